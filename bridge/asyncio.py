@@ -392,13 +392,18 @@ class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):
             self._unseen.add(await self._poll(math.inf, 512))
         return message
 
-    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+    async def commit(
+        self,
+        offsets: Mapping[MessageQueue, int] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
         """As PullConsumer.commit; inside ``async for``, up to the message at hand."""
         if offsets is None:
             # What the loop has not come to is not committed.
             uncommitted = await self._call_sync(self._service.uncommitted)
             offsets = uncommitted | self._unseen.first_offsets(await self.assigned())
-        await self._call(self._service.commit, offsets)
+        await self._call(self._service.commit, offsets, timeout_s=timeout_s)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """As PullConsumer.committed."""

@@ -6,7 +6,10 @@ BrokerError, a fault of the network a RemotingError (core.errors).
 
 from __future__ import annotations
 
-from motelog.core.errors import MotelogError
+from collections.abc import Mapping
+
+from motelog.core.errors import BrokerError, MotelogError
+from motelog.core.message import MessageQueue
 
 
 class ClientError(MotelogError):
@@ -47,6 +50,30 @@ class SendFailedError(ClientError):
         # Attempts that ended alike are told once.
         super().__init__(f"{message}: {'; '.join(dict.fromkeys(attempts))}")
         self.attempts = attempts
+
+
+class CommitFailedError(ClientError):
+    """The offsets of some queues are not committed; those of all others are.
+
+    ``failures`` has these queues and their errors, the first of which is the cause. To commit
+    again is safe. Until then their messages come again where the queues are read anew.
+    """
+
+    def __init__(self, failures: Mapping[MessageQueue, MotelogError]) -> None:
+        places: dict[tuple[str, str, str], list[str]] = {}
+        for queue in sorted(failures, key=lambda one: (one.broker_name, one.topic, one.queue_id)):
+            place = (queue.broker_name, queue.topic, str(failures[queue]))
+            places.setdefault(place, []).append(str(queue.queue_id))
+        told = [
+            f"broker {broker!r}, topic {topic!r}, queues {', '.join(numbers)}: {error}"
+            for (broker, topic, error), numbers in places.items()
+        ]
+        is_refused = all(isinstance(error, BrokerError) for error in failures.values())
+        advice = "" if is_refused else "see that the broker runs and can be reached, then "
+        super().__init__(
+            f"not committed: {'; '.join(told)} (all other queues are; {advice}commit again)"
+        )
+        self.failures = dict(failures)
 
 
 class UnreadableLogError(ClientError):

@@ -36,7 +36,7 @@ from motelog.bridge.groups.running_info import consumer_status, running_info
 from motelog.bridge.producer import enter_traced, leave_traced, trace_recorder
 from motelog.bridge.pull_request import PULL_BYTES_MAX, PULL_COUNT, PullResult, PullStatus
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX, query_command, query_result, view_command
-from motelog.bridge.queue_requests import QueueRequests, for_each
+from motelog.bridge.queue_requests import PASSING_CODES, QueueRequests, for_each
 from motelog.bridge.read_ahead import ReadAhead
 from motelog.bridge.reader import Reader, Reading, Start
 from motelog.bridge.routes import MASTER_ID
@@ -57,15 +57,6 @@ HOLD_S: Final = 15.0
 TOPIC_RETRY_S: Final = 0.1
 
 __all__ = ["HOLD_S", "PULL_BYTES_MAX", "PULL_COUNT", "PullConsumer", "PullResult", "PullStatus"]
-
-_RETRIED_CODES: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.FLOW_CONTROL,
-    }
-)
 
 
 class PullOptions(TypedDict, total=False):
@@ -314,14 +305,24 @@ class PullConsumer:
             if reading.position is not None and reading.is_uncommitted(now)
         }
 
-    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+    async def commit(
+        self,
+        offsets: Mapping[MessageQueue, int] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
         """Store the positions of all assigned queues, or ``offsets``, at the brokers.
 
-        Returns when every broker has confirmed. On an error some queues may have been committed.
+        Returns when every broker has confirmed. One that is away or busy is asked again for
+        ``timeout_s`` (by default ``request_timeout_s``; 0 asks each broker once), the others commit
+        at once. Then CommitFailedError names the queues that are not committed, and ``commit``
+        may be called again.
         """
         if offsets is None:
             offsets = self.uncommitted()
-        await self._requests.commit(offsets, self._committed)
+        if timeout_s is None:
+            timeout_s = self._request_timeout_s
+        await self._requests.commit(offsets, self._committed, timeout_s=timeout_s)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, None if it has none."""
@@ -484,7 +485,7 @@ class PullConsumer:
         """Say whether an error ends the reading of a queue; ``poll`` raises it then."""
         if isinstance(exc, RemotingError | NoNameServerError):
             return False
-        if isinstance(exc, BrokerError) and exc.code in _RETRIED_CODES:
+        if isinstance(exc, BrokerError) and exc.code in PASSING_CODES:
             return False
         # A broker that restarts takes its topics with it for a moment. A topic that was never there
         # is the mistake of who assigned its queues; those of a subscription come from a route.

@@ -8,13 +8,21 @@ Spec: RocketMQ MQAdminImpl, RemoteBrokerOffsetStore, PullAPIWrapper.
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 import trio
 
 from motelog.bridge.client import Client, check, int_field
-from motelog.bridge.errors import FilterError, RouteError
+from motelog.bridge.errors import (
+    ClientClosedError,
+    CommitFailedError,
+    FilterError,
+    NoNameServerError,
+    RouteError,
+)
 from motelog.bridge.pull_request import (
     PullResult,
     pull_command,
@@ -23,12 +31,26 @@ from motelog.bridge.pull_request import (
 )
 from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import SELECT_ALL, Selector
-from motelog.core.errors import MotelogError
+from motelog.core.errors import BrokerError, MotelogError, RemotingError, RemotingTimeoutError
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
 
 # Added to the hold: the broker looks for expired holds every 5 s.
 HOLD_GRACE_S: Final = 10.0
+
+# Pause before a broker that did not take a commit is asked again.
+RETRY_PAUSE_S: Final = 0.1
+RETRY_PAUSE_S_MAX: Final = 0.8
+
+#: A broker's answers that may be others a moment later.
+PASSING_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+    }
+)
 
 # A broker's answers to a filter that it refuses, or when it takes no filters.
 _REFUSALS: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED})
@@ -99,19 +121,45 @@ class QueueRequests:
         self,
         offsets: Mapping[MessageQueue, int],
         done: Callable[[MessageQueue, int], None] = lambda queue, offset: None,
+        *,
+        timeout_s: float = 0.0,
     ) -> None:
-        """Store offsets; return when every broker has confirmed, which ``done`` is told of each."""
+        """Store offsets; return when every broker has confirmed, which ``done`` is told of each.
+
+        A broker that is away or busy is asked again until ``timeout_s`` is over; 0 asks once. It
+        holds up no other. CommitFailedError has the queues that are not committed.
+        """
+        deadline = trio.current_time() + timeout_s if timeout_s > 0 else None
+        failures: dict[MessageQueue, MotelogError] = {}
 
         async def commit(queue: MessageQueue) -> None:
-            await self._commit(queue, offsets[queue])
-            done(queue, offsets[queue])
+            error = await self._commit_until(queue, offsets[queue], deadline, timeout_s)
+            if error is None:
+                done(queue, offsets[queue])
+            else:
+                failures[queue] = error
 
-        # One queue of each topic and broker goes ahead. RocketMQ creates the table of a group's
-        # first commit to a topic without a lock, and of several that come at once it loses some.
-        ahead = {(queue.topic, queue.broker_name): queue for queue in offsets}
-        first = set(ahead.values())
-        for queues in (first, offsets.keys() - first):
-            await for_each(queues, commit)
+        async def commit_all(queues: list[MessageQueue]) -> None:
+            # One queue of each topic and broker goes ahead. RocketMQ creates the table of a group's
+            # first commit to a topic without a lock, and of several that come at once it loses
+            # some. And where a broker is away, one queue finds out for all.
+            first, *others = queues
+            await commit(first)
+            error = failures.get(first)
+            if error is not None and _is_away(error):
+                failures.update(dict.fromkeys(others, error))
+            else:
+                await for_each(others, commit)
+
+        places: defaultdict[tuple[str, str], list[MessageQueue]] = defaultdict(list)
+        for queue in offsets:
+            places[queue.topic, queue.broker_name].append(queue)
+        await for_each(places.values(), commit_all)
+        for error in failures.values():
+            if isinstance(error, ClientClosedError):
+                raise error
+        if failures:
+            raise CommitFailedError(failures) from next(iter(failures.values()))
 
     async def offset(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> int:
         """Return what the broker says: GET_MIN_OFFSET, GET_MAX_OFFSET, SEARCH_OFFSET_BY_..."""
@@ -159,6 +207,29 @@ class QueueRequests:
             )
         return address
 
+    async def _commit_until(
+        self, queue: MessageQueue, queue_offset: int, deadline: float | None, timeout_s: float
+    ) -> MotelogError | None:
+        """Commit, and again until ``deadline`` where that may help; return how it failed."""
+        error: MotelogError | None = None
+        pause_s = RETRY_PAUSE_S
+        with trio.move_on_at(math.inf if deadline is None else deadline):
+            while True:
+                try:
+                    await self._commit(queue, queue_offset)
+                    return None
+                except MotelogError as exc:
+                    error = exc
+                if _is_away(error):
+                    self.distrust(queue.topic)  # it may come back elsewhere
+                elif not (isinstance(error, BrokerError) and error.code in PASSING_CODES):
+                    return error
+                if deadline is None:
+                    return error
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX)
+        return error or RemotingTimeoutError(f"no answer within {timeout_s:.3g} s")
+
     async def _commit(self, queue: MessageQueue, queue_offset: int) -> None:
         ext = queue_ext(queue) | {
             "consumerGroup": self._group,
@@ -172,6 +243,11 @@ class QueueRequests:
             )
             answer = await self.ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
         check(answer)
+
+
+def _is_away(error: MotelogError) -> bool:
+    """Say whether the broker was not heard of; one that restarts takes its route along."""
+    return isinstance(error, RemotingError | NoNameServerError | RouteError)
 
 
 async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:

@@ -360,13 +360,18 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
             self._unseen.add(self._call(self._service.poll_batches, timeout_s=math.inf))
         return message
 
-    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+    def commit(
+        self,
+        offsets: Mapping[MessageQueue, int] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
         """As PullConsumer.commit; inside ``for message in consumer``, up to that message."""
         if offsets is None:
             # What the loop has not come to is not committed.
             uncommitted = self._call_sync(self._service.uncommitted)
             offsets = uncommitted | self._unseen.first_offsets(self.assigned)
-        self._call(self._service.commit, offsets)
+        self._call(self._service.commit, offsets, timeout_s=timeout_s)
 
     def committed(self, queue: MessageQueue) -> int | None:
         """As PullConsumer.committed."""

@@ -586,7 +586,8 @@ class PushConsumer:
             await self._offsets.save({q: offset for q, (_, offset) in changed.items()}, saved)
         except MotelogError as exc:
             logger.warning(
-                "offsets could not be saved and are the next time group=%s queues=%d error=%s",
+                "offsets could not be saved; they are with the next save, and where this was the "
+                "last one messages come again group=%s queues=%d error=%s",
                 self.group,
                 len(changed),
                 exc,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from motelog.bridge.errors import (
         ClientError,
+        CommitFailedError,
         MessageRefusedError,
         ReplyTimeoutError,
         RouteError,
@@ -66,6 +67,7 @@ __all__ = [
     "AsyncioTransactionProducer",
     "BrokerError",
     "ClientError",
+    "CommitFailedError",
     "ConfigError",
     "Credentials",
     "FileOffsets",
@@ -114,6 +116,7 @@ _FOUND_IN = {
     "AsyncioTransactionProducer": ("motelog.bridge.asyncio", "AsyncioTransactionProducer"),
     "BrokerError": ("motelog.core.errors", "BrokerError"),
     "ClientError": ("motelog.bridge.errors", "ClientError"),
+    "CommitFailedError": ("motelog.bridge.errors", "CommitFailedError"),
     "ConfigError": ("motelog.core.errors", "ConfigError"),
     "Credentials": ("motelog.core.remoting.credentials", "Credentials"),
     "FileOffsets": ("motelog.bridge.push.offsets", "FileOffsets"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,22 @@ import trio
 import trio.testing
 
 from motelog.bridge.admin import Admin
-from motelog.bridge.errors import ClientError, RouteError
+from motelog.bridge.errors import ClientError, CommitFailedError, RouteError
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer, PullStatus
 from motelog.bridge.trace.records import ContextCode, TraceKind, TraceRecord
-from motelog.core.errors import BrokerError, RecordError
+from motelog.core.errors import BrokerError, RecordError, RemotingError
 from motelog.core.message import Message, MessageQueue, StoredMessage, string_hash
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
 from tests.support.broker_stack import started_stack
-from tests.support.fake_cluster import FakeBroker, FakeCluster, fake_cluster, properties, serve
+from tests.support.fake_cluster import (
+    NO_ANSWER,
+    FakeBroker,
+    FakeCluster,
+    fake_cluster,
+    properties,
+    serve,
+)
 
 Q0 = MessageQueue("T", "a", 0)
 Q1 = MessageQueue("T", "a", 1)
@@ -123,6 +131,80 @@ async def test_commit_asks_only_for_what_has_changed() -> None:
         await consumer.commit()
         codes = [request.code for request in cluster.brokers[0].requests]
         assert codes.count(RequestCode.UPDATE_CONSUMER_OFFSET) == 1
+
+
+def committed_at(broker: FakeBroker) -> dict[int, int]:
+    return {queue_id: offset for (_, _, queue_id), offset in broker.committed.items()}
+
+
+async def test_commit_waits_for_a_broker_that_starts_again_and_no_other_waits_with_it() -> None:
+    offsets = {MessageQueue("T", name, queue_id): 5 for name in "ab" for queue_id in (0, 1)}
+    async with fake_cluster("a", "b") as cluster, consumer_of(cluster) as consumer:
+        here, away = cluster.brokers
+        address, away.address = away.address, "127.0.0.1:1"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(consumer.commit, offsets, timeout_s=60))
+            with trio.fail_after(30):
+                while len(here.committed) < 2:
+                    await here.received(RequestCode.UPDATE_CONSUMER_OFFSET)
+                    await trio.sleep(0.01)
+            assert committed_at(away) == {}
+            away.address = address
+        assert committed_at(here) == committed_at(away) == {0: 5, 1: 5}
+
+
+async def test_commit_says_which_queues_are_not_committed_and_can_be_called_again() -> None:
+    offsets = {MessageQueue("T", name, queue_id): 5 for name in "ab" for queue_id in (0, 1)}
+    async with fake_cluster("a", "b") as cluster, consumer_of(cluster) as consumer:
+        away, here = cluster.brokers
+        address, away.address = away.address, "127.0.0.1:1"
+        for timeout_s in (0, 0.3):
+            with pytest.raises(CommitFailedError) as caught:
+                await consumer.commit(offsets, timeout_s=timeout_s)
+            text = str(caught.value)
+            assert "broker 'a', topic 'T', queues 0, 1: " in text
+            assert "commit again" in text
+            assert "'b'" not in text
+            assert caught.value.failures.keys() == {Q0, Q1}
+            assert isinstance(caught.value.__cause__, RemotingError)
+            assert committed_at(here) == {0: 5, 1: 5}
+        away.address = address
+        await consumer.commit(offsets)
+        assert committed_at(away) == {0: 5, 1: 5}
+
+
+async def test_a_broker_that_does_not_answer_a_commit_is_not_waited_for_longer() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        cluster.brokers[0].script = lambda request: (
+            NO_ANSWER if request.code == RequestCode.UPDATE_CONSUMER_OFFSET else None
+        )
+        with (
+            trio.fail_after(30),
+            pytest.raises(CommitFailedError, match=r"no answer within 0\.2 s"),
+        ):
+            await consumer.commit({Q0: 1}, timeout_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("code", "asked_count"), [(ResponseCode.SYSTEM_BUSY, 2), (ResponseCode.NO_PERMISSION, 1)]
+)
+async def test_commit_asks_a_busy_broker_again_and_not_one_that_refuses(
+    code: int, asked_count: int
+) -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        broker = cluster.brokers[0]
+        answers = [code, *[ResponseCode.SUCCESS] * (asked_count - 1)]
+        broker.script = lambda request: (
+            request.answer(answers.pop(0), "not now")
+            if request.code == RequestCode.UPDATE_CONSUMER_OFFSET
+            else None
+        )
+        if asked_count == 1:
+            with pytest.raises(CommitFailedError, match="queues 0: not now"):
+                await consumer.commit({Q0: 1}, timeout_s=60)
+        else:
+            await consumer.commit({Q0: 1}, timeout_s=60)
+        assert answers == []
 
 
 async def test_seek_moves_in_both_directions_and_to_the_ends() -> None:

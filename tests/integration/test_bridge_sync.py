@@ -11,10 +11,15 @@ from contextlib import contextmanager
 import pytest
 import trio
 
-from motelog.bridge.errors import ClientClosedError, MessageRefusedError, RouteError
+from motelog.bridge.errors import (
+    ClientClosedError,
+    CommitFailedError,
+    MessageRefusedError,
+    RouteError,
+)
 from motelog.bridge.producer import SendResult
 from motelog.bridge.sync import SyncProducer, SyncPullConsumer
-from motelog.core.message import Message
+from motelog.core.message import Message, MessageQueue
 from tests.support.fake_cluster import NO_ANSWER, FakeCluster, fake_cluster
 
 
@@ -102,6 +107,17 @@ def test_loop_hands_out_one_by_one_and_commits_what_it_came_to(cluster: FakeClus
         assert next(consumer).body == b"1"
         consumer.commit()
         assert consumer.committed(first) == 2
+
+
+def test_commit_gives_up_in_its_time_and_says_where(cluster: FakeCluster) -> None:
+    queue = MessageQueue("T", cluster.brokers[0].name, 0)
+    address, cluster.brokers[0].address = cluster.brokers[0].address, "127.0.0.1:1"
+    with SyncPullConsumer(namesrv=cluster.namesrv, group="away") as consumer:
+        with pytest.raises(CommitFailedError, match="topic 'T', queues 0: "):
+            consumer.commit({queue: 3}, timeout_s=0.2)
+        cluster.brokers[0].address = address
+        consumer.commit({queue: 3})
+        assert consumer.committed(queue) == 3
 
 
 def test_errors_come_out_as_they_are(cluster: FakeCluster) -> None:

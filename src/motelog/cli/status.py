@@ -62,7 +62,7 @@ def status_of(error: MotelogError) -> tuple[Status, str | None]:
             return Status.TIME, None
         case core.RemotingConnectionError():
             return Status.UNREACHABLE, IS_IT_RUNNING
-        case bridge.SendFailedError():
+        case bridge.SendFailedError() | bridge.CommitFailedError():
             last = error.__cause__
             return status_of(last) if isinstance(last, MotelogError) else (Status.TIME, None)
         case _:
