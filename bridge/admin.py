@@ -1,4 +1,4 @@
-"""What an operator does over RocketMQ's protocol: topics, groups, offsets, brokers, name servers.
+"""What an operator does over RocketMQ's protocol: topics, groups, users, brokers, name servers.
 
 Owns: Admin and the values it returns. Must not touch: connections and routes (bridge.client), what
 a server does with a request. Works with our servers and Apache's.
@@ -32,6 +32,17 @@ from motelog.bridge.query import TIME_MAX, query_command, query_result
 from motelog.bridge.routes import MASTER_ID, TopicRoute
 from motelog.bridge.trace.recorder import TRACE_TOPIC
 from motelog.bridge.trace.records import TraceKind, TraceRecord, decode_records
+from motelog.bridge.users import (
+    Rule,
+    User,
+    UserRules,
+    decode_rules,
+    decode_users,
+    policy_type,
+    rules_body,
+    subject,
+    user_body,
+)
 from motelog.core.addresses import format_address
 from motelog.core.errors import BrokerError, RemotingDecodeError, RemotingError
 from motelog.core.message import MessageQueue
@@ -421,6 +432,101 @@ class Admin:
             request_timeout_s=self._timeout_s,
         )
 
+    # --- users and rules
+
+    async def create_user(
+        self,
+        name: str,
+        password: str,
+        *,
+        is_admin: bool = False,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Make a user on all masters, or on ``brokers`` by name; each keeps users of its own.
+
+        Clients sign with ``Credentials(name, password)``. An administrator may everything, another
+        user what its rules allow. BrokerError if there is the user already, or if the broker has no
+        access control. The password goes over the wire as it is: use ``tls`` where others listen.
+        """
+        body = user_body(check_text("name", name), password, is_admin, None)
+        await self._change(RequestCode.AUTH_CREATE_USER, {"username": name}, body, brokers)
+
+    async def update_user(
+        self,
+        name: str,
+        *,
+        password: str | None = None,
+        is_admin: bool | None = None,
+        is_enabled: bool | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Change what is named of a user; ``is_enabled=False`` locks it out, and keeps its rules.
+
+        BrokerError if there is no such user.
+        """
+        body = user_body(check_text("name", name), password, is_admin, is_enabled)
+        await self._change(RequestCode.AUTH_UPDATE_USER, {"username": name}, body, brokers)
+
+    async def delete_user(self, name: str, *, brokers: Iterable[str] | None = None) -> None:
+        """Delete a user and its rules; nothing happens where there is none."""
+        ext = {"username": check_text("name", name)}
+        await self._change(RequestCode.AUTH_DELETE_USER, ext, b"", brokers)
+
+    async def user(self, name: str) -> list[User]:
+        """Return a user as each master has it, with its password; [] if none does."""
+        ext = {"username": check_text("name", name)}
+        answers = await self._ask_masters(RequestCode.AUTH_GET_USER, ext)
+        return [user for broker, body in answers for user in decode_users(broker, body)]
+
+    async def users(self, name_part: str = "") -> list[User]:
+        """Return the users of all masters whose names have ``name_part``."""
+        answers = await self._ask_masters(RequestCode.AUTH_LIST_USER, {"filter": name_part})
+        return [user for broker, body in answers for user in decode_users(broker, body)]
+
+    async def put_rules(
+        self, user: str, rules: Iterable[Rule], *, brokers: Iterable[str] | None = None
+    ) -> None:
+        """Add rules to a user's, in place of those for the same resources.
+
+        BrokerError if there is no such user or a rule is none that the broker knows.
+        """
+        ext, body = {"subject": subject(check_text("user", user))}, rules_body(user, rules)
+        await self._change(RequestCode.AUTH_CREATE_ACL, ext, body, brokers)
+
+    async def delete_rules(
+        self,
+        user: str,
+        resource: str | None = None,
+        *,
+        is_default: bool = False,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Delete a user's rule for ``resource``, or all of its rules; BrokerError without any."""
+        ext = {"subject": subject(check_text("user", user))}
+        if resource is not None:
+            resource = check_text("resource", resource)
+            ext |= {"resource": resource, "policyType": policy_type(is_default)}
+        await self._change(RequestCode.AUTH_DELETE_ACL, ext, b"", brokers)
+
+    async def rules_of(self, user: str) -> list[UserRules]:
+        """Return a user's rules as each master has them; BrokerError where there is no such user.
+
+        A master where the user has no rules is left out.
+        """
+        ext = {"subject": subject(check_text("user", user))}
+        answers = await self._ask_masters(RequestCode.AUTH_GET_ACL, ext)
+        return [rules for broker, body in answers for rules in decode_rules(broker, body)]
+
+    async def rules(self, user_part: str = "", resource_part: str = "") -> list[UserRules]:
+        """Return the rules of all users at all masters.
+
+        With ``user_part`` or ``resource_part`` only those whose "User:NAME", or whose resource, has
+        that part.
+        """
+        ext = {"subjectFilter": user_part, "resourceFilter": resource_part}
+        answers = await self._ask_masters(RequestCode.AUTH_LIST_ACL, ext)
+        return [rules for broker, body in answers for rules in decode_rules(broker, body)]
+
     # --- messages
 
     async def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
@@ -501,8 +607,23 @@ class Admin:
             raise NoNameServerError(f"not every name server made the change: {'; '.join(failures)}")
         return answers
 
+    async def _change(
+        self, code: int, ext: Mapping[str, str], body: bytes, brokers: Iterable[str] | None
+    ) -> None:
+        for address in await self._chosen(brokers):
+            await self._ask(address, code, ext, body)
+
+    async def _ask_masters(self, code: int, ext: Mapping[str, str]) -> list[tuple[str, bytes]]:
+        """Return the name and the answer's body of each master."""
+        masters = await self._chosen_masters(None)
+        return [(name, (await self._ask(at, code, ext)).body) for name, at in masters]
+
     async def _chosen(self, names: Iterable[str] | None) -> list[str]:
         """Return the addresses of the masters with these names, or of all; ClientError if none."""
+        return [address for _, address in await self._chosen_masters(names)]
+
+    async def _chosen_masters(self, names: Iterable[str] | None) -> list[tuple[str, str]]:
+        """Return names and addresses, as ``_chosen``."""
         masters = {b.name: b.address for b in await self.brokers() if b.broker_id == MASTER_ID}
         wanted = sorted(masters) if names is None else list(names)
         for name in wanted:
@@ -511,7 +632,7 @@ class Admin:
                 raise ClientError(f"there is no master of a broker {name!r}, known: {known}")
         if not wanted:
             raise ClientError("the name servers know no broker: is one running?")
-        return [masters[name] for name in wanted]
+        return [(name, masters[name]) for name in wanted]
 
     async def _master(self, broker: str) -> str:
         (address,) = await self._chosen([broker])

@@ -61,6 +61,7 @@ from motelog.bridge.transactions import (
     TransactionState,
 )
 from motelog.bridge.unseen import Unseen
+from motelog.bridge.users import Rule, User, UserRules
 from motelog.core.message import Message, MessageQueue, StoredMessage
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.tls import Tls
@@ -683,6 +684,75 @@ class SyncAdmin(_Blocking[Admin]):
             count_max=count_max,
             per_second=per_second,
         )
+
+    def create_user(
+        self,
+        name: str,
+        password: str,
+        *,
+        is_admin: bool = False,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """As Admin.create_user."""
+        self._call(self._service.create_user, name, password, is_admin=is_admin, brokers=brokers)
+
+    def update_user(
+        self,
+        name: str,
+        *,
+        password: str | None = None,
+        is_admin: bool | None = None,
+        is_enabled: bool | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """As Admin.update_user."""
+        self._call(
+            self._service.update_user,
+            name,
+            password=password,
+            is_admin=is_admin,
+            is_enabled=is_enabled,
+            brokers=brokers,
+        )
+
+    def delete_user(self, name: str, *, brokers: Iterable[str] | None = None) -> None:
+        """As Admin.delete_user."""
+        self._call(self._service.delete_user, name, brokers=brokers)
+
+    def user(self, name: str) -> list[User]:
+        """As Admin.user."""
+        return self._call(self._service.user, name)
+
+    def users(self, name_part: str = "") -> list[User]:
+        """As Admin.users."""
+        return self._call(self._service.users, name_part)
+
+    def put_rules(
+        self, user: str, rules: Iterable[Rule], *, brokers: Iterable[str] | None = None
+    ) -> None:
+        """As Admin.put_rules."""
+        self._call(self._service.put_rules, user, tuple(rules), brokers=brokers)
+
+    def delete_rules(
+        self,
+        user: str,
+        resource: str | None = None,
+        *,
+        is_default: bool = False,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """As Admin.delete_rules."""
+        self._call(
+            self._service.delete_rules, user, resource, is_default=is_default, brokers=brokers
+        )
+
+    def rules_of(self, user: str) -> list[UserRules]:
+        """As Admin.rules_of."""
+        return self._call(self._service.rules_of, user)
+
+    def rules(self, user_part: str = "", resource_part: str = "") -> list[UserRules]:
+        """As Admin.rules."""
+        return self._call(self._service.rules, user_part, resource_part)
 
     def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
         """As Admin.trace."""

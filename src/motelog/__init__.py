@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         TransactionResult,
         TransactionState,
     )
+    from motelog.bridge.users import Rule
     from motelog.core.acl.files import read_credentials
     from motelog.core.errors import (
         BrokerError,
@@ -85,6 +86,7 @@ __all__ = [
     "RemotingError",
     "ReplyTimeoutError",
     "RouteError",
+    "Rule",
     "SendFailedError",
     "SendResult",
     "SimpleConsumer",
@@ -134,6 +136,7 @@ _FOUND_IN = {
     "RemotingError": ("motelog.core.errors", "RemotingError"),
     "ReplyTimeoutError": ("motelog.bridge.errors", "ReplyTimeoutError"),
     "RouteError": ("motelog.bridge.errors", "RouteError"),
+    "Rule": ("motelog.bridge.users", "Rule"),
     "SendFailedError": ("motelog.bridge.errors", "SendFailedError"),
     "SendResult": ("motelog.bridge.producer", "SendResult"),
     "SimpleConsumer": ("motelog.bridge.simple", "SimpleConsumer"),

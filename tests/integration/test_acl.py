@@ -15,6 +15,7 @@ import trio
 
 from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer
+from motelog.bridge.users import Rule, User, UserRules
 from motelog.cli.status import Status
 from motelog.core.broker.needs import NEEDS
 from motelog.core.errors import BrokerError
@@ -402,6 +403,66 @@ async def test_without_access_control_there_are_no_users(tmp_path: Path) -> None
             answer = await peer.ask(code, {"username": "a", "subject": "User:a"}, b"{}")
             assert answer.code == NO_PERMISSION
             assert "set acl_file" in (answer.remark or "")
+
+
+async def test_users_and_rules_from_python(tmp_path: Path) -> None:
+    orders = Rule("Topic:orders", ("Pub", "Sub"), source_ips=("127.0.0.1",))
+    rest = Rule("Topic:*", ("All",), is_allowed=False, is_default=True)
+    async with (
+        guarded(tmp_path) as servers,
+        Admin(namesrv=servers.stack.namesrv_address, credentials=ADMIN) as admin,
+    ):
+        namesrv = servers.stack.namesrv_address
+        (broker,) = [one.name for one in await admin.brokers()]
+        await admin.create_user("alice", "alice-secret")
+        await admin.create_user("root-2", "root-2-secret", is_admin=True, brokers=[broker])
+        alice = User(broker, "alice", "alice-secret", is_admin=False, is_enabled=True)
+        root = User(broker, "root-2", "root-2-secret", is_admin=True, is_enabled=True)
+        assert await admin.users() == [alice, root]
+        assert (await admin.users("ali"), await admin.user("root-2")) == ([alice], [root])
+        assert (await admin.user("bob"), await admin.rules_of("alice")) == ([], [])
+        assert "alice-secret" not in repr(alice)
+        with pytest.raises(BrokerError, match=r"the broker at .* existed"):
+            await admin.create_user("alice", "another-secret")
+        with pytest.raises(BrokerError, match="7 characters"):
+            await admin.create_user("bob", "short")
+        with pytest.raises(BrokerError, match="not exist"):
+            await admin.update_user("bob", is_enabled=False)
+
+        await admin.put_rules("alice", [orders, rest])
+        assert await admin.rules_of("alice") == [UserRules(broker, "alice", (orders, rest))]
+        assert await admin.rules("ali", "orders") == [UserRules(broker, "alice", (orders,))]
+        assert await admin.rules("bob") == []
+        with pytest.raises(BrokerError, match="Cluster"):
+            await admin.put_rules("alice", [Rule("Cluster:c")])
+        async with Admin(
+            namesrv=namesrv, credentials=Credentials("root-2", "root-2-secret")
+        ) as other:
+            with trio.fail_after(30):
+                while True:  # the name server looks once a second
+                    try:
+                        await other.put_topic("orders", queues=1)
+                        break
+                    except BrokerError:
+                        await trio.sleep(0.1)
+        async with Producer(
+            namesrv=namesrv, credentials=Credentials("alice", "alice-secret"), retries=0
+        ) as producer:
+            assert (await producer.send(Message("orders", b""))).queue_offset == 0
+
+            await admin.delete_rules("alice", "Topic:orders")
+            assert await admin.rules_of("alice") == [UserRules(broker, "alice", (rest,))]
+            await admin.put_rules("alice", [Rule("Topic:orders", ("Sub",))])
+            with pytest.raises(BrokerError, match="alice does not have PUB"):
+                await producer.send(Message("orders", b""))
+        await admin.delete_rules("alice")
+        assert await admin.rules() == []
+        await admin.update_user("alice", password="a-new-secret", is_enabled=False, is_admin=True)
+        locked = User(broker, "alice", "a-new-secret", is_admin=True, is_enabled=False)
+        assert await admin.user("alice") == [locked]
+        await admin.delete_user("alice")
+        await admin.delete_user("alice")
+        assert await admin.users() == [root]
 
 
 async def test_our_clients_sign_all_that_they_ask(tmp_path: Path) -> None:
