@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
+from motelog.core.broker.tables.heartbeat import Heartbeat, decode_heartbeat
 from motelog.core.message import Message
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
@@ -122,6 +123,56 @@ async def test_java_push_consumer_gets_its_tags_once_and_commits(
                 offsets = [int(o) for q, o, *_ in received if int(q) == queue_id]
                 assert mode == "consume" or offsets == sorted(offsets)
         assert stack.broker.tables.consumers.get("G") is None
+
+
+async def test_java_push_consumer_with_brief_heartbeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats: list[Heartbeat] = []
+
+    def decode(body: bytes) -> Heartbeat:
+        beats.append(decode_heartbeat(body))
+        return beats[-1]
+
+    monkeypatch.setattr("motelog.core.broker.processors.consumer.decode_heartbeat", decode)
+
+    def has_come(is_brief: bool) -> bool:
+        return any(
+            beat.fingerprint and one.is_brief == is_brief
+            for beat in beats
+            for one in beat.consumers
+        )
+
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        answer = await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("Brief"), b"first")
+        assert answer.code == ResponseCode.SUCCESS
+        await run_client(VERSION_5, "join", stack, "Brief", "G", "0", "brief")
+        await within_deadline(lambda: has_come(is_brief=True))
+        group = stack.broker.tables.consumers.get("G")
+        assert group is not None
+        wanted = {"Brief", "%RETRY%G"}
+        assert group.subscriptions.keys() == wanted
+        # As if another member had told the broker otherwise: the next one has all again.
+        group.fingerprint = 1
+        group.subscriptions.clear()
+        del beats[:]
+        await within_deadline(lambda: has_come(is_brief=False))
+        del beats[:]
+        await within_deadline(lambda: has_come(is_brief=True))
+        assert group.subscriptions.keys() == wanted
+        await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("Brief"), b"last")
+        bodies: set[str] = set()
+        with trio.fail_after(DEADLINE_S):
+            while bodies != {"first", "last"}:
+                taken = await run_client(VERSION_5, "taken", stack, "-", "-", "0")
+                bodies = {body for *_, body in taken}
+        await run_client(VERSION_5, "leave", stack, "-", "-", "0")
+
+
+async def within_deadline(is_true: Callable[[], bool]) -> None:
+    with trio.fail_after(DEADLINE_S):
+        while not is_true():  # noqa: ASYNC110  # what is waited for has no event
+            await trio.sleep(0.02)
 
 
 @pytest.mark.parametrize("mode", ["PULL", "POP"])

@@ -37,6 +37,10 @@ CLIENT_ID_CHARACTERS_MAX: Final = 255
 # What one heartbeat may name; a client has a handful.
 GROUPS_PER_CLIENT_MAX: Final = 1000
 SUBSCRIPTIONS_PER_GROUP_MAX: Final = 1000
+# Answers to a heartbeat with a fingerprint: the next ones may leave the subscriptions out; but the
+# next one says all again.
+_TAKES_FINGERPRINTS: Final = "IS_SUPPORT_HEART_BEAT_V2"
+_IS_TOLD_OTHERWISE: Final = "IS_SUB_CHANGE"
 
 
 class ConsumerProcessor:
@@ -171,16 +175,21 @@ class ConsumerProcessor:
             self._producers.beat(name, member)
         now_ms = self._clock.now_ms()
         changed = []
+        is_told_otherwise = False
         for consumer in beat.consumers:
             group = self._groups.find(consumer.group, now_ms)
             # The group's members look for this topic's route at once, so its creation also
             # triggers a registration with the name servers.
             if group.retry_queue_nums > 0:
                 self._topics.create_retry_topic(consumer.group, now_ms, group.retry_queue_nums)
+            is_told_otherwise |= self._consumers.is_told_otherwise(consumer.group, consumer)
             if self._consumers.beat(consumer.group, member, consumer):
                 changed.append(consumer.group)
         self._notify(changed)
-        return request.answer()
+        if beat.fingerprint == 0:
+            return request.answer()
+        ext = {_TAKES_FINGERPRINTS: "true", _IS_TOLD_OTHERWISE: str(is_told_otherwise).lower()}
+        return request.answer(ext=ext)
 
     def _unregister(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         client_id = text_field(request.ext, "clientID")

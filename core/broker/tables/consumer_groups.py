@@ -43,6 +43,8 @@ class Group(Generic[OwnerT]):
     message_model: str = ""
     from_where: str = ""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    #: Of the heartbeat that gave the subscriptions, 0 if it had none.
+    fingerprint: int = 0
 
 
 class GroupMembers(Generic[OwnerT]):
@@ -96,6 +98,19 @@ class GroupMembers(Generic[OwnerT]):
         if consumer is not None:
             is_changed = _take_subscriptions(group, consumer) or is_changed
         return is_changed
+
+    def is_told_otherwise(self, name: str, consumer: ConsumerData) -> bool:
+        """Return whether a group's subscriptions come from a heartbeat with other ones.
+
+        Then the member tells all of its own with each heartbeat, so that those of other members do
+        not count for good. One that leaves its subscriptions out may be here for the first time,
+        after a restart: that is "otherwise", too.
+        """
+        group = self._groups.get(name)
+        known = 0 if group is None else group.fingerprint
+        if known == 0:
+            return consumer.is_brief
+        return known != consumer.fingerprint
 
     def leave(self, name: str, client_id: str) -> bool:
         """Remove a client from a group; return whether it was in it."""
@@ -166,6 +181,9 @@ def _take_subscriptions(group: Group[OwnerT], consumer: ConsumerData) -> bool:
     group.consume_type = consumer.consume_type
     group.message_model = consumer.message_model
     group.from_where = consumer.from_where
+    if consumer.is_brief:
+        return False
+    group.fingerprint = consumer.fingerprint
     is_changed = False
     for topic, subscription in consumer.subscriptions.items():
         known = group.subscriptions.get(topic)

@@ -3,6 +3,9 @@
 Owns: HeartbeatData as values, tag expressions as sets of hashes. Must not touch: groups, sockets.
 Spec: RocketMQ HeartbeatData, SubscriptionData, FilterAPI. C++ clients write the three enumerations
 as ordinals, Java clients as names; both are accepted.
+
+Clients of RocketMQ 5 with useHeartbeatV2 give a heartbeat a fingerprint of what it says, and leave
+the subscriptions out of the next ones (withoutSub) while nothing changes.
 """
 
 from __future__ import annotations
@@ -49,13 +52,18 @@ class Subscription(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData:
-    """One consumer group as its member describes it."""
+    """One consumer group as its member describes it.
+
+    ``is_brief`` if its heartbeat leaves the subscriptions out; ``fingerprint`` 0 if it has none.
+    """
 
     group: str
     consume_type: str
     message_model: str
     from_where: str
     subscriptions: dict[str, Subscription]
+    fingerprint: int = 0
+    is_brief: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,7 @@ class Heartbeat:
     client_id: str
     producer_groups: tuple[str, ...]
     consumers: tuple[ConsumerData, ...]
+    fingerprint: int = 0
 
 
 class _ProducerJson(msgspec.Struct, rename="camel"):
@@ -83,6 +92,8 @@ class _HeartbeatJson(msgspec.Struct):
     clientID: str
     producerDataSet: list[_ProducerJson] | None = None
     consumerDataSet: list[_ConsumerJson] | None = None
+    heartbeatFingerprint: Int64 = 0
+    withoutSub: bool = False
 
 
 def decode_heartbeat(body: bytes) -> Heartbeat:
@@ -94,7 +105,8 @@ def decode_heartbeat(body: bytes) -> Heartbeat:
         return Heartbeat(
             json.clientID,
             tuple(producer.group_name for producer in json.producerDataSet or ()),
-            tuple(map(_consumer, json.consumerDataSet or ())),
+            tuple(_consumer(consumer, json) for consumer in json.consumerDataSet or ()),
+            json.heartbeatFingerprint,
         )
     except (msgspec.ValidationError, ValueError) as exc:
         raise RemotingDecodeError(f"heartbeat: {exc}") from exc
@@ -116,13 +128,15 @@ def decode_tag_expression(expression: str | None) -> frozenset[int] | None:
     return frozenset(map(string_hash, tags))
 
 
-def _consumer(json: _ConsumerJson) -> ConsumerData:
+def _consumer(json: _ConsumerJson, beat: _HeartbeatJson) -> ConsumerData:
     return ConsumerData(
         json.group_name,
         _name(json.consume_type, _CONSUME_TYPES, "CONSUME_PASSIVELY"),
         _name(json.message_model, _MESSAGE_MODELS, "CLUSTERING"),
         _name(json.consume_from_where, _FROM_WHERE, "CONSUME_FROM_LAST_OFFSET"),
         {subscription.topic: subscription for subscription in json.subscription_data_set or ()},
+        beat.heartbeatFingerprint,
+        beat.withoutSub,
     )
 
 

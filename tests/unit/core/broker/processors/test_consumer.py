@@ -150,6 +150,29 @@ def test_a_heartbeat_makes_a_member_and_the_groups_retry_topic(stage: BrokerStag
     assert retry.write_queue_nums == 1
 
 
+def test_a_heartbeat_with_a_fingerprint_hears_whether_the_next_may_be_brief(
+    stage: BrokerStage,
+) -> None:
+    def told(**fields: Any) -> tuple[str, str] | None:
+        body = msgspec.json.encode(heartbeat("G") | fields)
+        answer = stage.ask(RequestCode.HEART_BEAT, body=body)
+        assert answer.code == OK
+        if "IS_SUB_CHANGE" not in answer.ext:
+            return None
+        return answer.ext["IS_SUPPORT_HEART_BEAT_V2"], answer.ext["IS_SUB_CHANGE"]
+
+    assert told() is None
+    assert told(heartbeatFingerprint=7, withoutSub=True, consumerDataSet=[]) == ("true", "false")
+    brief = [{"groupName": "G"}]
+    assert told(heartbeatFingerprint=7, withoutSub=True, consumerDataSet=brief) == ("true", "true")
+    assert told(heartbeatFingerprint=7) == ("true", "false")
+    assert told(heartbeatFingerprint=7, withoutSub=True, consumerDataSet=brief) == ("true", "false")
+    group = stage.tables.consumers.get("G")
+    assert group is not None
+    assert list(group.subscriptions) == ["A"]
+    assert told(heartbeatFingerprint=8) == ("true", "true")
+
+
 def test_there_is_a_most_of_members(stage: BrokerStage) -> None:
     codes = [stage.beat("G", client_id=f"client-{n}").code for n in range(11)]
     assert codes == [OK] * 10 + [REFUSED]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +52,40 @@ def test_a_client_is_found_by_its_id_on_its_newest_connection() -> None:
     groups.close_owner(1)
     assert groups.owner_of("a") is None
     groups._check()
+
+
+def brief(fingerprint: int) -> ConsumerData:
+    return replace(data(), fingerprint=fingerprint, is_brief=True)
+
+
+def test_a_brief_heartbeat_leaves_the_subscriptions_as_they_are() -> None:
+    groups = make_members()
+    whole = replace(data(T=1), fingerprint=7)
+    assert not groups.is_told_otherwise("G", whole)
+    assert groups.beat("G", member("a"), whole)
+    assert not groups.is_told_otherwise("G", brief(7))
+    assert not groups.beat("G", member("a", now_ms=5), brief(7))
+    group = groups.get("G")
+    assert group is not None
+    assert list(group.subscriptions) == ["T"]
+    assert group.members["a"].last_seen_ms == 5
+    groups._check()
+
+
+def test_who_is_brief_is_asked_for_all_where_the_group_has_other_subscriptions() -> None:
+    groups = make_members()
+    # A broker that has started again knows nobody, and learns nothing from a brief one.
+    assert groups.is_told_otherwise("G", brief(7))
+    assert groups.beat("G", member("a"), brief(7))
+    assert groups.is_told_otherwise("G", brief(7))
+    groups.beat("G", member("a"), replace(data(T=1), fingerprint=7))
+    assert not groups.is_told_otherwise("G", brief(7))
+    # Another member, with a fingerprint or without one, has told something else.
+    for other in (replace(data(U=1), fingerprint=8), data(U=1)):
+        groups.beat("G", member("b", owner=2), other)
+        assert groups.is_told_otherwise("G", brief(7))
+        groups.beat("G", member("a"), replace(data(T=1), fingerprint=7))
+        assert groups.is_told_otherwise("G", replace(data(U=1), fingerprint=8))
 
 
 def test_the_newer_subscription_counts_and_left_out_topics_go() -> None:

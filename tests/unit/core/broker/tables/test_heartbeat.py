@@ -48,6 +48,19 @@ def test_cpp_writes_ordinals_and_a_version_as_text(body: bytes) -> None:
     assert consumer.subscriptions["T"].is_tag_filter
 
 
+def test_a_brief_one_has_a_fingerprint_and_no_subscriptions() -> None:
+    beat = decode_heartbeat(
+        b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[]}],'
+        b'"heartbeatFingerprint":-7,"withoutSub":true}'
+    )
+    (consumer,) = beat.consumers
+    assert (beat.fingerprint, consumer.fingerprint, consumer.is_brief) == (-7, -7, True)
+    (consumer,) = decode_heartbeat(
+        b'{"clientID":"c","consumerDataSet":[{"groupName":"G"}]}'
+    ).consumers
+    assert (consumer.fingerprint, consumer.is_brief) == (0, False)
+
+
 def test_missing_sets_are_empty() -> None:
     beat = decode_heartbeat(b'{"clientID":"c","producerDataSet":null}')
     assert (beat.producer_groups, beat.consumers) == ((), ())

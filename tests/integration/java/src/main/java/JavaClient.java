@@ -16,7 +16,8 @@
 //   mqadmin, keep, release                see Tools
 //   aclsend, aclconsume, aclpull          see Acl
 //   lasting, sending, report, ended       see Lasting
-//   join     NAMESRV TOPIC GROUP 0 RULE   becomes a member of the group, which prints what it takes
+//   join     NAMESRV TOPIC GROUP 0 RULE   becomes a member of the group, which prints what it takes;
+//            RULE is hash, brief (short heartbeats) or any other word
 //   joinorderly   the same, in order
 //   taken    - - - 0                       prints what it has taken so far
 //   leave    - - - 0
@@ -113,6 +114,11 @@ public class JavaClient {
         member = new DefaultMQPushConsumer(group);
         member.setNamesrvAddr(namesrv);
         member.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        if (rule.equals("brief")) {
+            // Clients before 5.1 always say all in their heartbeats.
+            member.getClass().getMethod("setUseHeartbeatV2", boolean.class).invoke(member, true);
+            member.setHeartbeatBrokerInterval(500);
+        }
         if (rule.equals("hash")) {
             member.setAllocateMessageQueueStrategy(new AllocateMessageQueueConsistentHash());
         }
