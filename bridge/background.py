@@ -131,7 +131,7 @@ class Background(Generic[Service]):
         if self._process_id != os.getpid():
             raise ClientClosedError("created before a fork: create it in the process that uses it")
         if self._is_closed or self._token is None:
-            raise ClientClosedError("closed")
+            raise ClientClosedError("closed: create a new one")
         return self._token
 
     def _run(self) -> None:

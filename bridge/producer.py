@@ -367,7 +367,7 @@ class Producer:
             raise RemotingTimeoutError(f"no route of {meant.topic!r} in {timeout_s:.3g} s") from exc
         address = route.address(meant.broker_name)
         if address is None:
-            raise RemotingConnectionError(f"broker {meant.broker_name!r} has no master")
+            raise _no_master(meant.broker_name)
         ext = {
             "producerGroup": self.group,
             "topic": meant.topic,
@@ -846,8 +846,14 @@ def _batch_bytes(message: Message) -> int:
 def _address(route: TopicRoute, target: MessageQueue) -> str:
     address = route.address(target.broker_name)
     if address is None:
-        raise RemotingConnectionError(f"broker {target.broker_name!r} has no master")
+        raise _no_master(target.broker_name)
     return address
+
+
+def _no_master(broker_name: str) -> RemotingConnectionError:
+    return RemotingConnectionError(
+        f"the name servers know no master of broker {broker_name!r}: is it running?"
+    )
 
 
 def _delay_ms(delay: float | timedelta) -> int:

@@ -444,7 +444,8 @@ class PullConsumer:
         try:
             return self._reading[queue]
         except KeyError:
-            raise ClientError(f"{queue} is not assigned") from None
+            text = f"{queue} is not assigned to this consumer now: `assigned` has what is"
+            raise ClientError(text) from None
 
     def _read_only(
         self, own: Iterable[MessageQueue], wanted: Iterable[MessageQueue], selector: Selector

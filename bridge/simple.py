@@ -93,6 +93,8 @@ class SimpleConsumer:
         self._request_timeout_s = request_timeout_s
         self._subscriptions: dict[str, Selector] = {}
         self._subscribed_at_ms = 0
+        #: Topic -> routes from before this time are not trusted: a broker did not answer.
+        self._trusted_after: dict[str, float] = {}
         # The attempt of each place whose answer did not come: asked again, it gets the same.
         self._attempts: dict[_Place, str] = {}
         self._turn = itertools.count()
@@ -157,7 +159,10 @@ class SimpleConsumer:
                 return []
 
     async def ack(self, message: PoppedMessage) -> None:
-        """Tell the broker that a message is done with."""
+        """Tell the broker that a message is done with.
+
+        RemotingError or RouteError if it cannot be asked: try again, or the message comes again.
+        """
         await self._tell(message, ack_command(message, self.group))
 
     async def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
@@ -179,16 +184,27 @@ class SimpleConsumer:
 
     async def _tell(self, message: PoppedMessage, command: RemotingCommand) -> RemotingCommand:
         broker_name = read_receipt(message).broker_name
-        address = await self._address(message.topic, broker_name)
         timeout_s = self._request_timeout_s
-        return check(await self._client.request(address, command, timeout_s=timeout_s))
+        return check(await self._ask(message.topic, broker_name, command, timeout_s=timeout_s))
 
-    async def _address(self, topic: str, broker_name: str) -> str:
-        address = (await self._client.route(topic)).address(broker_name)
+    async def _ask(
+        self, topic: str, broker_name: str, command: RemotingCommand, *, timeout_s: float
+    ) -> RemotingCommand:
+        """Return a broker's answer. One that gives none may have moved: its route is asked anew."""
+        route = await self._client.route(topic, newer_than=self._trusted_after.get(topic))
+        address = route.address(broker_name)
         if address is None:
-            text = f"the broker {broker_name} of topic {topic!r} has no route"
+            self._trusted_after[topic] = trio.current_time()
+            text = (
+                f"the name servers know no master of broker {broker_name!r}, which has topic"
+                f" {topic!r}: is it running?"
+            )
             raise RouteError(text, topic=topic)
-        return address
+        try:
+            return await self._client.request(address, command, timeout_s=timeout_s)
+        except RemotingError:
+            self._trusted_after[topic] = trio.current_time()
+            raise
 
     async def _places(self) -> list[_Place]:
         """Return where to ask; each call begins with another place."""
@@ -249,10 +265,9 @@ class SimpleConsumer:
             now_ms=_now_ms(),
             attempt=attempt,
         )
-        address = await self._address(topic, broker_name)
         timeout_s = wait_s + self._request_timeout_s + WAIT_GRACE_S
         try:
-            answer = await self._client.request(address, command, timeout_s=timeout_s)
+            answer = await self._ask(topic, broker_name, command, timeout_s=timeout_s)
         except RemotingError:
             if attempt is not None:
                 self._attempts[place] = attempt
@@ -278,10 +293,9 @@ class SimpleConsumer:
                     is_order=self._in_order,
                 )
                 try:
-                    address = await self._address(topic, broker_name)
                     answer = check(
-                        await self._client.request(
-                            address, command, timeout_s=wait_s + WAIT_GRACE_S
+                        await self._ask(
+                            topic, broker_name, command, timeout_s=wait_s + WAIT_GRACE_S
                         )
                     )
                 except MotelogError as exc:

@@ -20,11 +20,13 @@ from motelog import (
     SimpleConsumer,
     SyncSimpleConsumer,
 )
+from motelog.core.errors import RemotingConnectError
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.remoting.codes import ResponseCode
+from motelog.core.remoting.codes import RequestCode, ResponseCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import joined, routed, started_stack
+from tests.support.fake_cluster import fake_cluster
 from tests.support.java import VERSION_5, ApacheServer
 
 COUNT = 10
@@ -328,3 +330,22 @@ async def test_what_we_have_in_work_comes_again_at_apache_s(
         nursery.cancel_scope.cancel()
     async with ApacheServer(VERSION_5, folder, has_timer=True) as apache:
         await check(apache.namesrv_address, "Handed", left)
+
+
+async def test_a_broker_that_comes_back_elsewhere_is_found_with_the_next_call() -> None:
+    async with (
+        fake_cluster("a") as cluster,
+        SimpleConsumer(namesrv=cluster.namesrv, group="G") as consumer,
+    ):
+        (broker,) = cluster.brokers
+        broker.script = lambda request: (
+            request.answer(ResponseCode.POLLING_TIMEOUT)
+            if request.code == RequestCode.POP_MESSAGE
+            else None
+        )
+        address, broker.address = broker.address, "127.0.0.1:1"
+        await consumer.subscribe("T")
+        with pytest.raises(RemotingConnectError):
+            await consumer.receive(wait_s=0)
+        broker.address = address
+        assert await consumer.receive(wait_s=0) == []
