@@ -13,6 +13,7 @@ import trio
 from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
+from motelog.bridge.users import Rule, User, UserRules
 from motelog.core.errors import BrokerError
 from motelog.core.message import Message
 from motelog.core.remoting.credentials import Credentials
@@ -233,6 +234,55 @@ async def _listed(broker: str) -> list[dict[str, str]]:
             (await peer.client.request(command, timeout_s=10)).body
         )
         return listed
+
+
+@pytest.mark.java_all
+async def test_our_client_makes_users_and_rules_at_apache_s_broker(tmp_path: Path) -> None:
+    root = Credentials("rocketmq", "12345678")
+    auth = "org.apache.rocketmq.auth"
+    settings = {
+        "authenticationEnabled": "true",
+        "authenticationProvider": f"{auth}.authentication.provider.DefaultAuthenticationProvider",
+        "authenticationMetadataProvider": (
+            f"{auth}.authentication.provider.LocalAuthenticationMetadataProvider"
+        ),
+        "initAuthenticationUser": '{"username":"rocketmq","password":"12345678"}',
+        "innerClientAuthenticationCredentials": '{"accessKey":"rocketmq","secretKey":"12345678"}',
+        "authorizationEnabled": "true",
+        "authorizationProvider": f"{auth}.authorization.provider.DefaultAuthorizationProvider",
+        "authorizationMetadataProvider": (
+            f"{auth}.authorization.provider.LocalAuthorizationMetadataProvider"
+        ),
+    }
+    orders = Rule("Topic:orders", ("Pub",), source_ips=("10.0.0.0/8",))
+    rest = Rule("Topic:*", ("Sub",), is_allowed=False, is_default=True)
+    async with (
+        ApacheServer(VERSION_5, tmp_path / "store", settings=settings) as apache,
+        Admin(namesrv=apache.namesrv_address, credentials=root) as admin,
+    ):
+        (broker,) = [one.name for one in await admin.brokers()]
+        await admin.create_user("alice", "alice-secret")
+        alice = User(broker, "alice", "alice-secret", is_admin=False, is_enabled=True)
+        assert (await admin.user("alice"), await admin.user("bob")) == ([alice], [])
+        assert [one.name for one in await admin.users()] == ["alice", "rocketmq"]
+        await admin.update_user("alice", password="another-secret", is_enabled=False)
+        locked = User(broker, "alice", "another-secret", is_admin=False, is_enabled=False)
+        assert await admin.users("ali") == [locked]
+        assert await admin.rules_of("alice") == []
+        with pytest.raises(BrokerError, match="not exist"):
+            await admin.rules_of("bob")
+        await admin.put_rules("alice", [orders, rest])
+        assert await admin.rules_of("alice") == [UserRules(broker, "alice", (orders, rest))]
+        other = Rule("Topic:orders", ("Sub",))
+        await admin.put_rules("alice", [other])
+        assert await admin.rules("ali", "orders") == [UserRules(broker, "alice", (other,))]
+        await admin.delete_rules("alice", "Topic:orders")
+        assert await admin.rules() == [UserRules(broker, "alice", (rest,))]
+        await admin.delete_rules("alice")
+        assert await admin.rules_of("alice") == []
+        await admin.delete_user("alice")
+        await admin.delete_user("alice")
+        assert await admin.users("ali") == []
 
 
 @pytest.mark.java_all
