@@ -47,7 +47,15 @@ class Batch:
     writes it while others read: a message joins ``failed`` before it counts as done.
     """
 
-    __slots__ = ("done", "failed", "is_given_up", "messages", "process_queue", "started_at")
+    __slots__ = (
+        "begun_at",
+        "done",
+        "failed",
+        "is_given_up",
+        "messages",
+        "process_queue",
+        "started_at",
+    )
 
     def __init__(self, process_queue: ProcessQueue, messages: list[StoredMessage]) -> None:
         self.process_queue = process_queue
@@ -55,7 +63,8 @@ class Batch:
         self.done = 0
         self.failed: list[StoredMessage] = []
         self.is_given_up = False
-        self.started_at = time.monotonic()  # of the message in work; threads have no trio clock
+        self.begun_at = time.monotonic()  # threads have no trio clock
+        self.started_at = self.begun_at  # of the message in work
 
     @property
     def offset(self) -> int:

@@ -28,6 +28,13 @@ logger = logging.getLogger(__name__)
 
 WORKERS: Final = 20
 BATCH_MAX: Final = 32
+#: A worker takes more single messages than that if the last ones say that they take no longer: to
+#: hand a batch to a thread costs as much as a dozen quick ones.
+QUICK_S: Final = 0.002
+#: No function is taken to be quicker for a message.
+EACH_S_MIN: Final = 1e-6
+#: What is left of a batch of single messages after this goes back, for the other workers.
+LONG_S: Final = 0.05
 
 # The user's function for one message, or for several of one queue.
 HandleOne: TypeAlias = (
@@ -81,6 +88,8 @@ class Workers:
         self._parked = trio.lowlevel.ParkingLot()
         self._in_work: set[trio.CancelScope] = set()
         self._threads = trio.CapacityLimiter(count)
+        #: How long the function took for a message lately.
+        self._each_s = QUICK_S
 
     def offer(self, queue: ProcessQueue) -> None:
         """Have the queue's messages handled, if it has any and may be handled now."""
@@ -113,12 +122,15 @@ class Workers:
                         await trio.to_thread.run_sync(
                             self._call_handler, batch, limiter=self._threads, abandon_on_cancel=True
                         )
+                    took_s = time.monotonic() - begin
                     self._rates.consumed(
                         batch.process_queue.queue.topic,
                         batch.done - len(batch.failed),
                         len(batch.failed),
-                        time.monotonic() - begin,
+                        took_s,
                     )
+                    each_s = max(took_s / max(batch.done, 1), EACH_S_MIN)
+                    self._each_s = (self._each_s + each_s) / 2
                     if not batch.is_given_up:
                         await self._settle(batch)
                 finally:
@@ -167,7 +179,8 @@ class Workers:
         """Return how many messages to take: of a few slow ones each worker shall have its part."""
         if self._handler.in_batches or self._is_orderly:
             return self._batch_max
-        return max(1, min(self._batch_max, queue.ready_count // self._count))
+        part = min(self._batch_max, queue.ready_count // self._count)
+        return max(1, part, min(queue.ready_count, int(QUICK_S / self._each_s)))
 
     async def _await_handler(self, batch: Batch) -> None:
         function = self._handler.function
@@ -212,8 +225,14 @@ class Workers:
 
     def _is_over(self, batch: Batch) -> bool:
         """Say whether the rest of the batch is somebody else's; begin the next message if not."""
-        batch.started_at = time.monotonic()
-        return batch.is_given_up or (batch.done > 0 and batch.process_queue.is_dropped)
+        batch.started_at = now = time.monotonic()
+        if batch.is_given_up:
+            return True
+        # There is progress with each batch, however slow the function is.
+        return batch.done > 0 and (
+            batch.process_queue.is_dropped
+            or (now - batch.begun_at > LONG_S and not self._is_orderly)
+        )
 
     def _refuse(self, batch: Batch, message: StoredMessage, exc: Exception) -> bool:
         """Note a failed message; True if nothing behind it may be handled before it."""

@@ -2,8 +2,10 @@
 
 One broker in a process of its own with messages of 100 bytes, and one client process that reads
 them all: by ``poll``, by push with an async function for lists of messages and for single ones, and
-with a plain function in threads. Each is run several times in turn. Prints machine, Python and
-commit, then per case the best messages per second of the rounds and its share of the pull's.
+with a plain function in threads, as many as there are by default and one. Each is run several times
+in turn. Prints machine, Python and commit, then per case the client's processor time for each
+message and messages per second, the best of the rounds, and the median of the rounds' own ratios
+to the pull's processor time.
 
     python tests/bench/bench_push.py [--messages 100000] [--rounds 3]
 """
@@ -11,10 +13,12 @@ commit, then per case the best messages per second of the rounds and its share o
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +29,7 @@ import trio  # noqa: E402  # needs the path
 from motelog.bridge.producer import Producer  # noqa: E402
 from motelog.bridge.pull import PullConsumer  # noqa: E402
 from motelog.bridge.push.consumer import PushConsumer  # noqa: E402
+from motelog.bridge.push.workers import WORKERS  # noqa: E402
 from motelog.core.message import Message, StoredMessage  # noqa: E402
 from motelog.core.namesrv.config import NamesrvConfig  # noqa: E402
 from motelog.core.namesrv.server import NameServer  # noqa: E402
@@ -35,8 +40,9 @@ BATCH = 500
 # What a consumer needs to find its queues is not what is measured.
 WARM_UP = 2000
 
-# Reads ``count`` messages as a new group; returns messages per second.
-Case = Callable[[str, str, int], Awaitable[float]]
+# Reads ``count`` messages as a new group; returns messages per second and microseconds of each.
+Figures = tuple[float, float]
+Case = Callable[[str, str, int], Awaitable[Figures]]
 
 
 class Meter:
@@ -45,31 +51,36 @@ class Meter:
     def __init__(self, count: int) -> None:
         self._wanted = count
         self._count = 0
-        self._begin = 0.0
-        self.rate = 0.0
+        self._begin = self._begin_cpu = 0.0
+        self.figures: Figures | None = None
 
     def add(self, count: int) -> bool:
         """Return whether these were the last."""
         before = self._count
         self._count += count
         if before < WARM_UP <= self._count:
-            self._begin = time.perf_counter()
+            self._begin, self._begin_cpu = time.perf_counter(), time.process_time()
             self._first = self._count
-        if self._count >= self._wanted and not self.rate:
-            self.rate = (self._count - self._first) / (time.perf_counter() - self._begin)
-        return bool(self.rate)
+        if self._count >= self._wanted and self.figures is None:
+            count, cpu_s = self._count - self._first, time.process_time() - self._begin_cpu
+            self.figures = count / (time.perf_counter() - self._begin), cpu_s / count * 1e6
+        return self.figures is not None
+
+    def result(self) -> Figures:
+        assert self.figures is not None
+        return self.figures
 
 
-async def pull(namesrv: str, group: str, count: int) -> float:
+async def pull(namesrv: str, group: str, count: int) -> Figures:
     meter = Meter(count)
     async with PullConsumer(namesrv=namesrv, group=group) as consumer:
         consumer.subscribe("bench")
         while not meter.add(len(await consumer.poll())):
             pass
-    return meter.rate
+    return meter.result()
 
 
-async def push_batches(namesrv: str, group: str, count: int) -> float:
+async def push_batches(namesrv: str, group: str, count: int) -> Figures:
     meter = Meter(count)
     async with PushConsumer(namesrv=namesrv, group=group, batch_max=512) as consumer:
         consumer.subscribe("bench")
@@ -79,10 +90,10 @@ async def push_batches(namesrv: str, group: str, count: int) -> float:
                 consumer.stop()
 
         await consumer.run_batches(handle)
-    return meter.rate
+    return meter.result()
 
 
-async def push(namesrv: str, group: str, count: int) -> float:
+async def push(namesrv: str, group: str, count: int) -> Figures:
     meter = Meter(count)
     async with PushConsumer(namesrv=namesrv, group=group) as consumer:
         consumer.subscribe("bench")
@@ -92,12 +103,12 @@ async def push(namesrv: str, group: str, count: int) -> float:
                 consumer.stop()
 
         await consumer.run(handle)
-    return meter.rate
+    return meter.result()
 
 
-async def push_threads(namesrv: str, group: str, count: int) -> float:
+async def push_threads(namesrv: str, group: str, count: int, workers: int = WORKERS) -> Figures:
     meter = Meter(count)
-    async with PushConsumer(namesrv=namesrv, group=group, workers=1, batch_max=512) as consumer:
+    async with PushConsumer(namesrv=namesrv, group=group, workers=workers) as consumer:
         consumer.subscribe("bench")
 
         def handle(message: StoredMessage) -> None:
@@ -105,14 +116,15 @@ async def push_threads(namesrv: str, group: str, count: int) -> float:
                 trio.from_thread.run_sync(consumer.stop)
 
         await consumer.run(handle)
-    return meter.rate
+    return meter.result()
 
 
 CASES: dict[str, Case] = {
     "pull, poll()": pull,
     "push, async, lists": push_batches,
     "push, async, single": push,
-    "push, one thread, single": push_threads,
+    "push, threads, single": push_threads,
+    "push, one thread, single": partial(push_threads, workers=1),
 }
 
 
@@ -130,17 +142,19 @@ async def main(count: int, rounds: int) -> None:
                     for _ in range(0, count, BATCH):
                         messages = [Message("bench", b"x" * 100, tags="tag")] * BATCH
                         await producer.send_batch(messages)
-                best = dict.fromkeys(CASES, 0.0)
+                found: dict[str, list[Figures]] = {name: [] for name in CASES}
                 for number in range(rounds):
                     for name, case in CASES.items():
                         group = f"bench-{number}-{list(CASES).index(name)}"
-                        best[name] = max(best[name], await case(address, group, count))
+                        found[name].append(await case(address, group, count))
             finally:
                 await trio.to_thread.run_sync(broker.kill)
         nursery.cancel_scope.cancel()
-    for name, rate in best.items():
-        share = rate / best["pull, poll()"]
-        print(f"{name:26} {rate:12,.0f} messages/s   {share:5.2f} of pull")  # noqa: T201
+    pulled = [us for _, us in found["pull, poll()"]]
+    for name, figures in found.items():
+        rate, us = max(rate for rate, _ in figures), min(us for _, us in figures)
+        ratio = statistics.median(us / pull for (_, us), pull in zip(figures, pulled, strict=True))
+        print(f"{name:26} {us:6.2f} us {rate:10,.0f}/s {ratio:6.2f} x pull")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+"""How many messages a worker takes at once, and what it leaves to the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from motelog.bridge.push.process_queue import Batch, Limits, ProcessQueue
+from motelog.bridge.push.rates import Rates
+from motelog.bridge.push.workers import BATCH_MAX, LONG_S, Handler, Workers
+from motelog.bridge.selector import SELECT_ALL
+from motelog.core.message import MessageQueue, StoredMessage
+from tests.unit.bridge.push.test_process_queue import messages
+
+COUNT = 4
+
+
+class Stage:
+    """Workers with one queue; ``batches`` are those that have ended."""
+
+    def __init__(self, function: Callable[[StoredMessage], object], *, is_orderly: bool) -> None:
+        self.queue = ProcessQueue(MessageQueue("T", "b", 0), 0, SELECT_ALL, Limits())
+        self.batches: list[Batch] = []
+        self._all_handled = trio.Event()
+        self.workers = Workers(
+            Handler(function, in_batches=False),
+            count=COUNT,
+            batch_max=BATCH_MAX,
+            is_orderly=is_orderly,
+            needs_lock=False,
+            rates=Rates(),
+            settle=self._settle,
+        )
+
+    async def _settle(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self.queue.put_back(batch)
+        if not self.queue.count:
+            self._all_handled.set()
+
+    async def handle(self, begin: int, end: int) -> list[Batch]:
+        """Have messages handled; return the batches in which they were."""
+        self.batches.clear()
+        self._all_handled = trio.Event()
+        self.queue.add(messages(begin, end), end)
+        self.workers.offer(self.queue)
+        await self._all_handled.wait()
+        assert sum(batch.done for batch in self.batches) == end - begin
+        return self.batches
+
+
+@asynccontextmanager
+async def stage(
+    function: Callable[[StoredMessage], object], *, is_orderly: bool = False
+) -> AsyncIterator[Stage]:
+    made = Stage(function, is_orderly=is_orderly)
+    async with trio.open_nursery() as nursery:
+        for _ in range(COUNT):
+            nursery.start_soon(made.workers.run)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def quick(message: StoredMessage) -> None:
+    """Handle a message in an instant."""
+
+
+async def test_of_messages_that_are_handled_quickly_one_worker_takes_many() -> None:
+    async with stage(quick) as made:
+        taken = 0
+        for begin in range(0, 6_400, 640):
+            batches = await made.handle(begin, begin + 640)
+            taken = max(taken, *(batch.done for batch in batches), 0)
+        assert taken > BATCH_MAX
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+async def test_what_is_left_when_the_function_becomes_slow_goes_to_others(
+    is_orderly: bool,
+) -> None:
+    slow_from = 6_400
+
+    def handle(message: StoredMessage) -> None:
+        if message.queue_offset >= slow_from:
+            time.sleep(LONG_S * 1.1)
+
+    async with stage(handle, is_orderly=is_orderly) as made:
+        for begin in range(0, slow_from, 640):
+            await made.handle(begin, begin + 640)
+        batches = await made.handle(slow_from, slow_from + 12)
+        assert (max(batch.done for batch in batches) == 1) != is_orderly
