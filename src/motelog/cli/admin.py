@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json as json_module
 import os
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from motelog.cli import contexts
 from motelog.cli.addresses import address
 from motelog.cli.output import CliError
 from motelog.cli.status import IS_IT_RUNNING, Status
+from motelog.core.units import span_text
 
 Admin = Annotated[
     str,
@@ -133,4 +135,12 @@ def time_text(ms: int | None) -> str:
     """Return a time in UTC, or - for none."""
     if ms is None:
         return "-"
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def apart_text(ms: int | None) -> str:
+    """Return how far a time is from now, "3 min ago" or "in 2 d 4 h", or - for none."""
+    if ms is None:
+        return "-"
+    apart_s = ms / 1000 - time.time()
+    return f"in {span_text(apart_s)}" if apart_s > 0 else f"{span_text(-apart_s)} ago"

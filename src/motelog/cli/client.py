@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from motelog.cli.admin import ADMIN, Admin, Json, ask, ask_pages, time_text
+from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_pages, time_text
 from motelog.cli.output import table, write, write_json, write_note
 
 client = typer.Typer(
@@ -42,9 +42,7 @@ def list_clients(
     json: Json = False,
 ) -> None:
     """List connected clients by client identifier."""
-    rows: list[tuple[str, ...]] = [
-        ("client", "user", "MQTT", "listener", "peer", "since", "filters", "in flight")
-    ]
+    rows: list[tuple[str, ...]] = [("client", "user", "MQTT", "peer", "connected", "filters")]
     query = {"prefix": prefix}
     for one in ask_pages(admin, PATH, "clients", query, count=count, page_count=PAGE):
         if json:
@@ -55,15 +53,13 @@ def list_clients(
                 one["client_id"],
                 one["user"] or "-",
                 one["protocol"],
-                one["listener"],
                 one["peer"],
-                time_text(one["since_ms"]),
+                apart_text(one["since_ms"]),
                 str(one["filters"]),
-                str(one["inflight"]),
             )
         )
     if not json:
-        write(table(rows, right=frozenset({6, 7})) if len(rows) > 1 else "no clients")
+        write(table(rows, right=frozenset({5})) if len(rows) > 1 else "no clients")
 
 
 @client.command(epilog="Example: motelog client describe dev42")

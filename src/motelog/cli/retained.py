@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from motelog.cli.admin import ADMIN, Admin, Json, ask, ask_pages, time_text
+from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_pages
 from motelog.cli.output import table, write, write_json
 
 retained = typer.Typer(
@@ -51,8 +51,8 @@ def list_messages(
                 str(message["payload_bytes"]),
                 str(message["qos"]),
                 message["client_id"],
-                time_text(message["stored_ms"]),
-                time_text(message["expires_ms"]),
+                apart_text(message["stored_ms"]),
+                apart_text(message["expires_ms"]),
             )
         )
     if not json:

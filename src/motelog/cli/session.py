@@ -5,12 +5,12 @@ Owns: the words and the JSON. Must not touch: the log; the server's admin listen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
-from motelog.cli.admin import ADMIN, Admin, Json, ask, ask_pages, time_text
+from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_pages, time_text
 from motelog.cli.output import CliError, agreed, table, write, write_json
 from motelog.cli.status import Status
 from motelog.core.units import span_text
@@ -40,9 +40,7 @@ def list_sessions(
     json: Json = False,
 ) -> None:
     """List sessions by client identifier, connected and away."""
-    rows: list[tuple[str, ...]] = [
-        ("client", "connected", "since", "filters", "in flight", "expires")
-    ]
+    rows: list[tuple[str, ...]] = [("client", "here", "since", "filters", "in flight", "expires")]
     query = {"prefix": prefix}
     for one in ask_pages(
         admin, "/api/v1/sessions", "sessions", query, count=count, page_count=PAGE
@@ -54,10 +52,10 @@ def list_sessions(
             (
                 one["client_id"],
                 _yes(one["is_connected"]),
-                time_text(one["since_ms"]),
+                apart_text(one["since_ms"]),
                 str(one["filters"]),
                 str(one["inflight"]),
-                _expiry(one),
+                _expiry(one, apart_text),
             )
         )
     if not json:
@@ -186,10 +184,11 @@ def _options(found: dict[str, Any]) -> str:
     return " ".join(names) or "-"
 
 
-def _expiry(one: dict[str, Any]) -> str:
+def _expiry(one: dict[str, Any], at: Callable[[int | None], str] = time_text) -> str:
+    """Return when a session ends; ``at`` tells a time."""
     if one["expiry_s"] == _EXPIRY_NEVER:
         return "never"
     if one["expires_ms"] is not None:
-        return time_text(one["expires_ms"])
+        return at(one["expires_ms"])
     expiry_s = one["expiry_s"]
-    return f"{span_text(expiry_s)} after its connection" if expiry_s else "with its connection"
+    return f"{span_text(expiry_s)} after leaving" if expiry_s else "on leaving"
