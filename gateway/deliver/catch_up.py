@@ -197,6 +197,25 @@ class CatchUp:
             session.lagging = None
             self._metrics.receivers_lagging_now -= 1
 
+    def arrived(self, session: Session, queue: WatchedQueue) -> bool:
+        """As ``reached``, unless the session is to get nothing yet from the live position.
+
+        A subscription may begin at the tail, and a session go on where another gateway has left
+        it: from the live path it would get what is before that.
+        """
+        if session.has_particulars:
+            begins = session.particulars.since.values()
+            if any(offsets.get(queue, 0) > queue.next_offset for offsets in begins):
+                return False
+        self.reached(session, queue)
+        return True
+
+    def live_moved(self, queue: WatchedQueue) -> None:
+        """Have the receivers go on that lag in a queue and wait for its live position."""
+        elevator = self._elevators.get(queue)
+        if elevator is not None:
+            elevator.live_moved()
+
     def cursor_of(self, session: Session, queue: WatchedQueue) -> int:
         """Return from where on a session that lags in ``queue`` has to read."""
         assert session.lagging is not None

@@ -329,10 +329,13 @@ class Delivery:
         topic_filters = [one.topic_filter for one in stored.filters]
         by_name = self._queues.resume(topic_filters, stored.cursors)
         behind: dict[WatchedQueue, int] = {}
+        begins = [(name, at) for one in stored.filters for name, at in one.since.items()]
+        early = {name for name, at in begins if name in by_name and at > by_name[name].next_offset}
         for name, queue in by_name.items():
             # A queue that the session does not know is younger than its last connection.
             cursor = stored.cursors.get(name, 0)
-            if cursor == queue.next_offset and queue.is_known and not flights:
+            is_live = cursor == queue.next_offset and queue.is_known
+            if is_live and not flights and name not in early:
                 continue
             if queue.is_known and cursor > queue.next_offset:
                 session.particulars.since.setdefault(ALL_FILTERS, {})[queue] = cursor
@@ -517,6 +520,9 @@ class Delivery:
         if shared:
             self.shares.deliver(shared, queue, now_ms)
         queue.next_offset = read.next_offset
+        if queue.lagging:
+            self._catch_up.live_moved(queue)
+        self.shares.live_moved(queue)
         return read.is_more
 
     def _go_on(self, queue: WatchedQueue) -> None:

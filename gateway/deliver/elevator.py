@@ -87,8 +87,11 @@ class Passenger(Protocol):
         """Offer records to one session; return the queue offset of the first that must wait."""
         ...
 
-    def reached(self, session: Session, queue: WatchedQueue) -> None:
-        """Take a session off, which is at the live position."""
+    def arrived(self, session: Session, queue: WatchedQueue) -> bool:
+        """Take a session off, which is at the live position; return False if it has to stay.
+
+        Some of what it wants of the queue begins behind the live position.
+        """
         ...
 
 
@@ -196,6 +199,9 @@ class Elevator:
         car = self._riding.pop(session, None)
         if car is not None:
             car.leave(session)
+            if car.is_waiting and not car.riders and car.waited is None:
+                car.is_waiting = False  # its end comes with the next ``run``
+                self._wake()
             return
         cursor = self._waiting_at.pop(session, None)
         if cursor is not None:
@@ -260,13 +266,18 @@ class Elevator:
         else:
             self._pick_up(car, car.position)
         if car.position >= queue.next_offset:
-            riders, car.riders = car.riders, {}
-            car.tags = {}
-            for session in riders:
-                del self._riding[session]
-                self._passenger.reached(session, queue)
+            for session in list(car.riders):
+                if self._passenger.arrived(session, queue):
+                    self.drop(session)
+            car.is_waiting = bool(car.riders)  # for the live path
         if not car.riders:
             self._end(car)
+
+    def live_moved(self) -> None:
+        """Have those go on that have waited for the live position to move."""
+        for car in self.cars:
+            if car.position < self._queue.next_offset and car.waited is None:
+                car.is_waiting = False
 
     def _slice(self, car: Car, boarding: Sequence[int]) -> Slice | None:
         """Return what comes next for a car; None if it has to wait for the log."""

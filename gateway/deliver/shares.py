@@ -67,6 +67,8 @@ class Shares:
         self._has_grown = has_grown
         self._wake = wake
         self._by_number: dict[int, Group] = {}
+        #: Queue -> groups that are at its live position and begin behind it.
+        self._early: dict[WatchedQueue, dict[Group, None]] = {}
         #: Groups that can go on and wait for ``serve``.
         self.returning: dict[Group, None] = {}
         self._reads: Reads[Group] = Reads(log, read_again=self._read_again)
@@ -343,9 +345,24 @@ class Shares:
         assert group.lagging is not None
         del group.lagging[queue]
         group.reached(queue)
+        self._early.get(queue, {}).pop(group, None)
         if not group.lagging:
             group.lagging = None
             self._metrics.receivers_lagging_now -= 1
+
+    def _arrived(self, group: Group, queue: WatchedQueue) -> None:
+        """Note that a group is at the live position; it waits there for one that begins later.
+
+        The live path would hand out what another gateway has handed out before.
+        """
+        if group.since.get(queue, 0) > queue.next_offset:
+            self._early.setdefault(queue, {})[group] = None
+        else:
+            self._reached(group, queue)
+
+    def live_moved(self, queue: WatchedQueue) -> None:
+        """Have the groups go on that have waited for the live position of a queue."""
+        self.returning.update(self._early.pop(queue, {}))
 
     def _serve(self, group: Group, now_ms: int) -> None:
         """Hand out what was given back, then a slice of each queue in which the group lags."""
@@ -360,7 +377,7 @@ class Shares:
         assert group.lagging is not None
         cursor = group.lagging[queue]
         if cursor >= queue.next_offset:
-            self._reached(group, queue)
+            self._arrived(group, queue)
             return True
         room = self._handing.room(group)
         if not room:
@@ -386,7 +403,8 @@ class Shares:
         waits = self._handing.hand_out(group, queue.number, records, now_ms)
         cursor = end if waits is None else waits
         if cursor >= queue.next_offset:
-            self._reached(group, queue)
+            group.lagging[queue] = cursor
+            self._arrived(group, queue)
             return True
         # To the end of the row: the next room is for another queue.
         del group.lagging[queue]

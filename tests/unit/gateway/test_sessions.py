@@ -731,6 +731,33 @@ def test_suback_waits_until_it_is_known_where_the_queues_end(topic_filter: str) 
     assert [payload for _, _, payload in got(stage, 1)] == [b"behind"]
 
 
+@pytest.mark.parametrize("topic_filter", ["t/#", "t/1", "$share/g/t/#"])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_the_live_path_has_still_to_read_is_not_for_a_new_subscription(
+    topic_filter: str, leaves: bool
+) -> None:
+    stage = Stage()
+    connect(stage, 1, "watches")
+    subscribe(stage, 1, "t/#")
+    stage.log.cold = {0}
+    publish(stage, b"before")
+    settle(stage)
+    connect(stage, 2)
+    subscribe(stage, 2, topic_filter)
+    settle(stage)
+    publish(stage, b"behind")
+    if leaves:
+        lose(stage, 2)
+        connect(stage, 2)
+    stage.log.paged_in()
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 1)] == [b"before", b"behind"]
+    assert [payload for _, _, payload in got(stage, 2)] == [b"behind"]
+    stage.turn(closed=[(1, CloseReason.PEER), (2, CloseReason.PEER)])
+    assert stage.metrics.receivers_lagging_now == 0
+    assert not stage.delivery._catch_up._elevators
+
+
 def test_suback_comes_without_the_ends_of_queues_whose_broker_is_away() -> None:
     stage = Stage()
     publish(stage, b"before")

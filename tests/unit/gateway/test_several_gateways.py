@@ -881,6 +881,29 @@ def retain(fleet: Fleet, name: str, payload: bytes) -> None:
     fleet[name].turn((15, encode_disconnect(5)))
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_session_goes_on_at_a_gateway_whose_live_path_is_behind(qos: int) -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("b", 5, "watches", properties=NO_PROPERTIES)
+    subscribe(fleet, "b", 5)
+    fleet.connected("a", 1)
+    subscribe(fleet, "a", 1, qos=qos)
+    behind = fleet.stages.pop("b")
+    publish(fleet, "a", b"x", qos=qos)
+    [(_, packet_id, payload)] = got(fleet["a"], 1)
+    assert payload == b"x"
+    for first_byte in (b"\x40",) if qos == 1 else (b"\x50", b"\x70"):
+        fleet["a"].turn((1, first_byte + b"\x02" + packet_id.to_bytes(2, "big")))
+    fleet["a"].turn((1, encode_disconnect(5)))
+    fleet.settle()
+    fleet.stages["b"] = behind
+    fleet.log.cold = {0}
+    assert fleet.connected("b", 1)
+    fleet.log.paged_in()
+    publish(fleet, "a", b"y", qos=qos)
+    assert [payload for _, _, payload in got(behind, 1)] == [b"y"]
+
+
 @pytest.mark.parametrize("lasts", [False, True])
 def test_subscription_gets_what_another_gateway_has_just_retained(lasts: bool) -> None:
     fleet = Fleet("a", "b")
