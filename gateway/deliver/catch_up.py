@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from motelog.core.limited_log import LimitedLog
@@ -89,6 +90,8 @@ class CatchUp:
         self._aged_ms = 0
         self._log = LimitedLog(logger)
         self._wake = wake
+        #: Queue whose end a broker was asked for -> those that are to be in the next question.
+        self._asking: dict[WatchedQueue, list[Session]] = {}
         #: Receivers that have room again and wait for ``serve``.
         self.returning: dict[Session, None] = {}
         self._elevators: dict[WatchedQueue, Elevator] = {}
@@ -203,12 +206,47 @@ class CatchUp:
         A subscription may begin at the tail, and a session go on where another gateway has left
         it: from the live path it would get what is before that.
         """
-        if session.has_particulars:
-            begins = session.particulars.since.values()
-            if any(offsets.get(queue, 0) > queue.next_offset for offsets in begins):
-                return False
+        if session.has_particulars and session.particulars.since:
+            begin = max(at.get(queue, 0) for at in session.particulars.since.values())
+            if begin > queue.next_offset:
+                tail = self._log_port.tail(queue.handle)
+                if tail is None:
+                    self._ask_tail(queue, [session])
+                    return False
+                if begin <= tail:
+                    return False
+                # A log that has lost its end has new messages there.
         self.reached(session, queue)
         return True
+
+    def _ask_tail(self, queue: WatchedQueue, sessions: list[Session]) -> None:
+        """Ask whether the log of a broker ends before these sessions go on in ``queue``.
+
+        One question is under way at a time; who comes meanwhile is in the next one.
+        """
+        waiting = self._asking.get(queue)
+        if waiting is not None:
+            waiting += sessions
+            return
+        self._asking[queue] = []
+        self._log_port.tail(queue.handle, partial(self._tail_told, queue, sessions))
+
+    def _tail_told(self, queue: WatchedQueue, sessions: list[Session], tail: int) -> None:
+        is_lost = False
+        for session in sessions:
+            begins = session.particulars.since.values() if session.has_particulars else ()
+            for offsets in begins:
+                if offsets.get(queue, 0) > tail:
+                    offsets[queue] = tail
+                    is_lost = True
+        if is_lost:
+            elevator = self._elevators.get(queue)
+            if elevator is not None:
+                elevator.look_again()
+            self._wake()
+        waiting = self._asking.pop(queue)
+        if waiting:
+            self._ask_tail(queue, waiting)
 
     def live_moved(self, queue: WatchedQueue) -> None:
         """Have the receivers go on that lag in a queue and wait for its live position."""

@@ -273,6 +273,12 @@ class Elevator:
         if not car.riders:
             self._end(car)
 
+    def look_again(self) -> None:
+        """Have those ask again whether they may leave that wait at the live position."""
+        for car in self.cars:
+            if car.waited is None:
+                car.is_waiting = False
+
     def live_moved(self) -> None:
         """Have those go on that have waited for the live position to move."""
         for car in self.cars:

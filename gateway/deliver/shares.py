@@ -12,6 +12,7 @@ Spec: MQTT 5.0 section 4.8.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from heapq import heapify
 from itertools import chain
 from typing import Final, TypeAlias
@@ -355,10 +356,25 @@ class Shares:
 
         The live path would hand out what another gateway has handed out before.
         """
-        if group.since.get(queue, 0) > queue.next_offset:
-            self._early.setdefault(queue, {})[group] = None
-        else:
-            self._reached(group, queue)
+        begin = group.since.get(queue, 0)
+        if begin > queue.next_offset:
+            early = self._early.setdefault(queue, {})
+            tail = (
+                None
+                if group in early
+                else self._log_port.tail(queue.handle, partial(self._tail_told, group, queue))
+            )
+            # A log that has lost its end has new messages there.
+            if tail is None or begin <= tail:
+                early[group] = None
+                return
+        self._reached(group, queue)
+
+    def _tail_told(self, group: Group, queue: WatchedQueue, tail: int) -> None:
+        if group.since.get(queue, 0) > tail:
+            group.since[queue] = tail
+            self._early.get(queue, {}).pop(group, None)
+            self.go_on(group)
 
     def live_moved(self, queue: WatchedQueue) -> None:
         """Have the groups go on that have waited for the live position of a queue."""

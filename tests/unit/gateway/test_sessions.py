@@ -758,6 +758,35 @@ def test_what_the_live_path_has_still_to_read_is_not_for_a_new_subscription(
     assert not stage.delivery._catch_up._elevators
 
 
+@pytest.mark.parametrize("topic_filter", ["t/#", "$share/g/t/#"])
+@pytest.mark.parametrize("knows_tails", [True, False])
+def test_session_goes_on_in_a_log_that_has_lost_its_end(
+    topic_filter: str, knows_tails: bool
+) -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, topic_filter)
+    publish(stage, b"a", b"b", b"c")
+    settle(stage)
+    ack(stage, 1, 0x40, 1, 2, 3)
+    lose(stage, 1)
+    stage.clients.tick()
+    [key] = [key for key in stage.log.records if key[0] == "t" and stage.log.records[key]]
+    stage.log.resume(key, stage.log.records[key][:1])
+    stage = restart(stage)
+    connect(stage, 2, "watches")
+    subscribe(stage, 2, "t/#")
+    stage.log.knows_tails = knows_tails
+    connect(stage, 1)
+    settle(stage)
+    stage.log.tell_tails()
+    settle(stage)
+    publish(stage, b"new")
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 2)] == [b"new"]
+    assert [payload for _, _, payload in got(stage, 1)] == [b"new"]
+
+
 def test_suback_comes_without_the_ends_of_queues_whose_broker_is_away() -> None:
     stage = Stage()
     publish(stage, b"before")
