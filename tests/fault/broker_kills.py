@@ -49,7 +49,12 @@ from pathlib import Path
 
 import trio
 
-from motelog.bridge.errors import NoNameServerError, RouteError, SendFailedError
+from motelog.bridge.errors import (
+    CommitFailedError,
+    NoNameServerError,
+    RouteError,
+    SendFailedError,
+)
 from motelog.bridge.producer import Producer, SendResult
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
@@ -89,7 +94,14 @@ INVISIBLE_SLACK_MS = 1500
 PLAIN, ORDERED, BOUND = TOPICS = ("plain", "ordered", "bound")
 QUEUES = 4
 #: What a client may meet while servers are away.
-PASSING = (SendFailedError, RouteError, NoNameServerError, RemotingError, BrokerError)
+PASSING = (
+    SendFailedError,
+    CommitFailedError,
+    RouteError,
+    NoNameServerError,
+    RemotingError,
+    BrokerError,
+)
 
 DELAY_LEVELS = "1s 1s 1s 1s 2s 2s 2s 2s"
 SETTINGS = {
