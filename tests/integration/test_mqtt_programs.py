@@ -8,12 +8,14 @@ no client is told.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from motelog.testing import MotelogProcess
 from tests.support.cut_line import CutLine
+from tests.support.mqtt import sent_again_after_pubrel
 from tests.support.mqtt_programs import (
     DEADLINE_S,
     Program,
@@ -204,8 +206,12 @@ def test_publishes_outlive_a_line_that_is_cut_between_two_bytes(
     writer.drain()
     program.wait(f"{kind}-cut{qos}-r", lambda _: {m[1] for m in reader.messages} == set(NUMBERS))
     numbers = [payload for _, payload, _, _ in reader.messages]
-    if qos == 1:
-        numbers = list(dict.fromkeys(numbers))  # the first copies
+    if qos == 2:
+        # paho-go-3 stores that it sent PUBREL after it did, and sends PUBLISH again where the line
+        # is cut in between: the same message to it, another one to any server.
+        twice = [payload.decode() for payload in sent_again_after_pubrel(line.sent)]
+        assert Counter(numbers) <= Counter(NUMBERS + twice)
+    numbers = list(dict.fromkeys(numbers))  # the first copies
     if kind in SENDS_AGAIN_IN_ANY_ORDER:
         numbers.sort(key=int)
     assert numbers == NUMBERS

@@ -1,7 +1,7 @@
 """A line between clients and a server that can be cut and held.
 
-Owns: one listening socket, the connections through it and a thread for each direction of one.
-Must not touch: what goes over it.
+Owns: one listening socket, the connections through it and a thread for each direction of one; a
+copy of what clients sent. Must not touch: what goes over it.
 
 A connection that is made while the line is held is accepted, but nothing comes of it until the line
 is released: whoever waits longer before a second attempt than before the first does not have to.
@@ -17,12 +17,16 @@ from typing import Self
 
 
 class CutLine:
-    """Forwards connections to ``server``; ``port`` is where it listens on loopback."""
+    """Forwards connections to ``server``; ``port`` is where it listens on loopback.
+
+    ``sent`` has what went to the server, a stream for each connection, in their order.
+    """
 
     def __init__(self, server: tuple[str, int]) -> None:
         self._server = server
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
+        self.sent: list[bytearray] = []
         self._is_open = threading.Event()
         self._is_open.set()
         self._lock = threading.Lock()
@@ -96,17 +100,25 @@ class CutLine:
                     if self._is_ended:
                         return
                     self._sockets |= {client, server}
+                sent = bytearray()
+                self.sent.append(sent)
                 back = threading.Thread(target=self._forward, args=(server, client))
                 back.start()
-                self._forward(client, server, counts=True)
+                self._forward(client, server, sent)
                 back.join()
                 with self._lock:
                     self._sockets -= {client, server}
 
-    def _forward(self, source: socket.socket, sink: socket.socket, *, counts: bool = False) -> None:
+    def _forward(
+        self, source: socket.socket, sink: socket.socket, sent: bytearray | None = None
+    ) -> None:
+        """Forward until either ends; with ``sent``, what a client sends, which is counted."""
         with suppress(OSError):
             while data := source.recv(65_536):
-                sink.sendall(self._before_cut(data) if counts else data)
+                if sent is not None:
+                    data = self._before_cut(data)
+                    sent += data
+                sink.sendall(data)
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

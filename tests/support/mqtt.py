@@ -40,6 +40,7 @@ from motelog.gateway.mqtt.subscribe import (
     encode_unsuback,
     encode_unsubscribe,
 )
+from tests.support.durable_client import split
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "mqtt" / "packets.json"
 
@@ -61,6 +62,36 @@ def body_of(packet: bytes) -> bytes:
     length = reader.varint()
     assert length == len(reader)
     return reader.rest()
+
+
+def sent_again_after_pubrel(streams: Iterable[bytearray]) -> list[bytes]:
+    """Return the payloads that a client sent again though it had sent their PUBREL.
+
+    ``streams`` are what it sent, connection by connection. It must not do so [MQTT-4.3.3-1]: PUBREL
+    ends the server's knowledge of the packet identifier, so what follows is another message.
+    """
+    released: set[int] = set()
+    again = []
+    for stream in streams:
+        packets, _ = split(bytes(stream))
+        version = 0
+        for first_byte, body in packets:
+            reader = FieldReader(body)
+            packet_type = PacketType(first_byte >> 4)
+            if packet_type is PacketType.CONNECT:
+                reader.string()
+                version = reader.u8()
+            elif packet_type is PacketType.PUBREL:
+                released.add(reader.u16())
+            elif packet_type is PacketType.PUBLISH and first_byte & 0x06 == 0x04:
+                reader.string()
+                packet_id = reader.u16()
+                if version == 5:
+                    reader.bytes_of(reader.varint())
+                if first_byte & 0x08 and packet_id in released:
+                    again.append(reader.rest())
+                released.discard(packet_id)
+    return again
 
 
 def decode_packet(version: int, packet: bytes) -> object:
