@@ -16,6 +16,7 @@ from motelog.core.config import SectionFault, refuse
 from motelog.core.topic_names import is_device_topic
 from motelog.gateway.mapping.templates import (
     LEGAL,
+    client_topic_fault,
     filter_fault,
     queue_topic_fault,
     template_faults,
@@ -152,6 +153,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Longest time that a session outlives its connection, told to MQTT 5 clients; it also binds
     MQTT 3 clients, which ask for ever. 4294967295 sets no limit, 0 offers no persistent session."""
 
+    response_information: str = ""
+    """Topic name below which clients have answers to their requests sent, such as
+    ``reply/{client_id}``: told to MQTT 5 clients that ask for Response Information. Empty: nothing
+    is told."""
+
     publish_rate_max: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Messages a second that one connection may publish; who sends faster is read later. 0: no
     limit."""
@@ -228,6 +234,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         if not is_device_topic(self.default_topic):
             text = f"{self.default_topic!r} is no legal queue topic ({LEGAL})"
             yield SectionFault(text, ("default_topic",))
+        fault = client_topic_fault(self.response_information)
+        if fault is not None:
+            yield SectionFault(fault, ("response_information",))
         for address in self.namesrv:
             try:
                 parse_address(address, port_min=1)

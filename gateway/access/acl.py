@@ -30,7 +30,7 @@ import msgspec
 from motelog.gateway.access.password_file import AccessFileError, check_user_name, read_text
 from motelog.gateway.access.rights import NONE, Who, contains, meets
 from motelog.gateway.errors import GatewayError
-from motelog.gateway.mqtt.topics import SHARED_PREFIX, check_topic_filter, matches
+from motelog.gateway.mqtt.topics import SHARED_PREFIX, check_topic_filter, is_level, matches
 
 Action = Literal["publish", "subscribe", "retain"]
 
@@ -42,7 +42,6 @@ USERS_MAX: Final = 10_000
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w*)\}")
 _NAMES: Final = ("user_name", "client_id")
-_NOT_IN_VALUE: Final = re.compile("[\x00-\x1f\x7f-\x9f+#/]")
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -208,7 +207,7 @@ def _fill(template: str, who: Who, *, denies: bool) -> str | None:
         filled = level
         for name in _PLACEHOLDER.findall(level):
             value: str = getattr(who, name)
-            if not value or _NOT_IN_VALUE.search(value):
+            if not is_level(value):
                 return "/".join([*levels[:i], "#"]) if denies else None
             filled = filled.replace("{" + name + "}", value, 1)
         levels[i] = filled

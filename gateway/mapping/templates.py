@@ -1,4 +1,4 @@
-"""Templates of queue topics, tags and keys.
+"""Templates of queue topics, tags and keys, and of a client's own topic.
 
 Owns: placeholders, what a rule of the operator must look like. Must not touch: which rule a topic
 name falls under (``topic_mapping``).
@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from motelog.core.topic_names import is_device_topic
-from motelog.gateway.errors import TopicFilterError
-from motelog.gateway.mqtt.topics import check_topic_filter
+from motelog.gateway.errors import TopicFilterError, TopicNameError
+from motelog.gateway.mqtt.topics import check_topic_filter, check_topic_name, is_level
 
 PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 LEGAL: Final = "letters, digits, '_' and '-', at most 127, no system topic"
@@ -51,6 +51,33 @@ def template_faults(template: str, topic_filter: str) -> Iterator[str]:
             )
     if "{" in PLACEHOLDER.sub("", template) or "}" in PLACEHOLDER.sub("", template):
         yield f"{template!r} has a brace without its partner"
+
+
+def client_topic_fault(template: str) -> str | None:
+    """Return what is wrong with the template of a client's own topic name, or None.
+
+    ``{client_id}`` alone may stand in it. An empty template is none.
+    """
+    plain = template.replace("{client_id}", "x")
+    if "{" in plain or "}" in plain:
+        return f"{template!r} has a brace that is not of {{client_id}}"
+    if plain.startswith("$"):
+        return f"{template!r} begins with '$': such topics are the server's"
+    try:
+        if plain:
+            check_topic_name(plain)
+    except TopicNameError as exc:
+        return f"{template!r}: {exc}"
+    return None
+
+
+def client_topic(template: str, client_id: str) -> str | None:
+    """Return a client's own topic name; None if its identifier cannot stand in one level of it."""
+    if "{client_id}" not in template:
+        return template
+    if not is_level(client_id) or (template.startswith("{") and client_id.startswith("$")):
+        return None
+    return template.replace("{client_id}", client_id)
 
 
 def queue_topic_fault(template: str) -> str | None:

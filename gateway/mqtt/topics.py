@@ -21,6 +21,7 @@ FILTER_LEVELS_MAX: Final = 128
 
 _CONTROL: Final = "\x00-\x1f\x7f-\x9f"
 _NOT_IN_NAME: Final = re.compile(f"[{_CONTROL}+#]")
+_NOT_IN_LEVEL: Final = re.compile(f"[{_CONTROL}+#/]")
 _NOT_IN_FILTER: Final = re.compile(f"[{_CONTROL}]")
 
 
@@ -38,6 +39,11 @@ def check_topic_name(name: str | bytes) -> None:
         raise TopicNameError(f"topic name holds {found.group()!r}")
     if len(name) * 4 > STRING_BYTES_MAX and len(name.encode()) > STRING_BYTES_MAX:  # [MQTT-4.7.3-3]
         raise TopicNameError("topic name is longer than 65,535 bytes")
+
+
+def is_level(value: str) -> bool:
+    """Return whether ``value`` may be filled into one level of a name or filter, and stay one."""
+    return bool(value) and not _NOT_IN_LEVEL.search(value)
 
 
 def check_topic_filter(topic_filter: str) -> None:

@@ -19,6 +19,7 @@ from motelog.gateway.access.login import UNCHECKED, Credentials, Identity
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.mapping.message_properties import publish_properties
+from motelog.gateway.mapping.templates import client_topic
 from motelog.gateway.mqtt.connect import claimed_version, decode_connect, encode_connack
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
@@ -173,6 +174,10 @@ class ConnectRules:
                 told[PropertyId.SESSION_EXPIRY_INTERVAL] = expiry_s
             if not connect.client_id:
                 told[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
+            if asked.request_response_information and config.response_information:
+                information = client_topic(config.response_information, client_id)
+                if information is not None:
+                    told[PropertyId.RESPONSE_INFORMATION] = information
         else:
             # MQTT 3 can be told nothing: its clients keep the keep alive that they asked for.
             expiry_s = 0 if connect.clean_start else min(EXPIRY_NEVER, config.session_expiry_max_s)

@@ -332,10 +332,13 @@ def test_refusals_have_codes_of_their_table(version: int) -> None:
 
 
 @proves(mqtt5="MQTT-3.1.2-28")
-def test_response_information_comes_to_those_alone_who_ask(gateway: Gateway, version: int) -> None:
+def test_response_information_comes_to_those_alone_who_ask(version: int) -> None:
+    gateway = Gateway(response_information="reply/{client_id}")
     peers = [gateway.connect(version), gateway.connect(version, request_response_information=0)]
     for peer in peers:
         assert peer.connack.properties.response_information is None
+    asks = gateway.connect(version, "meter", request_response_information=1)
+    assert asks.connack.properties.response_information == "reply/meter"
 
 
 @proves(mqtt5="MQTT-3.2.2-22")

@@ -240,6 +240,7 @@ delay_levels = "1x"
 scan_interval_s = 0
 [gateway]
 default_topic = "bad topic"
+response_information = "reply/{user_name}"
 connect_timeout_s = "1500ms"
 [[gateway.topic_map]]
 filter = "a/#/b"
@@ -258,14 +259,15 @@ tag = "{client}"
         ("8", "broker.store.delay_levels"),
         ("10", "namesrv.scan_interval_s"),
         ("12", "gateway.default_topic"),
-        ("13", "gateway.connect_timeout_s"),
-        ("15", "gateway.topic_map[0].filter"),
-        ("19", "gateway.topic_map[1].queue_topic"),
-        ("20", "gateway.topic_map[1].tag"),
+        ("13", "gateway.response_information"),
+        ("14", "gateway.connect_timeout_s"),
+        ("16", "gateway.topic_map[0].filter"),
+        ("20", "gateway.topic_map[1].queue_topic"),
+        ("21", "gateway.topic_map[1].tag"),
     ]
     assert "broker.listen and gateway.listen have the same port 1883" in found[0]
     assert "sizes like 64MiB and 1GiB" in found[3]
-    assert "{3} is always empty" in found[9]
+    assert "{3} is always empty" in found[10]
 
 
 @pytest.mark.parametrize(

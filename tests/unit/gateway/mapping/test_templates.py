@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from motelog.gateway.mapping.templates import (
+    client_topic_fault,
     filter_fault,
     queue_topic_fault,
     template_faults,
@@ -56,3 +57,23 @@ def test_queue_topic_that_no_name_makes_legal(template: str) -> None:
 def test_filters() -> None:
     assert filter_fault("a/+/#") is None
     assert filter_fault("a/#/b") is not None
+
+
+@pytest.mark.parametrize("template", ["", "r", "r/{client_id}", "{client_id}/r/{client_id}"])
+def test_topic_of_a_client(template: str) -> None:
+    assert client_topic_fault(template) is None
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("reply/{user_name}", "brace"),
+        ("reply/{client_id", "brace"),
+        ("$SYS/{client_id}", "begins with '$'"),
+        ("reply/+", "holds '+'"),
+        ("reply/{client_id}/#", "holds '#'"),
+        ("a\0b", "holds"),
+    ],
+)
+def test_topic_that_no_client_may_have(template: str, text: str) -> None:
+    assert text in (client_topic_fault(template) or "")

@@ -108,6 +108,32 @@ def test_client_without_an_identifier_is_given_one(version: int) -> None:
     assert told == ("assigned" if version == 5 else None)
 
 
+@pytest.mark.parametrize(
+    ("template", "client_id", "told"),
+    [
+        ("", "meter", None),
+        ("replies", "meter", "replies"),
+        ("reply/{client_id}/x", "meter", "reply/meter/x"),
+        ("reply/{client_id}", "", "reply/assigned"),
+        ("{client_id}/reply", "$SYS", None),
+        ("reply/{client_id}", "$SYS", "reply/$SYS"),
+        ("reply/{client_id}", "a/b", None),
+        ("reply/{client_id}", "+", None),
+        ("reply/{client_id}", "#", None),
+    ],
+)
+def test_response_information_is_a_topic_name_of_the_client_s_own(
+    template: str, client_id: str, told: str | None
+) -> None:
+    config = GatewayConfig(response_information=template)
+    asks = Properties(request_response_information=1)
+    _, connack = accepted(connect(5, client_id=client_id, properties=asks), config)
+    assert connack.properties.response_information == told
+    for properties in (NO_PROPERTIES, Properties(request_response_information=0)):
+        _, connack = accepted(connect(5, client_id=client_id, properties=properties), config)
+        assert connack.properties.response_information is None
+
+
 @pytest.mark.parametrize(("asked", "given"), [(None, 64), (10, 10), (64, 64), (65535, 64)])
 def test_window_is_the_smaller_of_the_client_s_and_ours(asked: int | None, given: int) -> None:
     terms, _ = accepted(connect(5, properties=Properties(receive_maximum=asked)))
