@@ -171,6 +171,15 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def __post_init__(self) -> None:
         refuse(self, self._faults())
 
+    @property
+    def runtime_path(self) -> str | None:
+        """Where keys that are set while it runs are kept; None if this process has no place."""
+        if self.admin.runtime_file:
+            return self.admin.runtime_file
+        if self.broker is None:
+            return None
+        return str(Path(self.broker.store.directory) / "config" / "runtime.json")
+
     def _faults(self) -> Iterator[SectionFault]:
         if not self.roles:
             yield SectionFault("roles is empty, so there is nothing to run", ("roles",))
@@ -285,7 +294,7 @@ def load_told(path: str | Path, runtime: Mapping[str, str] | None = None) -> Loa
         return loader.load_file(MotelogConfig, path, os.environ, check=_check_leaf, below=below)
 
     loaded = load(None)
-    place = runtime_store.path_of(loaded.section)
+    place = loaded.section.runtime_path
     if place is None:
         return loaded
     texts = runtime_store.load(place) if runtime is None else runtime

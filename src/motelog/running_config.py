@@ -139,7 +139,7 @@ class RunningConfig:
         if _is_of_the_file(key):
             raise KeyRefusedError(f"{key} is set in the file: it says who may reach this server")
         origin = found[key].origin
-        place = runtime_store.path_of(loaded.section)
+        place = loaded.section.runtime_path
         if origin != "default" and not is_set_at_runtime(origin):
             raise KeyRefusedError(f"{key} is set by {origin}: change it there")
         if place is None:

@@ -1,7 +1,7 @@
 """Keys of the configuration that an operator has set while the server runs.
 
-Owns: their file, where it is. Must not touch: how they are laid below the file's (core.config), who
-may set them.
+Owns: their file. Must not touch: where it is (motelog.config), how they are laid below those of the
+configuration file (core.config), who may set them.
 Invariants: a key has one owner. One that is here counts only where file, environment and options
 say nothing of it. The file is replaced as a whole, and the one before is kept.
 """
@@ -9,24 +9,11 @@ say nothing of it. The file is replaced as a whole, and the one before is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from motelog.core.config import ConfigFault, ConfigFaultsError
 from motelog.core.errors import StoreDamagedError
 from motelog.core.state_file import StateFile
-
-if TYPE_CHECKING:
-    from motelog.config import MotelogConfig
-
-
-def path_of(config: MotelogConfig) -> str | None:
-    """Return where the keys are kept; None if this process has no place for them."""
-    if config.admin.runtime_file:
-        return config.admin.runtime_file
-    if config.broker is None:
-        return None
-    return str(Path(config.broker.store.directory) / "config" / "runtime.json")
 
 
 def load(path: str) -> dict[str, str]:
