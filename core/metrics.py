@@ -54,6 +54,20 @@ class Histogram:
         return [*self.counts, self.total]
 
 
+def percentile(bounds: Sequence[float], counts: Sequence[float], share: float) -> float:
+    """Return the bound below which ``share`` of a histogram's values are; 0 without values.
+
+    For values above the last bound it returns that bound.
+    """
+    wanted = sum(counts) * share
+    seen = 0.0
+    for bound, count in zip(bounds, counts, strict=False):
+        seen += count
+        if seen >= wanted:
+            return bound if seen else 0.0
+    return bounds[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
     """How one entry of a sample is shown; entries of the same family differ in their labels.

@@ -26,7 +26,7 @@ import heapq
 import logging
 import secrets
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import islice, takewhile
@@ -678,6 +678,10 @@ class Clients:
         """Return what is kept of the CONNECT of a connection that has a session."""
         number = connection.number
         return Connected(self._connected_ms[number], self._keep_alive_s[number])
+
+    def wanting(self, name: str) -> Collection[Receiver]:
+        """Return the sessions connected here, and the groups, that want a topic name."""
+        return self._subscriptions.match(name)
 
     def kick(self, client_id: str) -> bool:
         """Disconnect a client; False if it is not connected here. Its session stays."""

@@ -7,7 +7,7 @@ Invariant: a page is one slice of a scan, so that no request keeps the clients w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Literal
 
 from msgspec.structs import asdict
@@ -29,6 +29,7 @@ from motelog.gateway.operator_answers import (
     Flight,
     GatewayNode,
     GatewayNodes,
+    MessageReceivers,
     RetainedEntry,
     RetainedMessage,
     RetainedPage,
@@ -40,6 +41,7 @@ from motelog.gateway.operator_answers import (
     Will,
 )
 from motelog.gateway.operator_answers import Session as SessionAnswer
+from motelog.gateway.receivers import Receivers
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, RETAIN_AS_PUBLISHED
@@ -82,6 +84,7 @@ class Operator:
         self._clock = clock
         self._after = after
         self._traces = Traces(clients, clock=clock)
+        self._receivers = Receivers(log, clients, delivery)
 
     def tick(self) -> None:
         """End the traces that are due; called each second."""
@@ -125,6 +128,19 @@ class Operator:
             for name, seen_ms, is_here in self._clients.gateways()
         ]
         return GatewayNodes(gateways=sorted(found, key=lambda one: one.name))
+
+    def list_receivers(
+        self, name: str, topic: str, queue_names: Collection[str], queue_offset: int, client_id: str
+    ) -> MessageReceivers | None:
+        """Return who is connected here and gets a message; of one session if ``client_id`` is set.
+
+        ``name`` is its MQTT topic name, ``queue_names`` what its queue of ``topic`` may be called.
+        None if there is no such session.
+        """
+        place = name, topic, queue_names, queue_offset
+        if client_id:
+            return self._receivers.of_client(client_id, *place)
+        return self._receivers.of_message(*place)
 
     # --- clients -------------------------------------------------------------------------
 

@@ -156,6 +156,33 @@ class Session(Answer, frozen=True, kw_only=True):
     will_due_ms: int | None
 
 
+#: How far a message has got to a receiver: it waits for it; is in flight, or at QoS 2 released and
+#: so with the client; the receiver has passed it, as it got it or did not want it then; it is older
+#: than the subscription, or there is none (not wanted); another gateway hands it out (elsewhere).
+Place = Literal["waits", "in flight", "released", "passed", "not wanted", "elsewhere"]
+
+
+class MessageReceiver(Answer, frozen=True, kw_only=True):
+    """A session that a message is for, by its own ``filters``, or a shared subscription.
+
+    Of a shared one (``share``) ``client_id`` is who has the message in flight, else empty.
+    """
+
+    client_id: str
+    is_connected: bool
+    share: str | None
+    filters: list[str]
+    qos: int
+    place: Place
+
+
+class MessageReceivers(Answer, frozen=True, kw_only=True):
+    """Those that a message is for; ``more`` further ones are not in the list."""
+
+    receivers: list[MessageReceiver]
+    more: int
+
+
 class ClientEntry(Answer, frozen=True, kw_only=True):
     """A connected client. ``listener`` is tcp for ``gateway.listen``, else its table's name.
 

@@ -140,17 +140,3 @@ class StoreStats:
             "store_sync_us": self.sync_us.sample(),
             "store_record_bytes": self.record_bytes.sample(),
         }
-
-
-def percentile(histogram: Histogram, share: float) -> float:
-    """Return the bound below which ``share`` of the values are; 0 without values.
-
-    For values above the last bound it returns that bound.
-    """
-    wanted = sum(histogram.counts) * share
-    seen = 0
-    for bound, count in zip(histogram.bounds, histogram.counts, strict=False):
-        seen += count
-        if seen >= wanted:
-            return bound if seen else 0.0
-    return histogram.bounds[-1]

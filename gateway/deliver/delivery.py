@@ -414,6 +414,10 @@ class Delivery:
             stored.append(StoredFlight(packet_id, name, place.queue_offset, place.qos, state))
         return tuple(stored)
 
+    def queue_name(self, number: int) -> str:
+        """Return the name of the queue that this number stands for in flights."""
+        return self._queues.places[number][1]
+
     def positions(self) -> dict[str, int]:
         """Return the live position of each queue by name."""
         queues = self._queues.by_handle.values()

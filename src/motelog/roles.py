@@ -28,6 +28,7 @@ from motelog.console.asking import GatewayHere
 from motelog.console.configuration import ConfigApi
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
+from motelog.console.message_path import MessagePathApi
 from motelog.console.mqtt_tree import MqttTreeApi
 from motelog.console.nodes import NodesApi
 from motelog.console.queues import Brokers, QueueApi
@@ -176,10 +177,10 @@ async def _start_all(
     gateway_api, queue_api = GatewayApi(), QueueApi()
     if "console" in config.roles:
         status = Status(health, registry, roles.told, roles.listeners, data=_data(config))
-        tree_api = MqttTreeApi(gateway_api, queue_api)
         more = [
             *queue_api.endpoints(),
-            *tree_api.endpoints(),
+            *MessagePathApi(gateway_api, queue_api).endpoints(),
+            *MqttTreeApi(gateway_api, queue_api).endpoints(),
             *NodesApi(gateway_api, queue_api).endpoints(),
             *ConfigApi(running_config).endpoints(),
         ]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import trio
 from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer
@@ -183,6 +186,87 @@ async def test_the_tree_of_mqtt_topics_has_rates_and_retained_values(tmp_path: P
         page = await client.get("http://localhost/mqtt-topics?below=site/1")
         assert "18 °C18 °C" in page.text
         assert 'href="/mqtt-topics?below=site&amp;minutes=10"' in page.text
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_message_is_followed_from_its_publisher_to_each_that_it_is_for(
+    workers: int,
+) -> None:
+    with (
+        MotelogProcess(options=["--workers", str(workers)]) as server,
+        closing_all(server, "reader", "member", "away", "writer") as (reader, member, away, writer),
+    ):
+        reader.subscribe("site/+/t", 1)
+        member.subscribe("$share/g/site/#", 1)
+        away.subscribe("site/1/#", 1)
+        away.stop()
+        writer.client.publish("site/1/t", b"21.5", 2).wait_for_publish(10)
+        for one in (reader, member):
+            assert one.messages.get(timeout=10).payload == b"21.5"
+            # Behind its PUBACK.
+            one.client.publish("other", b"", 1).wait_for_publish(10)
+        namesrv = "{}:{}".format(*server.namesrv)
+        async with (
+            httpx.AsyncClient(base_url="http://{}:{}".format(*server.admin)) as client,
+            PullConsumer(namesrv=namesrv, group="reports") as consumer,
+        ):
+            consumer.assign(await consumer.queues("site"))
+            assert len(await consumer.poll(timeout_s=10)) == 1
+            await consumer.commit()
+            [told] = (await client.get("/api/v1/messages?topic=site")).json()["messages"]
+            query = {"id": told["offset_id"]}
+
+            async def path(**more: str) -> dict[str, Any]:
+                answer = await client.get("/api/v1/messages/path", params=query | more)
+                assert answer.status_code == 200, answer.text
+                return dict(answer.json())
+
+            found = await path()
+            assert (found["publisher"], found["mqtt_name"]) == ("writer", "site/1/t")
+            assert found["message"]["broker"] == "broker-a"
+            assert found["groups"] == [
+                {"group": "reports", "committed_offset": 1, "place": "passed"}
+            ]
+            assert {
+                (one["client_id"], one["share"], tuple(one["filters"]), one["qos"], one["place"])
+                for one in found["receivers"]
+            } == {
+                ("reader", None, ("site/+/t",), 1, "passed"),
+                ("", "$share/g/site/#", ("site/#",), 1, "passed"),
+            }
+            assert (found["more_receivers"], found["more_groups"]) == (0, 0)
+            [one] = (await path(client_id="away"))["receivers"]
+            assert (one["is_connected"], one["place"]) == (False, "waits")
+            for more, status in (({"client_id": "none"}, 404), ({"id": "none"}, 400)):
+                answer = await client.get("/api/v1/messages/path", params=query | more)
+                assert (answer.status_code, list(answer.json())) == (status, ["error"])
+
+            page = (await client.get("/messages/path", params=query)).text
+            assert "MQTT client <a" in page
+            assert ">consumed" in page
+            assert "$share/g/site/#" in page
+            page = (await client.get("/messages/path", params=query | {"client_id": "away"})).text
+            assert "waits until the client is back" in page
+            listed = (await client.get("/messages?topic=site")).text
+            assert f'href="/messages/path?id={told["offset_id"]}"' in listed
+
+
+@contextmanager
+def closing_all(server: MotelogProcess, *names: str) -> Iterator[list[PahoClient]]:
+    """Give clients whose sessions stay for an hour."""
+    expiry = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho's
+    expiry.SessionExpiryInterval = 3600
+    clients: list[PahoClient] = []
+    try:
+        for name in names:
+            one = PahoClient(
+                server.mqtt, MQTTProtocolVersion.MQTTv5, name, clean_start=False, properties=expiry
+            )
+            clients.append(one)
+        yield clients
+    finally:
+        for one in clients:
+            one.stop()
 
 
 async def test_nodes_say_how_they_are(tmp_path: Path) -> None:

@@ -29,7 +29,11 @@ class PahoClient:
     """A paho client on its own thread, whose messages and events can be waited for."""
 
     def __init__(
-        self, address: tuple[str, int], version: MQTTProtocolVersion, client_id: str
+        self,
+        address: tuple[str, int],
+        version: MQTTProtocolVersion,
+        client_id: str,
+        **connect: Any,
     ) -> None:
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
         self._connected = threading.Event()
@@ -40,7 +44,7 @@ class PahoClient:
         self.client.on_connect = lambda *_: self._connected.set()
         self.client.on_subscribe = lambda *_: self._subscribed.set()
         self.client.on_message = lambda _c, _u, message: self.messages.put(message)
-        self.client.connect(*address)
+        self.client.connect(*address, **connect)
         self.client.loop_start()
         assert self._connected.wait(DEADLINE_S)
 

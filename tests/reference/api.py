@@ -12,6 +12,7 @@ from motelog.console.api import openapi
 from motelog.console.configuration import ConfigApi
 from motelog.console.gate import CHANGE_HEADER
 from motelog.console.gateway import GatewayApi
+from motelog.console.message_path import MessagePathApi
 from motelog.console.mqtt_tree import MqttTreeApi
 from motelog.console.nodes import NodesApi
 from motelog.console.queues import QueueApi
@@ -35,6 +36,7 @@ def page() -> str:
         [
             *gateway.endpoints(),
             *queues.endpoints(),
+            *MessagePathApi(gateway, queues).endpoints(),
             *MqttTreeApi(gateway, queues).endpoints(),
             *NodesApi(gateway, queues).endpoints(),
             *ConfigApi(cast("Any", None)).endpoints(),

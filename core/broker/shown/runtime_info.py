@@ -17,10 +17,9 @@ from typing import Final
 
 from motelog.core.broker.waiting.append_line import AppendLine
 from motelog.core.clock import Clock
-from motelog.core.metrics import Histogram
+from motelog.core.metrics import Histogram, percentile
 from motelog.core.remoting.frames import VERSION_CURRENT
 from motelog.core.store.message_store import MessageStore
-from motelog.core.store.stats import percentile
 
 _VERSION_TEXT: Final = "V4_9_8"
 # RocketMQ's classes of put latency: name and upper end in microseconds.
@@ -141,8 +140,8 @@ class RuntimeInfo:
             "putMessageAverageSize": f"{stats.put_bytes / max(stats.put_messages, 1):.1f}",
             "putMessageDistributeTime": _classes(stats.append_us),
             "putMessageEntireTimeMax": str(stats.append_us_max // 1000),
-            "putLatency99": f"{percentile(stats.append_us, 0.99) / 1000:.2f}",
-            "putLatency999": f"{percentile(stats.append_us, 0.999) / 1000:.2f}",
+            "putLatency99": _percentile_ms(stats.append_us, 0.99),
+            "putLatency999": _percentile_ms(stats.append_us, 0.999),
             "getMessageEntireTimeMax": str(stats.read_us_max // 1000),
         }
 
@@ -163,6 +162,10 @@ class RuntimeInfo:
             "remainHowManyDataToFlush": _readable(store.end_offset - store.durable_offset),
             "remainTransientStoreBufferNumbs": str(_NO_POOL if buffers is None else buffers),
         }
+
+
+def _percentile_ms(histogram: Histogram, share: float) -> str:
+    return f"{percentile(histogram.bounds, histogram.counts, share) / 1000:.2f}"
 
 
 def _day(now_ms: int) -> date:

@@ -21,6 +21,7 @@ from motelog.gateway.operator_answers import (
     Client,
     ClientPage,
     GatewayNodes,
+    MessageReceivers,
     RetainedMessage,
     RetainedPage,
     Session,
@@ -55,6 +56,10 @@ class AskedGateway(Protocol):
     async def get_retained(self, topic: str) -> RetainedMessage | None: ...
 
     async def delete_retained(self, topic: str) -> bool: ...
+
+    async def list_receivers(
+        self, name: str, topic: str, queue_names: list[str], queue_offset: int, client_id: str
+    ) -> MessageReceivers | None: ...
 
     async def list_clients(self, prefix: str, after: str, limit: int) -> ClientPage: ...
 
@@ -94,6 +99,12 @@ class GatewayHere:
 
     async def delete_retained(self, topic: str) -> bool:
         return await _settled(partial(self._operator.delete_retained, topic))
+
+    async def list_receivers(
+        self, name: str, topic: str, queue_names: list[str], queue_offset: int, client_id: str
+    ) -> MessageReceivers | None:
+        ask = partial(self._operator.list_receivers, name, topic, queue_names, queue_offset)
+        return _answer(partial(ask, client_id))
 
     async def list_clients(self, prefix: str, after: str, limit: int) -> ClientPage:
         return _answer(partial(self._operator.list_clients, prefix, after, limit))

@@ -65,6 +65,12 @@ _RATES: Final = {
     "queue_in": "queues in",
     "queue_out": "queues out",
 }
+#: Latencies there.
+_LATENCIES: Final = {
+    "acknowledge": "PUBLISH to its PUBACK",
+    "deliver": "stored to delivered",
+    "sync": "sync of the log",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,7 @@ PAGES: Final = (
     Page("/groups/group", "get_group", "group.html", below="/groups"),
     Page("/groups/reset", "preview_reset", "reset.html", below="/groups"),
     Page("/messages", "list_messages", "messages.html", "Messages"),
+    Page("/messages/path", "message_path", "message_path.html", below="/messages"),
     Page("/retained", "list_retained", "retained.html", "Retained"),
     Page("/retained/message", "get_retained", "retained_message.html", below="/retained"),
     Page("/dead-letters", "list_dead_letters", "dead_letters.html", "Dead letters"),
@@ -191,6 +198,8 @@ class Pages:
             shown=self._status.read(),
             rates=self._status.rates(),
             names=_RATES,
+            latencies=self._status.latencies(),
+            latency_names=_LATENCIES,
         )
 
     def _page(self, page: Page) -> _Handler:
@@ -340,6 +349,15 @@ def _count(number: float) -> str:
     return f"{number:,.0f}" if whole else f"{number:,.1f}"
 
 
+def _latency(seconds: float | None) -> str:
+    """Return what a share of latencies is at most, by the bounds of a histogram."""
+    if seconds is None:
+        return "-"
+    if seconds == 0:
+        return "1 ms"  # it is of those that are counted in whole ones
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1000:g} ms"
+
+
 def _rate(number: float) -> str:
     return _count(number) if number >= 10 else f"{number:.3g}"
 
@@ -421,6 +439,7 @@ _FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "size": _size,
     "count": _count,
     "rate": _rate,
+    "latency": _latency,
     "expiry": _expiry,
     "form": _form,
     "shown": _shown,

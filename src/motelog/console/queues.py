@@ -271,13 +271,10 @@ class QueueApi:
             return MessageList(messages=[])
         async with self.consumer() as consumer:
             if query.id:
-                try:
-                    return MessageList(messages=[_message(await consumer.view(query.id))])
-                except BrokerError as exc:
-                    raise RefusedError(f"there is no message of this id: {exc}", 404) from exc
+                return MessageList(messages=[shown(await view(consumer, query.id))])
             if query.key:
                 found = await consumer.query_by_key(query.topic, query.key, count_max=limit)
-                return MessageList(messages=[_message(one) for one in found])
+                return MessageList(messages=[shown(one) for one in found])
             return MessageList(messages=await _read(consumer, query, limit))
 
     async def list_dead_letters(self, query: GroupsQuery) -> DeadLetterPage:
@@ -483,6 +480,14 @@ def _reset(
 # --- messages ----------------------------------------------------------------------------
 
 
+async def view(consumer: PullConsumer, offset_id: str) -> StoredMessage:
+    """Return the message that an offset id names; RefusedError if there is none."""
+    try:
+        return await consumer.view(offset_id)
+    except BrokerError as exc:
+        raise RefusedError(f"there is no message of this id: {exc}", 404) from exc
+
+
 async def _read(consumer: PullConsumer, query: MessagesQuery, limit: int) -> list[Message]:
     """Return messages of a topic: the newest, or in order from a time or an offset on."""
     queues = [
@@ -505,7 +510,7 @@ async def _read(consumer: PullConsumer, query: MessagesQuery, limit: int) -> lis
         while at < end and count < limit:
             answer = await consumer.pull(queue, at, count_max=limit - count)
             messages = answer.messages()
-            found += [_message(one, queue.broker_name) for one in messages]
+            found += [shown(one, queue.broker_name) for one in messages]
             count += len(messages)
             if answer.next_offset <= at:
                 break
@@ -514,7 +519,7 @@ async def _read(consumer: PullConsumer, query: MessagesQuery, limit: int) -> lis
     return found[:limit]
 
 
-def _message(message: StoredMessage, broker: str | None = None) -> Message:
+def shown(message: StoredMessage, broker: str | None = None) -> Message:
     host, port = message.born_host
     return Message(
         topic=message.topic,

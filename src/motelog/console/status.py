@@ -8,13 +8,17 @@ Owns: its members. Must not touch: HTTP, what is counted (it reads the metrics' 
      "data": "/var/lib/motelog" or null,
      "now": {"connections": 2, "sessions": 3, "subscriptions": 4, ...},
      "totals": {"mqtt_in": 17, "mqtt_out": 51, "mqtt_refused": 0, "queue_in": 4, "queue_out": 8},
+     "latencies": {"acknowledge": {"p50_s": 0.0002, "p99_s": 0.002}, "deliver": ...},
      "disk": {"total_bytes": ..., "free_bytes": ..., "reserve_bytes": ...,
               "retention_left_s": ... or null} or null,
      "lag": [{"group": "reports", "topic": "telemetry", "messages": 12, "seconds": 3.1}, ...]}
 
-A rate is the difference of two ``totals`` by that of their ``time_ms``. What this process does not
-run is missing from ``addresses``, ``now`` and ``totals``. ``retention_left_s`` is null where the
-disk has room for all of the retention; ``lag`` has the groups that are furthest behind, ``seconds``
+A rate is the difference of two ``totals`` by that of their ``time_ms``. ``latencies`` are of the
+last ten seconds: what half, and 99 of 100, took at most, by the bounds of the metrics; null where
+there were none. "acknowledge" is from a PUBLISH to its PUBACK, "deliver" from the append of a
+message to its delivery, "sync" of the log. What this process does not run is missing from
+``addresses``, ``now``, ``totals`` and ``latencies``. ``retention_left_s`` is null where the disk
+has room for all of the retention; ``lag`` has the groups that are furthest behind, ``seconds``
 where it is known.
 """
 
@@ -32,7 +36,7 @@ import trio
 
 from motelog import __version__
 from motelog.console.health import Health
-from motelog.core.metrics import Registry
+from motelog.core.metrics import Registry, percentile
 
 _NOW: Final = {
     "sessions": "motelog_gateway_sessions",
@@ -47,6 +51,12 @@ _TOTALS: Final = {
     "queue_in": "motelog_broker_messages_received",
     "queue_out": "motelog_broker_messages_pulled",
 }
+#: Name -> prefix and family of the histogram.
+_LATENCIES: Final = {
+    "acknowledge": ("motelog_gateway", "publish_acknowledge_seconds"),
+    "deliver": ("motelog_gateway", "deliver_seconds"),
+    "sync": ("motelog_broker", "store_sync_seconds"),
+}
 _OPENED: Final = "motelog_gateway_connections_opened"
 _CLOSED: Final = "motelog_gateway_connections_closed"
 _DISK: Final = "motelog_broker_store_disk_"
@@ -58,6 +68,29 @@ SAMPLE_S: Final = 2.0
 SAMPLES_MAX: Final = 150
 #: A rate is that of the last samples, so that it does not jump about.
 _RATE_SAMPLES: Final = 3
+#: Steps of a line that is as wide as its box.
+_VALUES_MIN: Final = 10
+#: Latencies are those of the last samples: ten seconds.
+_LATENCY_SAMPLES: Final = 5
+
+
+class Latency(NamedTuple):
+    """What half, and 99 of 100, of the last seconds' values take at most, in seconds.
+
+    None if there were none. ``points`` and ``span_s`` show the higher one, as for ``Rate``.
+    """
+
+    p50_s: float | None
+    p99_s: float | None
+    points: str
+    span_s: float
+
+
+class _Counts(NamedTuple):
+    """A histogram at one moment; ``bounds_s`` are the upper ends of its buckets."""
+
+    bounds_s: Sequence[float]
+    counts: Sequence[float]
 
 
 class Rate(NamedTuple):
@@ -92,24 +125,44 @@ class Status:
         self._listeners = listeners
         self._data = data
         self._began_s = time.monotonic()
-        #: (seconds, totals), the oldest first.
-        self._samples: deque[tuple[float, dict[str, int]]] = deque(maxlen=SAMPLES_MAX)
+        #: (seconds, totals, latencies), the oldest first.
+        self._samples: deque[tuple[float, dict[str, int], dict[str, _Counts]]] = deque(
+            maxlen=SAMPLES_MAX
+        )
 
     async def run(self) -> None:
-        """Keep totals for the rates until cancelled."""
+        """Keep totals for rates and latencies until cancelled."""
         while True:
             self.take_totals(time.monotonic())
             await trio.sleep(SAMPLE_S)
 
     def take_totals(self, at_s: float) -> None:
-        self._samples.append((at_s, _totals(self._registry.values())))
+        latencies = {
+            name: _Counts(
+                [round(bound * reading.shown.unit, 9) for bound in reading.shown.bounds],
+                reading.value[:-1],
+            )
+            for name, (prefix, family) in _LATENCIES.items()
+            for reading in self._registry.readings(prefix, (family,))
+            if isinstance(reading.value, Sequence)
+        }
+        self._samples.append((at_s, _totals(self._registry.values()), latencies))
 
     def rates(self) -> dict[str, Rate]:
         """Return how many messages a second there are, and have been, of each total."""
         samples = list(self._samples)
         names = _totals(self._registry.values())
         return {
-            name: _rate([(at, totals.get(name, 0)) for at, totals in samples]) for name in names
+            name: _rate([(at, totals.get(name, 0)) for at, totals, _ in samples]) for name in names
+        }
+
+    def latencies(self) -> dict[str, Latency]:
+        """Return how long what the last seconds brought took, and how that was before."""
+        samples = list(self._samples)
+        names = samples[-1][2] if samples else {}
+        return {
+            name: _latency([(at, known[name]) for at, _, known in samples if name in known])
+            for name in names
         }
 
     def read(self) -> dict[str, Any]:
@@ -129,6 +182,10 @@ class Status:
             "data": self._data,
             "now": now,
             "totals": _totals(values),
+            "latencies": {
+                name: {"p50_s": one.p50_s, "p99_s": one.p99_s}
+                for name, one in self.latencies().items()
+            },
             "disk": _disk(values),
             "lag": _lag(self._registry),
         }
@@ -145,12 +202,38 @@ def _rate(samples: Sequence[tuple[float, int]]) -> Rate:
         max(after - before, 0) / (to_s - at_s)
         for (at_s, before), (to_s, after) in pairwise(samples)
     ]
-    top = max(*rates, 1.0)
-    step = 100 / (SAMPLES_MAX - 2)
-    begin = 100 - step * (len(rates) - 1)
-    points = [f"{begin + step * n:.1f},{29 - 28 * rate / top:.1f}" for n, rate in enumerate(rates)]
     last = rates[-_RATE_SAMPLES:]
-    return Rate(round(sum(last) / len(last), 1), " ".join(points), samples[-1][0] - samples[0][0])
+    points = _points(rates, top=max(*rates, 1.0))
+    return Rate(round(sum(last) / len(last), 1), points, samples[-1][0] - samples[0][0])
+
+
+def _latency(samples: Sequence[tuple[float, _Counts]]) -> Latency:
+    if len(samples) < 2:
+        return Latency(None, None, "", 0.0)
+    counts = [one for _, one in samples]
+    shown = [_percentile(before, after, 0.99) or 0.0 for before, after in pairwise(counts)]
+    begin = counts[max(len(counts) - 1 - _LATENCY_SAMPLES, 0)]
+    p50_s, p99_s = (_percentile(begin, counts[-1], share) for share in (0.5, 0.99))
+    points = _points(shown, top=max(*shown, 0.001))
+    return Latency(p50_s, p99_s, points, samples[-1][0] - samples[0][0])
+
+
+def _percentile(before: _Counts, after: _Counts, share: float) -> float | None:
+    """Return the bound below which a share of the values between two moments is, None if none."""
+    new = [max(now - then, 0) for then, now in zip(before.counts, after.counts, strict=True)]
+    return percentile(after.bounds_s, new, share) if any(new) else None
+
+
+def _points(values: Sequence[float], top: float) -> str:
+    """Return an SVG line in a box of 100 by 30, the newest value at its right end.
+
+    It is as wide as the box once there are a few values.
+    """
+    step = 100 / max(len(values) - 1, _VALUES_MIN)
+    begin = 100 - step * (len(values) - 1)
+    return " ".join(
+        f"{begin + step * n:.1f},{29 - 28 * value / top:.1f}" for n, value in enumerate(values)
+    )
 
 
 def _disk(values: Mapping[str, float]) -> dict[str, int | None] | None:

@@ -22,6 +22,8 @@ from motelog.gateway.operator_answers import (
     ClientPage,
     GatewayNode,
     GatewayNodes,
+    MessageReceiver,
+    MessageReceivers,
     RetainedMessage,
     RetainedPage,
     Session,
@@ -57,6 +59,14 @@ class GatewayOfWorkers:
 
     async def delete_retained(self, topic: str) -> bool:
         return await self._any(lambda one: one.delete_retained(topic))
+
+    async def list_receivers(
+        self, name: str, topic: str, queue_names: list[str], queue_offset: int, client_id: str
+    ) -> MessageReceivers | None:
+        place = name, topic, queue_names, queue_offset, client_id
+        answers = await _all([partial(one.list_receivers, *place) for one in self._known()])
+        found = [one for one in answers if one is not None]
+        return joined(found) if found else None
 
     async def list_clients(self, prefix: str, after: str, limit: int) -> ClientPage:
         limit = max(limit, 1)
@@ -157,6 +167,24 @@ def merged(
         found = found[:limit]
         end = found[-1].client_id
     return found, end
+
+
+def joined(answers: Sequence[MessageReceivers]) -> MessageReceivers:
+    """Return the receivers that all processes know, each once, as the one that knows it best."""
+    best: dict[tuple[str | None, str], MessageReceiver] = {}
+    for answer in answers:
+        for one in answer.receivers:
+            key = (one.share, "" if one.share else one.client_id)
+            known = best.get(key)
+            if known is None or _knows(one) > _knows(known):
+                best[key] = one
+    return MessageReceivers(receivers=list(best.values()), more=sum(one.more for one in answers))
+
+
+def _knows(receiver: MessageReceiver) -> tuple[bool, bool, bool]:
+    """Return how well its process knows a receiver: the one that has its connection or part."""
+    place = receiver.place
+    return receiver.is_connected, place in ("in flight", "released"), place != "elsewhere"
 
 
 def _rank(session: SessionEntry | Session) -> int:

@@ -36,6 +36,7 @@ Asked: TypeAlias = Literal[
     "list_retained",
     "get_retained",
     "delete_retained",
+    "list_receivers",
     "list_clients",
     "get_client",
     "kick",

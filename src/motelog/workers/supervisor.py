@@ -44,6 +44,7 @@ from motelog.gateway.operator_answers import (
     Client,
     ClientPage,
     GatewayNodes,
+    MessageReceivers,
     RetainedMessage,
     RetainedPage,
     Session,
@@ -334,6 +335,12 @@ class _Worker:
 
     async def delete_retained(self, topic: str) -> bool:
         return await self._ask(bool, "delete_retained", topic, within_s=2 * ANSWER_WITHIN_S)
+
+    async def list_receivers(
+        self, name: str, topic: str, queue_names: list[str], queue_offset: int, client_id: str
+    ) -> MessageReceivers | None:
+        place = name, topic, queue_names, queue_offset, client_id
+        return await self._find(MessageReceivers, "list_receivers", *place)
 
     async def list_clients(self, prefix: str, after: str, limit: int) -> ClientPage:
         return await self._ask(ClientPage, "list_clients", prefix, after, limit)

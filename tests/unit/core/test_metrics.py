@@ -14,6 +14,7 @@ from motelog.core.metrics import (
     counter,
     gauge,
     histogram,
+    percentile,
     table_of,
 )
 
@@ -68,6 +69,15 @@ def test_histogram_buckets_are_cumulative_bounds_inclusive_and_units_scaled() ->
     assert "m_wait_seconds_count 9.0" in found
     (total,) = [line for line in found if line.startswith("m_wait_seconds_sum")]
     assert float(total.split()[1]) == pytest.approx(1272e-6)
+
+
+def test_percentile_is_the_bound_below_which_a_share_is() -> None:
+    bounds = (1.0, 10.0, 100.0)
+    assert [percentile(bounds, (2, 1, 1, 0), share) for share in (0.5, 0.51, 0.75, 0.76, 1)] == [
+        1, 10, 10, 100, 100,
+    ]  # fmt: skip
+    assert percentile(bounds, (0, 0, 0, 9), 0.5) == 100, "above the last bound"
+    assert percentile(bounds, (0, 0, 0, 0), 0.99) == 0
 
 
 def test_label_values_are_escaped() -> None:

@@ -17,7 +17,7 @@ from motelog.console.server import Console
 from motelog.console.status import Status
 from motelog.core.broker.shown.metrics import BROKER_METRICS, TOPIC_METRICS
 from motelog.core.metrics import Reading, Registry
-from motelog.gateway.metrics import GATEWAY_METRICS
+from motelog.gateway.metrics import GATEWAY_METRICS, GatewayMetrics
 
 
 async def get(path: str, health: Health, registry: Registry) -> httpx.Response:
@@ -82,6 +82,28 @@ def test_a_rate_is_of_the_last_seconds_and_a_line_of_the_last_minutes() -> None:
     total = 0  # as when a gateway process has begun anew
     status.take_totals(20)
     assert status.rates()["mqtt_in"].points.endswith(",29.0")
+
+
+def test_latencies_are_of_the_last_seconds_and_a_line_of_the_last_minutes() -> None:
+    health, registry = Health(), Registry()
+    metrics = GatewayMetrics()
+    registry.add("motelog_gateway", GATEWAY_METRICS, dict, metrics.histograms)
+    status = Status(health, registry, {}, data=None)
+    assert status.latencies() == {}
+    status.take_totals(0)
+    assert status.latencies()["acknowledge"] == (None, None, "", 0.0)
+    for second in range(2, 22, 2):
+        metrics.acknowledge_us.observe(900_000 if second < 10 else 180, 99)
+        metrics.acknowledge_us.observe(900_000 if second < 10 else 4_000, 1 if second < 18 else 5)
+        status.take_totals(second)
+    found = status.latencies()
+    assert found["deliver"][:2] == (None, None)
+    assert found["acknowledge"][:2] == (0.0002, 0.005)
+    assert found["acknowledge"].span_s == 20
+    heights = [float(point.split(",")[1]) for point in found["acknowledge"].points.split(" ")]
+    assert heights[:4] == [1.0] * 4, "the highest"
+    assert heights[4] == 29.0
+    assert heights[-1] == 28.9
 
 
 async def test_status_says_what_is_wrong_and_what_is_counted() -> None:

@@ -17,6 +17,7 @@ from motelog.console.audit import Audit, AuditFileError
 from motelog.console.gate import Role
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
+from motelog.console.message_path import MessagePathApi
 from motelog.console.mqtt_tree import MqttTreeApi
 from motelog.console.nodes import NodesApi
 from motelog.console.pages import PAGES
@@ -49,7 +50,12 @@ class Server:
         queues = QueueApi()
         endpoints = [
             one
-            for part in (queues, MqttTreeApi(api, queues), NodesApi(api, queues))
+            for part in (
+                queues,
+                MessagePathApi(api, queues),
+                MqttTreeApi(api, queues),
+                NodesApi(api, queues),
+            )
             for one in part.endpoints()
         ]
         console = Console(AdminConfig(**config), self.health, registry, api, status, endpoints)

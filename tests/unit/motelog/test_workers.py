@@ -12,9 +12,17 @@ from motelog.core.errors import StoreFullError
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.operator_answers import GatewayNode, GatewayNodes, SessionEntry, SessionPage
+from motelog.gateway.operator_answers import (
+    GatewayNode,
+    GatewayNodes,
+    MessageReceiver,
+    MessageReceivers,
+    Place,
+    SessionEntry,
+    SessionPage,
+)
 from motelog.logs import LogConfig
-from motelog.workers.answers import GatewayOfWorkers
+from motelog.workers.answers import GatewayOfWorkers, joined
 from motelog.workers.supervisor import WORKERS_METRICS, Workers
 from tests.conformance.peers import Gateway
 
@@ -225,3 +233,44 @@ async def test_gateways_are_those_of_all_and_each_knows_itself_best() -> None:
     assert [(node.name, node.is_here) for node in found] == [
         ("far", False), ("g-1", True), ("g-2", True),
     ]  # fmt: skip
+
+
+async def test_receivers_of_a_message_are_those_of_all_processes() -> None:
+    gateways = [Gateway(), Gateway()]
+    for number, name in enumerate(("a", "b")):
+        gateways[number].connect(5, name).subscribe("t/#", qos=1)
+        gateways[number].connect(5, "writer").publish("t/1", b"", 1)
+    queues = [f"t/{queue_id}" for queue_id in range(8)]
+    one = together(*map(asked, gateways))
+    found = await one.list_receivers("t/1", "t", queues, 0, "")
+    assert found is not None
+    assert [(each.client_id, found.more) for each in found.receivers] == [("a", 0), ("b", 0)]
+    assert await one.list_receivers("t/1", "t", queues, 0, "nobody") is None
+
+
+def test_who_knows_a_receiver_best_counts() -> None:
+    def of(
+        client_id: str, place: Place, *, is_connected: bool = True, share: str | None = None
+    ) -> MessageReceiver:
+        return MessageReceiver(
+            client_id=client_id,
+            is_connected=is_connected,
+            share=share,
+            filters=[],
+            qos=1,
+            place=place,
+        )
+
+    away, here = of("a", "waits", is_connected=False), of("a", "passed")
+    elsewhere = of("", "elsewhere", share="$share/g/#")
+    waits = of("", "waits", share="$share/g/#")
+    sent = of("b", "in flight", share="$share/g/#")
+    for known, best in (
+        ([away, here], here),
+        ([elsewhere, waits], waits),
+        ([elsewhere, waits, sent], sent),
+        ([away], away),
+    ):
+        for ordered in (known, known[::-1]):
+            answers = [MessageReceivers(receivers=[one], more=1) for one in ordered]
+            assert joined(answers) == MessageReceivers(receivers=[best], more=len(known))

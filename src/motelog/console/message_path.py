@@ -1,0 +1,137 @@
+"""The admin API's path of one message: who published it, where it is, to whom it has got.
+
+Owns: what brokers and gateway say of one message, as one answer. Must not touch: the wire, cursors;
+``queues`` and ``asking`` lead there.
+Invariant: an answer asks about a bounded number of groups and receivers, and counts the others.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from motelog.bridge.admin import Admin
+from motelog.bridge.pull import PullConsumer
+from motelog.console.api import Endpoint
+from motelog.console.asking import RefusedError
+from motelog.console.gateway import NO_SESSION, GatewayApi
+from motelog.console.queue_answers import Message
+from motelog.console.queues import QueueApi, shown, view
+from motelog.core.addresses import format_address
+from motelog.core.message import MQTT_CLIENT_ID, MQTT_TOPIC, MessageQueue, StoredMessage
+from motelog.gateway.operator_answers import MessageReceiver
+
+#: Consumer groups of one answer: each is asked for.
+GROUPS_MAX: Final = 20
+
+
+class MessagePathQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: Annotated[str, msgspec.Meta(min_length=1, description="The message's offset id.")]
+    client_id: Annotated[
+        str,
+        msgspec.Meta(description="This session alone, which may be away; empty: all connected."),
+    ] = ""
+
+
+class GroupAtMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a consumer group has got in the message's queue; "passed": it has consumed it."""
+
+    group: str
+    committed_offset: int
+    place: Literal["passed", "waits"]
+
+
+class MessagePath(msgspec.Struct, frozen=True, kw_only=True):
+    """A message from its publisher to each that it is for.
+
+    ``publisher`` is the MQTT client that published it, null for a native producer's. ``groups`` are
+    the consumer groups that have committed something in its topic, ``more_groups`` further ones.
+    ``receivers`` are MQTT clients and shared subscriptions; null where this server has no gateway.
+    """
+
+    message: Message
+    publisher: str | None
+    mqtt_name: str
+    groups: list[GroupAtMessage]
+    more_groups: int
+    receivers: list[MessageReceiver] | None
+    more_receivers: int
+
+
+class MessagePathApi:
+    """Asks brokers for the message and its groups, and the gateway of this server for the rest."""
+
+    def __init__(self, gateway: GatewayApi, queues: QueueApi) -> None:
+        self._gateway = gateway
+        self._queues = queues
+
+    def endpoints(self) -> list[Endpoint]:
+        path = "/messages/path"
+        text = "The path of a message: its publisher, its place, and to whom it has got"
+        return [Endpoint(path, text, MessagePathQuery, MessagePath, self.message_path)]
+
+    async def message_path(self, query: MessagePathQuery) -> MessagePath:
+        async with self._queues.consumer() as consumer:
+            message = await view(consumer, query.id)
+            queue = await _queue_of(consumer, message)
+        async with self._queues.admin() as admin:
+            names = await admin.groups_of(message.topic)
+            groups = [await _group(admin, name, queue, message) for name in names[:GROUPS_MAX]]
+        name = _mqtt_name(message)
+        receivers, more = None, 0
+        gateway = self._gateway.gateway
+        if gateway is not None:
+            topic, offset = message.topic, message.queue_offset
+            called = _called(queue)
+            found = await gateway.list_receivers(name, topic, called, offset, query.client_id)
+            if found is None:
+                raise RefusedError(NO_SESSION, 404)
+            receivers, more = found.receivers, found.more
+        return MessagePath(
+            message=shown(message, queue.broker_name),
+            publisher=message.properties.get(MQTT_CLIENT_ID),
+            mqtt_name=name,
+            groups=[one for one in groups if one is not None],
+            more_groups=max(len(names) - GROUPS_MAX, 0),
+            receivers=receivers,
+            more_receivers=more,
+        )
+
+
+async def _queue_of(consumer: PullConsumer, message: StoredMessage) -> MessageQueue:
+    """Return the queue of a message: on the broker whose address it has, or else the only one."""
+    address = format_address(*message.store_host)
+    queues = [
+        queue
+        for queue in await consumer.queues(message.topic, wait_s=0)
+        if queue.queue_id == message.queue_id
+    ]
+    for queue in queues:
+        if len(queues) == 1 or await consumer.broker_address(queue) == address:
+            return queue
+    raise RefusedError(f"no broker of this topic has the address {address}", 404)
+
+
+def _called(queue: MessageQueue) -> list[str]:
+    """Return what a gateway calls a queue: of the broker in its process, or of one elsewhere."""
+    topic, broker, queue_id = queue.topic, queue.broker_name, queue.queue_id
+    return [f"{topic}/{queue_id}", f"{topic}/{broker}/{queue_id}"]
+
+
+def _mqtt_name(message: StoredMessage) -> str:
+    """Return the topic name under which MQTT subscribers get a message."""
+    native = f"{message.topic}/{message.tags}" if message.tags else message.topic
+    return message.properties.get(MQTT_TOPIC, native)
+
+
+async def _group(
+    admin: Admin, group: str, queue: MessageQueue, message: StoredMessage
+) -> GroupAtMessage | None:
+    """Return how far a group is; None if it has committed nothing in the queue."""
+    for one in await admin.progress(group, queue.topic):
+        if one.queue == queue and one.committed_offset >= 0:
+            is_past = message.queue_offset < one.committed_offset
+            place: Literal["passed", "waits"] = "passed" if is_past else "waits"
+            return GroupAtMessage(group=group, committed_offset=one.committed_offset, place=place)
+    return None
