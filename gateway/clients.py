@@ -874,7 +874,8 @@ class Clients:
         if not self._has_room(accepted.client_id):
             self._refuse(connection, refuse_for_now(accepted, FULL))
         elif not self._journal.others_live:
-            self._claims.overtake(accepted.client_id)
+            if accepted.client_id in self._claims:
+                self._claims.overtake(accepted.client_id)
             self._accept(connection, accepted, 0)
         elif self._is_owned(accepted):
             self._refuse(connection, self._not_owned(accepted))
@@ -929,11 +930,10 @@ class Clients:
 
         host, _ = connection.output.peer(connection.number)
         certificate = connection.output.identity(connection.number)
-        shown = dataclasses.replace(
-            accepted.shown,
-            host=host,
-            certificate_name=certificate.name if certificate else None,
-            logins=access.logins_of[connection.output.listener(connection.number)],
+        shown = accepted.shown(
+            host,
+            certificate.name if certificate else None,
+            access.logins_of[connection.output.listener(connection.number)],
         )
         if access.scram is not None and shown.method is not None:
             connection.version = accepted.version
@@ -1138,11 +1138,12 @@ class Clients:
         """Begin or resume a session; ``claim`` is that which is settled, 0 if there is none."""
         client_id = accepted.client_id
         live = self._by_client_id.get(client_id)
-        if live is not None and not accepted.may_have(live.owner):
-            self._claims.settle(client_id, claim)
-            self._refuse(connection, self._not_owned(accepted))
-            return
-        self._take_over(client_id)
+        if live is not None:
+            if not accepted.may_have(live.owner):
+                self._claims.settle(client_id, claim)
+                self._refuse(connection, self._not_owned(accepted))
+                return
+            self._take_over(client_id)
         try:
             stored = self._journal.load(client_id)
             if stored is not None:
@@ -1152,47 +1153,59 @@ class Clients:
             self._claims.settle(client_id, claim)
             self._refuse(connection, refuse_for_now(accepted, why))
             return
-        if stored is not None and not self._is_theirs(accepted, stored):
-            self._claims.settle(client_id, claim)
-            self._refuse(connection, self._not_owned(accepted))
-            return
         if stored is not None:
-            now_ms = self._clock.now_ms()
-            expires_ms, will_due_ms = stored.expires_ms, stored.will_due_ms
-            is_expired = expires_ms is not None and expires_ms <= now_ms
-            if accepted.clean_start or is_expired:  # [MQTT-3.1.2-4]
-                self._discard(stored)
-                stored = None
-            elif stored.will is not None and will_due_ms is not None and will_due_ms <= now_ms:
-                # No tick has come yet since it was due, as after a crash.
-                self._publish_will(_who_left(stored), stored.will)
-        connection.version = accepted.version
-        if accepted.identity is not None and accepted.identity.expires_s is not None:
-            heapq.heappush(self._ending, (accepted.identity.expires_s, connection.number))
-        connection.packet_bytes_max = accepted.packet_bytes_max
-        connection.topic_alias_max = accepted.topic_alias_max
-        connection.wants_reasons = accepted.wants_reasons
-        session = Session(client_id, expiry_s=accepted.expiry_s, identity=accepted.identity)
-        if accepted.will is not None:
-            session.particulars.will = accepted.will
-        session.attach(connection, inflight_max=accepted.inflight_max)
-        self._by_client_id[client_id] = session
-        self._names.add(client_id)
-        self._connected_ms[connection.number] = self._clock.now_ms()
-        self._keep_alive_s[connection.number] = accepted.keep_alive_s
-        self._metrics.sessions_now += 1
-        listener = connection.output.listener(connection.number)
-        self._metrics.clients[listener][accepted.version] += 1
-        self._set_terms(connection, accepted)
+            if not self._is_theirs(accepted, stored):
+                self._claims.settle(client_id, claim)
+                self._refuse(connection, self._not_owned(accepted))
+                return
+            stored = self._what_is_left(accepted, stored)
+        session = self._begin(connection, accepted)
         is_present = stored is not None
         connection.send(self._connect_rules.connack(accepted, session_present=is_present))
         if stored is not None:
             self._resume(session, stored)
-        then = partial(self._settle_refused, client_id, claim) if claim else None
-        if not self._store(session, claim=claim, then=then):
+        if session.expiry_s:
+            then = partial(self._settle_refused, client_id, claim) if claim else None
+            self._store(session, claim=claim, then=then)
+        else:
             if is_present:
                 self._journal.end(client_id)
             self._claims.settle(client_id, claim)
+
+    def _what_is_left(self, accepted: Accepted, stored: StoredSession) -> StoredSession | None:
+        """Return what a client goes on with of a stored session, None if it begins anew."""
+        now_ms = self._clock.now_ms()
+        expires_ms, will_due_ms = stored.expires_ms, stored.will_due_ms
+        is_expired = expires_ms is not None and expires_ms <= now_ms
+        if accepted.clean_start or is_expired:  # [MQTT-3.1.2-4]
+            self._discard(stored)
+            return None
+        if stored.will is not None and will_due_ms is not None and will_due_ms <= now_ms:
+            # No tick has come yet since it was due, as after a crash.
+            self._publish_will(_who_left(stored), stored.will)
+        return stored
+
+    def _begin(self, connection: Connection, accepted: Accepted) -> Session:
+        """Return a new session in memory, with its connection on the terms that are agreed."""
+        client_id, identity, number = accepted.client_id, accepted.identity, connection.number
+        version = connection.version = accepted.version
+        connection.packet_bytes_max = accepted.packet_bytes_max
+        connection.topic_alias_max = accepted.topic_alias_max
+        connection.wants_reasons = accepted.wants_reasons
+        session = Session(client_id, expiry_s=accepted.expiry_s, identity=identity)
+        if accepted.will is not None:
+            session.particulars.will = accepted.will
+        session.attach(connection, inflight_max=accepted.inflight_max)
+        if identity is not None and identity.expires_s is not None:
+            heapq.heappush(self._ending, (identity.expires_s, number))
+        self._by_client_id[client_id] = session
+        self._names.add(client_id)
+        self._connected_ms[number] = self._clock.now_ms()
+        self._keep_alive_s[number] = accepted.keep_alive_s
+        self._metrics.sessions_now += 1
+        self._metrics.clients[connection.output.listener(number)][version] += 1
+        self._set_terms(connection, accepted)
+        return session
 
     def _settle_refused(self, client_id: str, claim: int, error: MotelogError | None) -> None:
         """Settle a claim otherwise if the record that does so is refused."""
@@ -1208,16 +1221,13 @@ class Clients:
             idle_s_max=accepted.idle_s_max,
         )
 
-    def _store(self, session: Session, *, claim: int = 0, then: Then | None = None) -> bool:
-        """Put the state of a session into the log; return False if it ends with its connection.
+    def _store(self, session: Session, *, claim: int = 0, then: Then | None = None) -> None:
+        """Put the state of a session into the log that outlives its connection.
 
         ``then`` is called when that has settled.
         """
-        if not session.expiry_s:
-            return False
         lagging = [queue.name for queue in session.lagging or ()]
         self._journal.collect(self._stored(session), lagging=lagging, claim=claim, then=then)
-        return True
 
     def _take_over(self, client_id: str) -> None:
         """End the connection that has this client identifier. [MQTT-3.1.4-3]"""
@@ -1347,7 +1357,9 @@ class Clients:
                 code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
                 self.disconnect(connection, code, f"the session cannot be stored: {error}")
 
-        if not self._store(session, then=stored):
+        if session.expiry_s:
+            self._store(session, then=stored)
+        else:
             stored(None)
 
     def _add_subscription(

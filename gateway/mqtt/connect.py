@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from functools import lru_cache
+from typing import Final, TypeAlias
 
 from motelog.gateway.errors import (
     ClientIdentifierError,
@@ -39,6 +40,14 @@ from motelog.gateway.mqtt.topics import check_topic_name
 
 # Protocol name and level, with which every legal CONNECT begins.
 _VERSIONS: Final = {b"\x00\x06MQIsdp\x03": 3, b"\x00\x04MQTT\x04": 4, b"\x00\x04MQTT\x05": 5}
+#: The clients of a fleet send few different bytes before the client identifier: so many are read
+#: once.
+_HEADS_KEPT: Final = 256
+#: None with longer properties is kept. These suffice for all limits that a client can ask for;
+#: what is longer is its own, such as a login.
+_KEPT_PROPERTIES_BYTES_MAX: Final = 20
+#: Version, flags, keep alive, properties.
+_Head: TypeAlias = tuple[int, int, int, Properties]
 _CONTROL: Final = re.compile("[\x01-\x1f\x7f-\x9f]")
 
 _CLEAN_START: Final = 0x02
@@ -76,13 +85,14 @@ def decode_connect(first_byte: int, body: bytes) -> Connect:
     A will of QoS 2, a clean start of 0 and authentication properties are legal here.
     """
     reader = FieldReader(body)
-    version = _read_version(reader, body)
+    head_bytes = _head_bytes(body)
+    if head_bytes:
+        version, flags, keep_alive_s, properties = _known_head(body[:head_bytes])
+        reader.position = head_bytes
+    else:
+        version, flags, keep_alive_s, properties = _read_head(reader, body)
     if version != 3:  # 3.1 does not use the bits beside the packet type
         check_flags(version, first_byte, 0)
-    flags = reader.u8()
-    _check_flags(version, flags)
-    keep_alive_s = reader.u16()
-    properties = read_properties(reader, PacketType.CONNECT) if version == 5 else NO_PROPERTIES
     client_id = reader.string()  # [MQTT-3.1.3-3] [MQTT-3.1.3-4]
     will = _read_will(reader, version, flags) if flags & _WILL else None
     user_name = None
@@ -93,10 +103,11 @@ def decode_connect(first_byte: int, body: bytes) -> Connect:
     if flags & _PASSWORD and (version != 3 or len(reader)):
         password = reader.binary()
     reader.expect_end()
-    _check_client_id(version, client_id, clean_start=bool(flags & _CLEAN_START))
+    is_clean = flags & _CLEAN_START > 0
+    if not (client_id and client_id.isprintable()):
+        _check_client_id(version, client_id, clean_start=is_clean)
     if user_name is not None and _has_control(user_name):
         raise MalformedPacketError("user name holds a control character")  # section 1.5.4
-    is_clean = bool(flags & _CLEAN_START)
     return Connect(
         version, is_clean, keep_alive_s, client_id, will, user_name, password, properties
     )
@@ -177,6 +188,34 @@ def decode_connack(version: int, body: bytes) -> Connack:
         properties = read_properties(reader, PacketType.CONNACK, from_server=True)
     reader.expect_end()
     return Connack(reason_code, bool(acknowledge_flags), properties)
+
+
+def _head_bytes(body: bytes) -> int:
+    """Return how many bytes there are before the client identifier, if few; else 0.
+
+    0 too where the packet is not one of a version that is spoken.
+    """
+    version = _VERSIONS.get(body[:7])
+    if version == 4:
+        return 10
+    if version == 5 and len(body) > 10 and body[10] <= _KEPT_PROPERTIES_BYTES_MAX:
+        return 11 + body[10]
+    return 0
+
+
+@lru_cache(_HEADS_KEPT)
+def _known_head(head: bytes) -> _Head:
+    return _read_head(FieldReader(head), head)
+
+
+def _read_head(reader: FieldReader, body: bytes) -> _Head:
+    """Read what stands before the client identifier."""
+    version = _read_version(reader, body)
+    flags = reader.u8()
+    _check_flags(version, flags)
+    keep_alive_s = reader.u16()
+    properties = read_properties(reader, PacketType.CONNECT) if version == 5 else NO_PROPERTIES
+    return version, flags, keep_alive_s, properties
 
 
 def _read_version(reader: FieldReader, body: bytes) -> int:

@@ -8,7 +8,7 @@ Spec: MQTT 5.0 sections 2.1.2, 2.2.2.2 and 2.4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
@@ -197,8 +197,7 @@ class Will:
     properties: Properties = NO_PROPERTIES
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(msgspec.Struct, frozen=True):
     """``version`` is 3 (MQTT 3.1), 4 (3.1.1) or 5; ``keep_alive_s`` 0 asks for none."""
 
     version: int
@@ -207,8 +206,15 @@ class Connect:
     client_id: str
     will: Will | None = None
     user_name: str | None = None
-    password: bytes | None = field(default=None, repr=False)
+    password: bytes | None = None
     properties: Properties = NO_PROPERTIES
+
+    def __repr__(self) -> str:
+        """Without the password."""
+        return (
+            f"Connect({self.version}, {self.clean_start}, {self.keep_alive_s}, {self.client_id!r},"
+            f" {self.will}, {self.user_name!r}, properties={self.properties})"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ offered are refused with the standard's own code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -37,28 +38,51 @@ from motelog.gateway.mqtt.topics import SHARED_PREFIX
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from motelog.gateway.state.stored import EXPIRY_NEVER, StoredWill
 
+#: Terms that are found at once.
+TERMS_KEPT: Final = 256
 
-class Accepted(NamedTuple):
-    """The terms of a connection; ``ConnectRules.connack`` tells them to the client.
 
-    ``expiry_s`` is how long the session outlives the connection. ``told`` has the properties that
-    differ from what the client asked for. ``shown`` is what the client shows of itself, and
-    ``identity`` what it says it is, until ``as_user``; None if it says nothing.
+class Terms(NamedTuple):
+    """What is agreed with all clients that ask for the same.
+
+    ``expiry_s`` is how long the session outlives the connection, ``idle_s_max`` how many seconds
+    the client may be silent before it counts as gone, 0 if it always may. ``told`` has the
+    properties that differ from what the client asked for.
     """
 
     version: int
-    client_id: str
     clean_start: bool
     expiry_s: int
-    will: StoredWill | None
     keep_alive_s: int
+    idle_s_max: int
     inflight_max: int
     packet_bytes_max: int
     topic_alias_max: int
     wants_reasons: bool
     told: dict[PropertyId, PropertyValue]
-    shown: Credentials
+
+
+class Accepted(NamedTuple):
+    """The terms of a connection; ``ConnectRules.connack`` tells them to the client.
+
+    What stands first is as in ``Terms``. ``connect`` is what it was decided about. ``identity`` is
+    what the client says it is, until ``as_user``; None if it says nothing.
+    """
+
+    version: int
+    clean_start: bool
+    expiry_s: int
+    keep_alive_s: int
+    idle_s_max: int
+    inflight_max: int
+    packet_bytes_max: int
+    topic_alias_max: int
+    wants_reasons: bool
+    told: dict[PropertyId, PropertyValue]
+    client_id: str
+    will: StoredWill | None
     identity: Identity | None
+    connect: Connect
 
     @property
     def owner(self) -> str | None:
@@ -80,13 +104,21 @@ class Accepted(NamedTuple):
         """Whether a session is the client's: ``owner`` is that of one which is there."""
         return None in (owner, self.owner) or owner == self.owner
 
-    @property
-    def idle_s_max(self) -> int:
-        """Seconds that the client may be silent before it counts as gone, 0 if it always may.
-
-        [MQTT-3.1.2-22]
-        """
-        return self.keep_alive_s + (self.keep_alive_s + 1) // 2
+    def shown(
+        self, host: str, certificate_name: str | None, logins: Collection[str]
+    ) -> Credentials:
+        """Return what the client shows of itself, with what is known of its connection."""
+        connect = self.connect
+        return Credentials(
+            self.client_id,
+            connect.user_name,
+            connect.password,
+            certificate_name,
+            host,
+            connect.properties.authentication_method,
+            connect.properties.authentication_data or b"",
+            logins,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +138,8 @@ class ConnectRules:
         """``methods`` are the enhanced authentications that are offered."""
         self._config = config
         self._methods = methods
+        # A fleet asks for few different terms.
+        self._terms = lru_cache(TERMS_KEPT)(self._find_terms)
         #: Our limits, as CONNACK tells them to an MQTT 5 client (section 3.2.2.3).
         self._limits: dict[PropertyId, PropertyValue] = {
             PropertyId.RECEIVE_MAXIMUM: config.receive_maximum,
@@ -161,53 +195,88 @@ class ConnectRules:
         return _refusal_of(connect, code, why)
 
     def _accept(self, connect: Connect, client_id: str) -> Accepted | Refused:
-        config, asked = self._config, connect.properties
-        told: dict[PropertyId, PropertyValue] = {}
-        keep_alive_s = connect.keep_alive_s
+        asked = connect.properties
+        terms = self._terms(
+            connect.version,
+            connect.clean_start,
+            connect.keep_alive_s,
+            asked.session_expiry_interval_s,
+            asked.receive_maximum,
+            asked.maximum_packet_bytes,
+            asked.topic_alias_maximum,
+            asked.request_problem_information,
+        )
+        accepted = Accepted(
+            *terms,
+            client_id=client_id,
+            will=None if connect.will is None else _stored_will(connect, connect.will),
+            identity=Identity(connect.user_name, UNCHECKED) if connect.user_name else None,
+            connect=connect,
+        )
         if connect.version == 5:
+            own = self._told_of_its_own(connect, client_id)
+            if own:
+                accepted = accepted._replace(told={**terms.told, **own})
+            connack = self.connack(accepted, session_present=False)
+            if len(connack) > accepted.packet_bytes_max:
+                # Nothing in it may be left out.
+                bytes_max = accepted.packet_bytes_max
+                why = f"CONNACK is larger than the {bytes_max} bytes the client takes"
+                return _refusal_of(connect, ReasonCode.PACKET_TOO_LARGE, why)
+        return accepted
+
+    def _told_of_its_own(
+        self, connect: Connect, client_id: str
+    ) -> dict[PropertyId, PropertyValue] | None:
+        """Return what a client is told that has its identifier in it; None for nearly all."""
+        asks = connect.properties.request_response_information and self._config.response_information
+        if connect.client_id and not asks:
+            return None
+        own: dict[PropertyId, PropertyValue] = {}
+        if not connect.client_id:
+            own[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
+        topic = client_topic(self._config.response_information, client_id) if asks else None
+        if topic is not None:
+            own[PropertyId.RESPONSE_INFORMATION] = topic
+        return own
+
+    def _find_terms(
+        self,
+        version: int,
+        clean_start: bool,
+        keep_alive_s: int,
+        expiry_s: int | None,
+        receive_maximum: int | None,
+        packet_bytes_max: int | None,
+        topic_alias_max: int | None,
+        wants_reasons: int | None,
+    ) -> Terms:
+        """Return what is agreed with who asks for this; None: it is not in the CONNECT."""
+        config = self._config
+        told: dict[PropertyId, PropertyValue] = {}
+        asked_s, asked_keep_alive_s = expiry_s or 0, keep_alive_s
+        if version == 5:
             keep_alive_s = min(keep_alive_s or 65535, config.keep_alive_max_s)
-            if keep_alive_s != connect.keep_alive_s:
+            if keep_alive_s != asked_keep_alive_s:
                 told[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
-            asked_s = asked.session_expiry_interval_s or 0
-            expiry_s = min(asked_s, config.session_expiry_max_s)
-            if expiry_s != asked_s:
-                told[PropertyId.SESSION_EXPIRY_INTERVAL] = expiry_s
-            if not connect.client_id:
-                told[PropertyId.ASSIGNED_CLIENT_IDENTIFIER] = client_id
-            if asked.request_response_information and config.response_information:
-                information = client_topic(config.response_information, client_id)
-                if information is not None:
-                    told[PropertyId.RESPONSE_INFORMATION] = information
+            given_s = min(asked_s, config.session_expiry_max_s)
+            if given_s != asked_s:
+                told[PropertyId.SESSION_EXPIRY_INTERVAL] = given_s
         else:
             # MQTT 3 can be told nothing: its clients keep the keep alive that they asked for.
-            expiry_s = 0 if connect.clean_start else min(EXPIRY_NEVER, config.session_expiry_max_s)
-        accepted = Accepted(
-            version=connect.version,
-            client_id=client_id,
-            clean_start=connect.clean_start,
-            expiry_s=expiry_s,
-            will=None if connect.will is None else _stored_will(connect, connect.will),
+            given_s = 0 if clean_start else min(EXPIRY_NEVER, config.session_expiry_max_s)
+        return Terms(
+            version=version,
+            clean_start=clean_start,
+            expiry_s=given_s,
             keep_alive_s=keep_alive_s,
-            inflight_max=min(asked.receive_maximum or 65535, config.inflight_max),
-            packet_bytes_max=asked.maximum_packet_bytes or PACKET_BYTES_LIMIT,
-            topic_alias_max=min(asked.topic_alias_maximum or 0, config.topic_alias_max),
-            wants_reasons=asked.request_problem_information != 0,
+            idle_s_max=keep_alive_s + (keep_alive_s + 1) // 2,  # [MQTT-3.1.2-22]
+            inflight_max=min(receive_maximum or 65535, config.inflight_max),
+            packet_bytes_max=packet_bytes_max or PACKET_BYTES_LIMIT,
+            topic_alias_max=min(topic_alias_max or 0, config.topic_alias_max),
+            wants_reasons=wants_reasons != 0,
             told=told,
-            shown=Credentials(
-                client_id,
-                connect.user_name,
-                connect.password,
-                method=asked.authentication_method,
-                data=asked.authentication_data or b"",
-            ),
-            identity=Identity(connect.user_name, UNCHECKED) if connect.user_name else None,
         )
-        connack = self.connack(accepted, session_present=False)
-        if len(connack) > accepted.packet_bytes_max:
-            # Nothing in it may be left out.
-            why = f"CONNACK is larger than the {accepted.packet_bytes_max} bytes the client takes"
-            return _refusal_of(connect, ReasonCode.PACKET_TOO_LARGE, why)
-        return accepted
 
     def connack(self, accepted: Accepted, *, session_present: bool) -> bytes:
         """Return the CONNACK that accepts; for MQTT 5 it tells what differs from the request."""

@@ -320,7 +320,9 @@ class Peer:
 
 def connect_packet(version: int, client_id: str = "", **connect: Any) -> bytes:
     """Return a CONNECT; ``connect`` has fields of Connect, or properties for MQTT 5."""
-    fields = {name: connect.pop(name) for name in list(connect) if name in Connect.__slots__}
+    fields = {
+        name: connect.pop(name) for name in list(connect) if name in Connect.__struct_fields__
+    }
     fields = {"clean_start": True, "keep_alive_s": 60, **fields}
     properties = Properties(**connect)
     return encode_connect(

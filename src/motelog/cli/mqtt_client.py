@@ -13,9 +13,10 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import trio
 
 from motelog.cli.output import CliError
@@ -310,7 +311,7 @@ async def connect(
     host, port = address
     if not wanted.client_id:
         # A name of our own, since servers of MQTT 3 may refuse an empty one; 3.1 allows 23 letters.
-        wanted = replace(wanted, client_id=f"motelog-{os.urandom(6).hex()}")
+        wanted = msgspec.structs.replace(wanted, client_id=f"motelog-{os.urandom(6).hex()}")
     with _deadline(CONNECT_WITHIN_S, f"no answer from {host}:{port}"):
         stream = await _open_stream(host, port, bind, tls)
     async with stream:

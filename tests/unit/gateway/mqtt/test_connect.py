@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from motelog.gateway.errors import UnsupportedProtocolVersionError
+from motelog.gateway.errors import MalformedPacketError, UnsupportedProtocolVersionError
 from motelog.gateway.mqtt.connect import (
+    _known_head,
     claimed_version,
     decode_connect,
     encode_connack,
     encode_connect,
 )
-from motelog.gateway.mqtt.packet_types import Connect, PropertyId, ReasonCode
+from motelog.gateway.mqtt.packet_types import (
+    NO_PROPERTIES,
+    Connect,
+    Properties,
+    PropertyId,
+    ReasonCode,
+)
 from tests.support.mqtt import body_of
 
 
@@ -77,3 +84,33 @@ def test_unsupported_version_names_what_was_asked() -> None:
     body = body_of(encode_connect(Connect(5, True, 0, "c"))).replace(b"MQTT\x05", b"MQTT\x09")
     with pytest.raises(UnsupportedProtocolVersionError, match="level 9"):
         decode_connect(0x10, body)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_clients_that_ask_for_the_same_have_their_own_names(version: int) -> None:
+    properties = Properties(receive_maximum=7) if version == 5 else NO_PROPERTIES
+    for name in ("a", "b", "a"):
+        packet = Connect(
+            version, True, 60, name, user_name=f"user of {name}", properties=properties
+        )
+        assert decode_connect(0x10, body_of(encode_connect(packet))) == packet
+
+
+def test_what_a_client_alone_says_is_not_kept() -> None:
+    long = Properties(authentication_method="SCRAM-SHA-256", authentication_data=b"n,,n=u,r=nonce")
+    short = Properties(receive_maximum=7)
+    decode_connect(0x10, body_of(encode_connect(Connect(5, True, 77, "c", properties=short))))
+    before = _known_head.cache_info()
+    for properties, kept in ((long, 0), (short, 1)):
+        packet = Connect(5, True, 77, "c", properties=properties)
+        assert decode_connect(0x10, body_of(encode_connect(packet))) == packet
+        now = _known_head.cache_info()
+        assert (now.currsize, now.hits - before.hits) == (before.currsize, kept)
+
+
+def test_a_faulty_head_is_refused_each_time() -> None:
+    body = body_of(encode_connect(Connect(4, True, 60, "c")))
+    reserved = body[:7] + b"\x03" + body[8:]
+    for _ in range(2):
+        with pytest.raises(MalformedPacketError, match="reserved connect flag"):
+            decode_connect(0x10, reserved)

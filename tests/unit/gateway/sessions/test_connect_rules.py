@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.connect import decode_connack, encode_connect
