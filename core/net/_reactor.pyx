@@ -373,6 +373,7 @@ cdef class Reactor:
         cdef epoll_event event
         cdef Listener *listener
         cdef uint32_t i = self.listeners_count
+        cdef int one = 1
         self.check_usable()
         if i == LISTENERS_ROOM:
             raise ValueError(f"a reactor takes at most {LISTENERS_ROOM} listeners")
@@ -388,6 +389,7 @@ cdef class Reactor:
         listener.paused = 0
         sock.setblocking(False)
         listener.fd = sock.fileno()
+        setsockopt(listener.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
         event.events = EPOLLIN
         event.data.u64 = <uint64_t>LISTENER_MARK << 32 | i
         if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, listener.fd, &event) != 0:
@@ -785,7 +787,8 @@ cdef class Reactor:
         if listener >= 0:
             self.listeners[listener].connections += 1
         set_peer(c, peer)
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
+        if listener < 0:                     # an accepted socket has it from its listener's
+            setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))
 
     cdef void drop_input(self, Connection *c) noexcept nogil:
         free(c.rest)
