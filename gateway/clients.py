@@ -107,7 +107,6 @@ _FAULTS: Final = {
     Fault.FRAME_TOO_LARGE: (ReasonCode.PACKET_TOO_LARGE, "packet above Maximum Packet Size"),
     Fault.MALFORMED_LENGTH: (ReasonCode.MALFORMED_PACKET, "remaining length of five bytes"),
     Fault.IDLE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within the keep alive and a half"),
-    Fault.TRANSPORT: (ReasonCode.PROTOCOL_ERROR, "TLS, WebSocket or PROXY header is malformed"),
 }
 #: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
 DUE_MAX: Final = 100
@@ -254,9 +253,12 @@ class Clients:
         self._metrics.connections_opened += 1
         self._connections[number] = Connection(output, number)
 
-    def faulted(self, number: int, fault: Fault) -> None:
+    def faulted(self, output: Output, number: int, fault: Fault) -> None:
         """Answer a peer whose stream has a fault; no more is read from this connection."""
-        self._end_faulty(number, *_FAULTS[fault])
+        if fault is Fault.TRANSPORT:
+            self._end_faulty(number, ReasonCode.PROTOCOL_ERROR, output.codec_fault(number))
+        else:
+            self._end_faulty(number, *_FAULTS[fault])
 
     def closed(self, number: int, reason: CloseReason) -> None:
         """Note that the connection is gone."""

@@ -101,6 +101,10 @@ class Output(Protocol):
         """Return the certificate that the peer has shown and that was checked, until the end."""
         ...
 
+    def codec_fault(self, connection: int) -> str:
+        """Return what is wrong with a connection whose fault is TRANSPORT, in words."""
+        ...
+
     def observe(self, connection: int, observer: Observer | None) -> bool:
         """Show an observer what a connection receives and sends from now on; None ends that.
 

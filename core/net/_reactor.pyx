@@ -625,6 +625,12 @@ cdef class Reactor:
             return None
         return (<object>self.coded[connection].codec).identity
 
+    def codec_fault(self, Py_ssize_t connection):
+        cdef Connection *c = self.existing(connection)
+        if c == NULL or not c.flags & CODED or self.coded[connection].codec == NULL:
+            return ""
+        return (<object>self.coded[connection].codec).fault
+
     def observe(self, Py_ssize_t connection, observer):
         cdef Connection *c = self.existing(connection)
         cdef Coded *coded

@@ -567,6 +567,11 @@ class Reactor:
         c = self._sendable(connection)
         return c.codec.identity if c is not None and c.codec is not None else None
 
+    def codec_fault(self, connection: int) -> str:
+        """What is wrong with a connection whose fault is TRANSPORT, in words; until the end."""
+        c = self._sendable(connection)
+        return c.codec.fault if c is not None and c.codec is not None else ""
+
     def take_codec_error(self) -> Exception | None:
         """Return what a codec has raised since the last call; it has ended its connection alone."""
         error, self._codec_error = self._codec_error, None

@@ -63,6 +63,11 @@ class Codec(Protocol):
         """The certificate that the peer has shown."""
         ...
 
+    @property
+    def fault(self) -> str:
+        """What is wrong with a faulty stream, in words; empty if it is another codec's fault."""
+        ...
+
     def receive(self, data: bytes) -> Decoded:
         """Take received bytes; after the end of the stream, or a fault, there is nothing."""
         ...
@@ -92,6 +97,10 @@ class Stacked:
     @property
     def identity(self) -> Certificate | None:
         return self._outer.identity or self._inner.identity
+
+    @property
+    def fault(self) -> str:
+        return self._outer.fault or self._inner.fault
 
     def receive(self, data: bytes) -> Decoded:
         outer = self._outer.receive(data)
@@ -143,6 +152,10 @@ class Observed:
     @property
     def identity(self) -> Certificate | None:
         return None if self.codec is None else self.codec.identity
+
+    @property
+    def fault(self) -> str:
+        return "" if self.codec is None else self.codec.fault
 
     def receive(self, data: bytes) -> Decoded:
         decoded = Decoded(data) if self.codec is None else self.codec.receive(data)

@@ -45,6 +45,10 @@ class ProxyCodec:
         self._is_read = False
         self._is_over = False
 
+    @property
+    def fault(self) -> str:
+        return "it does not begin with a header of the PROXY protocol" if self._is_over else ""
+
     def receive(self, data: bytes) -> Decoded:
         if self._is_read:
             return Decoded(data, b"", Stream.PLAIN)

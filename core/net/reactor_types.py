@@ -22,7 +22,7 @@ class Fault(IntEnum):
     FRAME_TOO_LARGE = 1
     MALFORMED_LENGTH = 2
     IDLE = 3
-    TRANSPORT = 4  # of what carries the frames: see codec.py
+    TRANSPORT = 4  # of what carries the frames; codec_fault() says what
 
 
 class CloseReason(IntEnum):

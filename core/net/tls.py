@@ -1,8 +1,10 @@
 """TLS of accepted connections, as a codec; the certificates, read again when their files change.
 
-Owns: TlsCodec, TlsContexts, which versions and options are offered, how TLS begins.
+Owns: TlsCodec, TlsContexts, which versions and options are offered, how TLS begins, what a failed
+handshake is called.
 Must not touch: sockets, what is done about a peer's certificate.
-Invariant: a certificate that cannot be read leaves the one before it in use.
+Invariants: a certificate that cannot be read leaves the one before it in use. A session is resumed
+only at the context that made it, and so with the certificates and authorities that it was made by.
 Spec: RFC 8446 (TLS 1.3), RFC 5246 (TLS 1.2).
 """
 
@@ -13,7 +15,7 @@ import logging
 import os
 import ssl
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final
 
 from motelog.core.net.codec import Certificate, Decoded, Stream
@@ -97,11 +99,18 @@ class TlsContexts:
             context.verify_mode = (
                 ssl.CERT_OPTIONAL if self._is_client_optional else ssl.CERT_REQUIRED
             )
+            # An authority in between may be named without the one above it: then clients of that
+            # one's other authorities do not get in.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             try:
                 context.load_verify_locations(self._client_ca)
             except OSError as exc:
                 raise _unusable(self._client_ca, exc) from exc
         return context
+
+
+class _RefusedError(Exception):
+    """A handshake that OpenSSL would take and that is not wanted."""
 
 
 class TlsCodec:
@@ -114,14 +123,24 @@ class TlsCodec:
         "_is_open",
         "_is_over",
         "_may_be_plain",
+        "_now_s",
         "_out",
         "_tls",
+        "fault",
     )
 
     peer: Final = None
 
-    def __init__(self, context: ssl.SSLContext, *, may_be_plain: bool = False) -> None:
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        *,
+        may_be_plain: bool = False,
+        now_s: Callable[[], float] = time,
+    ) -> None:
         self._may_be_plain = may_be_plain
+        self._now_s = now_s
+        self.fault = ""
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
@@ -164,8 +183,9 @@ class TlsCodec:
             pass
         except ssl.SSLZeroReturnError:
             stream = Stream.ENDED
-        except ssl.SSLError:
+        except (ssl.SSLError, _RefusedError) as exc:
             stream = Stream.FAULTY
+            self.fault = _fault_of(exc, is_open=self._is_open)
         self._is_over = stream is not Stream.OPEN
         self._is_closed |= stream is Stream.FAULTY
         return Decoded(b"".join(parts), self._out.read(), stream)
@@ -176,9 +196,19 @@ class TlsCodec:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
-                raise ssl.SSLError("the handshake is too long") from None
+                raise _RefusedError("the handshake is too long") from None
             raise
+        # OpenSSL looks at a certificate when a session is made, and at each resumption makes a new
+        # one of it: so a client could come back for ever by a certificate that has expired.
+        if self._tls.session_reused and self._has_expired():
+            raise _RefusedError("the session is of a certificate that has expired")
         self._is_open = True
+
+    def _has_expired(self) -> bool:
+        shown = self._tls.getpeercert()
+        if not shown:
+            return False  # the session is one without a certificate
+        return ssl.cert_time_to_seconds(str(shown["notAfter"])) < self._now_s()
 
     def send(self, data: bytes) -> bytes:
         if not self._is_open or self._is_closed:
@@ -201,6 +231,37 @@ def _certificate_of(shown: dict[str, Any]) -> Certificate:
     pairs = [pair for part in shown.get("subject", ()) for pair in part]
     common_name = next((value for name, value in pairs if name == "commonName"), None)
     return Certificate(common_name, tuple(shown.get("subjectAltName", ())))
+
+
+#: What a client says of the server's certificate before it goes away.
+_REFUSALS: Final = frozenset(
+    (
+        "TLSV1_ALERT_UNKNOWN_CA",
+        "SSLV3_ALERT_BAD_CERTIFICATE",
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+    )
+)
+_NO_TLS: Final = frozenset(("HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSION_NUMBER"))
+
+
+def tls_fault(exc: BaseException) -> str:
+    """Return what an error of TLS says, without OpenSSL's file names and numbers."""
+    reason = getattr(exc, "reason", None)
+    return str(reason).lower().replace("_", " ") if reason else str(exc) or type(exc).__name__
+
+
+def _fault_of(exc: ssl.SSLError | _RefusedError, *, is_open: bool) -> str:
+    """Return what ended a stream, and whose certificate it was about."""
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return f"the client's certificate is not accepted: {exc.verify_message}"
+    reason = getattr(exc, "reason", None)
+    if reason in _REFUSALS:
+        return f"the client does not accept the server's certificate: {tls_fault(exc)}"
+    if reason in _NO_TLS:
+        return f"the client does not speak TLS: {tls_fault(exc)}"
+    return f"{'TLS' if is_open else 'the TLS handshake'} failed: {tls_fault(exc)}"
 
 
 def _refuse_password() -> str:

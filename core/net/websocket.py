@@ -40,7 +40,7 @@ class WebSocketCodec:
     ``is_welcome`` is asked about the origin of the web page that connects; programs may have none.
     """
 
-    __slots__ = ("_frames", "_is_over", "_is_welcome", "_path", "_rest")
+    __slots__ = ("_frames", "_is_welcome", "_path", "_refusal", "_rest")
 
     peer: Final = None
     identity: Certificate | None = None
@@ -49,13 +49,18 @@ class WebSocketCodec:
         self._path = path
         self._is_welcome = is_welcome
         self._rest = b""
-        self._is_over = False  # the request was refused
+        self._refusal = ""  # of the request
         self._frames: Frames | None = None  # from the request on
+
+    @property
+    def fault(self) -> str:
+        # It is the innermost codec, so once there are frames nothing else is left to be wrong.
+        return self._refusal or "a frame of the WebSocket is none that RFC 6455 allows"
 
     def receive(self, data: bytes) -> Decoded:
         if self._frames is not None:
             return self._frames.receive(data)
-        if self._is_over:
+        if self._refusal:
             return Decoded(b"")
         data = self._rest + data
         self._rest = b""
@@ -70,7 +75,7 @@ class WebSocketCodec:
                 return Decoded(b"")
             answer = self._accept(data[:end])
         except _RefusedError as exc:
-            self._is_over = True
+            self._refusal = str(exc)
             return Decoded(b"", exc.answer, Stream.FAULTY)
         self._frames = Frames()
         first = self._frames.receive(data[end + 4 :])

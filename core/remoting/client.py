@@ -26,6 +26,7 @@ from motelog.core.errors import (
     RemotingDecodeError,
     RemotingTimeoutError,
 )
+from motelog.core.net.tls import tls_fault
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
@@ -36,7 +37,7 @@ from motelog.core.remoting.frames import (
     decode,
     encode,
 )
-from motelog.core.remoting.tls import Tls, handshake_fault, tls_fault
+from motelog.core.remoting.tls import Tls, handshake_fault
 
 logger = logging.getLogger(__name__)
 

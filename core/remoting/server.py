@@ -44,7 +44,7 @@ from motelog.core.message import encode_host
 from motelog.core.net.codec import Codec
 from motelog.core.net.driver import drive
 from motelog.core.net.listeners import tls_maker
-from motelog.core.net.reactor import Framing, Reactor, Turn
+from motelog.core.net.reactor import Fault, Framing, Reactor, Turn
 from motelog.core.remoting.asked import Answered, Asked
 from motelog.core.remoting.config import ListenKeys
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode, decode, encode_head
@@ -299,7 +299,8 @@ class RemotingServer:
         for connection_id, fault in turn.faults:
             faulty = self._connections.get(connection_id)
             if faulty is not None:
-                self._close(faulty, fault.name)
+                what = self.reactor.codec_fault(connection_id)
+                self._close(faulty, what if fault is Fault.TRANSPORT else fault.name)
         for connection_id, _reason in turn.closed:
             closed = self._connections.get(connection_id)
             if closed is not None:

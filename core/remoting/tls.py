@@ -23,11 +23,17 @@ from pathlib import Path
 from typing import Final
 
 from motelog.core.errors import ConfigError
+from motelog.core.net.tls import tls_fault
 
 _PEM: Final = "-----BEGIN "
 _PATHS: Final = {"trustCertPath": "ca", "certPath": "certificate", "keyPath": "key"}
 _SWITCHES: Final = {"authServer": "verify", "checkName": "check_name"}
 _PREFIX: Final = "tls.client."
+#: Numbers of OpenSSL: a certificate's issuer is nowhere, or known and is not to be believed.
+_ISSUER_MISSING: Final = frozenset((2, 20, 21))
+_UNKNOWN_ISSUER: Final = (
+    "the authority that issued it is not known here, or the server's file lacks the one in between"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +120,11 @@ def handshake_fault(exc: BaseException) -> str:
     while not isinstance(exc, ssl.SSLError | OSError) and exc.__cause__ is not None:
         exc = exc.__cause__
     if isinstance(exc, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {exc.verify_message}"
+        text = f"its certificate is not accepted: {exc.verify_message}"
+        return f"{text}; {_UNKNOWN_ISSUER}" if exc.verify_code in _ISSUER_MISSING else text
     if isinstance(exc, ssl.SSLEOFError):
         return "it ended the TLS handshake: perhaps it has no TLS"
     return f"the TLS handshake failed: {tls_fault(exc)}"
-
-
-def tls_fault(exc: BaseException) -> str:
-    """Return what an error of TLS says, without OpenSSL's file names and numbers."""
-    reason = getattr(exc, "reason", None)
-    return str(reason).lower().replace("_", " ") if reason else str(exc) or type(exc).__name__
 
 
 def _unusable(path: str, exc: Exception) -> ConfigError:

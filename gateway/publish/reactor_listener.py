@@ -120,7 +120,7 @@ class ReactorListener:
             self._handle_packets(packets, now_ms)
             self._commit()
         for number, fault in turn.faults:
-            self._clients.faulted(number, fault)
+            self._clients.faulted(self._output, number, fault)
         for number, reason in turn.closed:
             self._clients.closed(number, reason)
         for number in turn.drained:

@@ -238,6 +238,8 @@ def test_a_client_without_a_certificate_is_refused(server: ListenerServer) -> No
         # In TLS 1.3 the refusal comes behind the handshake.
         with pytest.raises(ssl.SSLError, match=r"(?i)certificate.required"):
             tls.recv(4)
+    why = "the TLS handshake failed: peer did not return a certificate before CONNECT"
+    wait_until(lambda: why in server.errors())
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

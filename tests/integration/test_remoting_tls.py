@@ -31,10 +31,10 @@ from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.remote_log import RemoteLog
 from tests.support.broker_stack import connected, eventually, routed, started_stack
-from tests.support.certificates import certificates, make_certificates
+from tests.support.certificates import certificates, make_certificates, make_chain
 from tests.support.cli import motelog
 from tests.support.every_client import use_every_client
-from tests.support.openssl import check_versions_and_ciphers
+from tests.support.openssl import check_versions_and_ciphers, s_client
 from tests.support.tls_stack import secured, server_keys
 
 TRUSTING = Tls(ca=certificates().ca)
@@ -220,8 +220,49 @@ async def test_clients_show_certificates_where_they_must(tmp_path: Path) -> None
 @pytest.mark.parametrize("mode", ["enforcing", "permissive"])
 async def test_openssl_finds_tls_1_2_and_1_3_alone(tmp_path: Path, mode: str) -> None:
     async with secured(tmp_path, tls_mode=mode) as stack:
-        port = stack.broker.address[1]
-        await trio.to_thread.run_sync(check_versions_and_ciphers, port)
+        for address in (stack.namesrv_address, stack.broker_address):
+            port = int(address.rpartition(":")[2])
+            await trio.to_thread.run_sync(check_versions_and_ciphers, port)
+
+
+async def test_clients_that_know_the_root_alone_follow_the_chain_of_the_server(
+    tmp_path: Path,
+) -> None:
+    files = make_chain(tmp_path)
+    chain = files.joined(files.server, files.issuer)
+    showing = Tls(
+        ca=files.ca, certificate=files.joined(files.client, files.issuer), key=files.client_key
+    )
+    tls_file = tmp_path / "tls.properties"
+    tls_file.write_text(
+        f"tls.client.trustCertPath={showing.ca}\ntls.client.certPath={showing.certificate}\n"
+        f"tls.client.keyPath={showing.key}\n"
+    )
+    section = server_keys(files, tls_certificate=chain, tls_client_ca=files.ca)
+    async with started_stack(
+        tmp_path / "store", namesrv_fields=section, tls_file=str(tls_file), **section
+    ) as stack:
+        await eventually(lambda: stack.broker.is_registered)
+        for address in (stack.namesrv_address, stack.broker_address):
+            async with connected(address, tls=showing) as peer:
+                assert (await peer.ask(RequestCode.HEART_BEAT)).is_response
+            with pytest.raises(RemotingError, match="unknown ca"):
+                await ask_namesrv(address, replace(showing, certificate=files.client))
+            said = await trio.to_thread.run_sync(
+                partial(s_client, int(address.rpartition(":")[2]), ca=files.ca)
+            )
+            assert "Verify return code: 0 (ok)" in said
+            assert "depth=2" in said
+
+
+async def test_server_without_the_authority_in_between_is_told_so(tmp_path: Path) -> None:
+    files = make_chain(tmp_path)
+    async with started_stack(tmp_path / "store", namesrv_fields=server_keys(files)) as stack:
+        lacks = "its certificate is not accepted: unable to get local issuer certificate; .* lacks"
+        with pytest.raises(RemotingError, match=lacks):
+            await ask_namesrv(stack.namesrv_address, Tls(ca=files.ca))
+        knows = Tls(ca=files.joined(files.ca, files.issuer))
+        assert await ask_namesrv(stack.namesrv_address, knows) == ResponseCode.SUCCESS
 
 
 async def test_certificate_is_read_again_and_nobody_is_dropped(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Certificates for tests: an authority, a server's and a client's, made by the openssl command.
 
-Owns: the files, made once for a process. Must not touch: what is done with them.
+Owns: the files, made once for a process; those of an authority in between. Must not touch: what is
+done with them.
 """
 
 from __future__ import annotations
@@ -54,24 +55,69 @@ def certificates() -> Certificates:
 
 def make_certificates(folder: Path) -> Certificates:
     """Make new ones in a folder, in place of those that may be there."""
+    _make_root(folder)
+    for name, (subject, alternatives) in _LEAVES.items():
+        _make_leaf(folder, name, "ca", subject, alternatives)
+    return Certificates(folder)
+
+
+_LEAVES = {
+    "server": ("localhost", "DNS:localhost,IP:127.0.0.1"),
+    "client": (CLIENT_NAME, f"DNS:{CLIENT_NAME}.example"),
+}
+_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(Certificates):
+    """The same, issued by an authority in between; ``ca`` has made that, and ``direct``."""
+
+    @property
+    def issuer(self) -> str:
+        return str(self.folder / "issuer.pem")
+
+    @property
+    def direct(self) -> str:
+        """Certificate and key of a client, in one file."""
+        return str(self.folder / "direct.pem")
+
+    def joined(self, *paths: str) -> str:
+        """Return a file with the certificates of others, in their order."""
+        made = self.folder / "-".join(Path(path).stem for path in paths)
+        made.write_text("".join(Path(path).read_text() for path in paths))
+        return str(made)
+
+
+def make_chain(folder: Path) -> Chain:
+    """Make new certificates of an authority in between, in a folder."""
+    _make_root(folder)
+    _openssl(
+        folder, "req", "-x509", *_KEY, "-keyout", "issuer.key", "-out", "issuer.pem", "-days", "2",
+        "-subj", "/CN=Test issuer", "-addext", "basicConstraints=critical,CA:TRUE,pathlen:0",
+        "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-CA", "ca.pem", "-CAkey", "ca.key",
+    )  # fmt: skip
+    for name, (subject, alternatives) in _LEAVES.items():
+        _make_leaf(folder, name, "issuer", subject, alternatives)
+    _make_leaf(folder, "direct", "ca", "direct", "DNS:direct.example")
+    with (folder / "direct.pem").open("a") as file:
+        file.write((folder / "direct.key").read_text())
+    return Chain(folder)
+
+
+def _make_root(folder: Path) -> None:
     _openssl(
         folder, "req", "-x509", *_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2",
         "-subj", "/CN=Test CA",
     )  # fmt: skip
-    names = {
-        "server": ("localhost", "DNS:localhost,IP:127.0.0.1"),
-        "client": (CLIENT_NAME, f"DNS:{CLIENT_NAME}.example"),
-    }
-    for name, (subject, alternatives) in names.items():
-        _openssl(
-            folder, "req", "-x509", *_KEY, "-keyout", f"{name}.key", "-out", f"{name}.pem",
-            "-days", "2", "-subj", f"/CN={subject}", "-addext", f"subjectAltName={alternatives}",
-            "-addext", "basicConstraints=critical,CA:FALSE", "-CA", "ca.pem", "-CAkey", "ca.key",
-        )  # fmt: skip
-    return Certificates(folder)
 
 
-_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+def _make_leaf(folder: Path, name: str, authority: str, subject: str, alternatives: str) -> None:
+    _openssl(
+        folder, "req", "-x509", *_KEY, "-keyout", f"{name}.key", "-out", f"{name}.pem",
+        "-days", "2", "-subj", f"/CN={subject}", "-addext", f"subjectAltName={alternatives}",
+        "-addext", "basicConstraints=critical,CA:FALSE",
+        "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key",
+    )  # fmt: skip
 
 
 def _openssl(folder: Path, *arguments: str) -> None:

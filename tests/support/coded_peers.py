@@ -115,16 +115,34 @@ class WebSocketClient:
 
 
 class TlsClient:
-    """A client that trusts the tests' authority."""
+    """A client that trusts the tests' authority, or has a context of its own."""
 
-    def __init__(self, *, has_certificate: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        has_certificate: bool = False,
+        context: ssl.SSLContext | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> None:
         files = certificates()
-        context = ssl.create_default_context(cafile=files.ca)
-        if has_certificate:
-            context.load_cert_chain(files.client, files.client_key)
+        if context is None:
+            context = ssl.create_default_context(cafile=files.ca)
+            if has_certificate:
+                context.load_cert_chain(files.client, files.client_key)
         self.is_open = False
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._in, self._out, server_hostname="localhost")
+        self._tls = context.wrap_bio(
+            self._in, self._out, server_hostname="localhost", session=session
+        )
+
+    @property
+    def session(self) -> ssl.SSLSession | None:
+        """What a later connection may resume."""
+        return self._tls.session
+
+    @property
+    def is_resumed(self) -> bool | None:
+        return self._tls.session_reused
 
     def begin(self) -> bytes:
         return self.decode(b"")[1]

@@ -26,6 +26,8 @@ class MemoryOutput:
         self.paused: set[int] = set()
         #: What peers have shown.
         self.certificates: dict[int, Certificate] = {}
+        #: What is wrong with what carries their packets.
+        self.codec_faults: dict[int, str] = {}
         #: The numbers of the listeners that they came by, where it is not the plain one.
         self.listeners: dict[int, int] = {}
         #: Who watches which connection; a test shows them what is received.
@@ -139,6 +141,9 @@ class MemoryOutput:
 
     def identity(self, connection: int) -> Certificate | None:
         return self.certificates.get(connection)
+
+    def codec_fault(self, connection: int) -> str:
+        return self.codec_faults.get(connection, "")
 
     def observe(self, connection: int, observer: Observer | None) -> bool:
         self.observers.pop(connection, None)

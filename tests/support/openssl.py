@@ -15,14 +15,17 @@ from typing import Final
 from tests.support.certificates import certificates
 
 DEADLINE_S: Final = 20.0
+#: Each server ends a connection for this: behind a page, for a frame that is too large, or as no
+#: CONNECT has come in time.
+ENDING: Final = "GET / HTTP/1.0\r\n\r\n"
 
 
-def s_client(port: int, *arguments: str, input: str = "") -> str:
+def s_client(port: int, *arguments: str, ca: str = "", input: str = "") -> str:
     """Return what ``openssl s_client`` says of a connection."""
     done = subprocess.run(
         [
             "openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile",
-            certificates().ca, *arguments,
+            ca or certificates().ca, *arguments,
         ],
         input=input,
         capture_output=True,
@@ -41,11 +44,15 @@ def check_versions_and_ciphers(port: int) -> None:
         assert "Verify return code: 0 (ok)" in said
         assert "Compression: NONE" in said
         assert "OCSP response: no response sent" in s_client(port, option, "-status")
-    # Tickets of TLS 1.2 spare a device that comes back the signature.
-    with tempfile.TemporaryDirectory() as folder:
-        session = str(Path(folder, "session"))
-        assert "New, TLSv1.2" in s_client(port, "-tls1_2", "-sess_out", session)
-        assert "Reused, TLSv1.2" in s_client(port, "-tls1_2", "-sess_in", session)
+    # A session spares a device that comes back the signature, and the server too. With TLS 1.3 it
+    # comes behind the handshake.
+    for option, name in (("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")):
+        with tempfile.TemporaryDirectory() as folder:
+            session = str(Path(folder, "session"))
+            said = s_client(port, option, "-ign_eof", "-sess_out", session, input=ENDING)
+            assert f"New, {name}" in said
+            assert "Max Early Data: 0" in said or option == "-tls1_2"
+            assert f"Reused, {name}" in s_client(port, option, "-sess_in", session)
     for option in ("-tls1", "-tls1_1"):
         said = s_client(port, option, "-cipher", "ALL:@SECLEVEL=0")
         assert "Cipher is (NONE)" in said

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from motelog.core.net.codec import Codec, Decoded, Stream
-from motelog.core.net.reactor import CloseReason, Reactor
+from motelog.core.net.reactor import CloseReason, Fault, Reactor
 from tests.support.reactor_loop import REACTOR_CLASSES, mqtt_frame, reactor_loop, receive_exactly
 
 PING = b"\xc0\x00"
@@ -26,6 +26,7 @@ class Xor:
 
     peer = None
     identity = None
+    fault = ""
 
     def __init__(self, *, over_at: bytes = b"", raise_at: bytes = b"", sends: bool = True) -> None:
         self._over_at = over_at
@@ -85,6 +86,34 @@ def test_what_follows_a_codec_that_is_over_goes_past_it(reactor_class: type[Reac
         assert loop.closed == [(plain, CloseReason.PEER)]
 
 
+class Strict(Xor):
+    """Takes nothing but what it can turn into a PINGREQ."""
+
+    def receive(self, data: bytes) -> Decoded:
+        if turned(data) == PING:
+            return Decoded(PING)
+        self.fault = "no PINGREQ"
+        return Decoded(b"", b"", Stream.FAULTY)
+
+
+def test_what_is_wrong_is_told_until_the_end(reactor_class: type[Reactor]) -> None:
+    with reactor_loop(reactor_class(), codec=Strict) as loop:
+        well, well_peer = loop.open()
+        faulty, faulty_peer = loop.open()
+        assert loop.reactor.codec_fault(faulty) == ""  # nothing has come
+        well_peer.sendall(turned(PING))
+        faulty_peer.sendall(b"?")
+        loop.until(lambda: loop.frames[well] and loop.faults)
+        assert loop.faults == [(faulty, Fault.TRANSPORT)]
+        assert loop.reactor.codec_fault(faulty) == "no PINGREQ"
+        assert loop.reactor.codec_fault(well) == ""
+        loop.reactor.close(faulty)
+        assert loop.reactor.codec_fault(faulty) == ""
+    with reactor_loop(reactor_class()) as loop:
+        plain, _ = loop.open()
+        assert loop.reactor.codec_fault(plain) == ""
+
+
 def cannot_be_made() -> Codec:
     raise LookupError("a fault of this codec")
 
@@ -126,6 +155,7 @@ class Swollen:
 
     peer = None
     identity = None
+    fault = ""
 
     def __init__(self, given: bytes) -> None:
         self._given = given
