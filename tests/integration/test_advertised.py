@@ -8,6 +8,7 @@ import ssl
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import trio
@@ -16,7 +17,7 @@ from motelog.cli import advertised
 from motelog.core.net.config import ListenerConfig
 from motelog.core.remoting.tls import Tls
 from tests.support.broker_stack import started_stack
-from tests.support.certificates import certificates
+from tests.support.certificates import certificates, make_chain
 from tests.support.cli import motelog
 from tests.support.listeners import ListenerServer
 from tests.support.tls_stack import secured
@@ -93,17 +94,51 @@ async def test_brokers_that_clients_would_not_reach_are_told_with_what_to_set(
             assert f"clients are told {nobody}" in broker.remedy
 
 
-async def dial(**keys: str) -> tuple[str, str]:
-    """Return level and text of what is found at a listener."""
-    listener = ListenerConfig(name="tls", insecure="I know", **keys)  # type: ignore[arg-type]  # texts
-    found = await advertised._dial(listener)
+async def dial(*, known: Tls | None = None, **keys: Any) -> tuple[str, str]:
+    """Return level and text of what is found at a listener by who knows these authorities."""
+    listener = ListenerConfig(name="tls", insecure="I know", **keys)
+    found = await advertised._dial(listener, known)
     assert (found.remedy is None) == (found.level == "ok")
     return found.level, found.text
 
 
+async def test_listeners_are_tried_by_the_authorities_that_clients_know(tmp_path: Path) -> None:
+    files = make_chain(tmp_path)
+    chain = files.joined(files.server, files.issuer)
+    contexts = {}
+    for certificate in (files.server, chain):
+        contexts[certificate] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        contexts[certificate].load_cert_chain(certificate, files.server_key)
+
+    async def tried(certificate: str, known: Tls | None) -> tuple[str, str]:
+        async def serve(stream: trio.SocketStream) -> None:
+            secured = trio.SSLStream(
+                stream, contexts[certificate], server_side=True, https_compatible=True
+            )
+            with suppress(trio.BrokenResourceError):
+                await secured.do_handshake()
+                await secured.receive_some()
+
+        async with trio.open_nursery() as nursery:
+            (here,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+            keys: dict[str, Any] = {"tls_certificate": certificate, "tls_key": files.server_key}
+            address = f"127.0.0.1:{here.socket.getsockname()[1]}"
+            found = await dial(known=known, address=address, **keys)
+            nursery.cancel_scope.cancel()
+        return found
+
+    root = Tls(ca=files.ca)
+    assert (await tried(chain, root))[0] == "ok"
+    level, text = await tried(files.server, root)
+    assert level == "fault"
+    assert "unable to get local issuer certificate; " in text
+    assert text.endswith("or the server's file lacks the one in between")
+    assert (await tried(files.server, None))[0] == "ok"  # it is the listener's own
+
+
 async def test_listeners_are_dialled_where_people_are_told_to(tmp_path: Path) -> None:
     files = certificates()
-    tls = {"tls_certificate": files.server, "tls_key": files.server_key}
+    tls: dict[str, Any] = {"tls_certificate": files.server, "tls_key": files.server_key}
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.server, files.server_key)
 

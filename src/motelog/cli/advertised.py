@@ -107,17 +107,20 @@ async def _greet(address: str, tls: Tls | None) -> None:
         raise failed
 
 
-def listener_findings(config: MotelogConfig) -> list[Finding]:
-    """Return what is to say of the MQTT addresses of a configuration that is running."""
+def listener_findings(config: MotelogConfig, tls: Tls | None) -> list[Finding]:
+    """Return what is to say of the MQTT addresses of a configuration that is running.
+
+    ``tls`` is what clients know; None: only a listener's own certificate will do.
+    """
     listeners = config.listener if "gateway" in config.roles else ()
-    return trio.run(_dial_listeners, [one for one in listeners if one.unix_path is None])
+    return trio.run(_dial_listeners, [one for one in listeners if one.unix_path is None], tls)
 
 
-async def _dial_listeners(listeners: Iterable[ListenerConfig]) -> list[Finding]:
-    return [await _dial(one) for one in listeners]
+async def _dial_listeners(listeners: Iterable[ListenerConfig], tls: Tls | None) -> list[Finding]:
+    return [await _dial(one, tls) for one in listeners]
 
 
-async def _dial(listener: ListenerConfig) -> Finding:
+async def _dial(listener: ListenerConfig, known: Tls | None) -> Finding:
     title = f"listener {listener.name}"
     host, port = parse_address(listener.advertise or listener.address)
     text = listener.text_of(listener.address)
@@ -128,8 +131,7 @@ async def _dial(listener: ListenerConfig) -> Finding:
         if host in ("0.0.0.0", "::") or not port:
             remedy = 'set its advertise = "HOST:PORT", which people are told, to have that tried'
             return Finding(title, "note", f"{text} is no address that clients use", remedy)
-    # Only the listener's own certificate will do.
-    tls = Tls(ca=listener.tls_certificate) if listener.tls_certificate else None
+    tls = (known or Tls(ca=listener.tls_certificate)) if listener.tls_certificate else None
     address = format_address(host, port)
     try:
         await trio.aclose_forcefully(await connect(address, timeout_s=WITHIN_S, tls=tls))

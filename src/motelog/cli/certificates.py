@@ -1,19 +1,24 @@
 """Whether the server of a configuration can use its certificates and keys, file by file.
 
-Owns: which files those are, the remedy for each. Must not touch: addresses (``advertised``).
+Owns: which files those are, whether clients can follow a certificate up to an authority that they
+know, the remedy for each. Must not touch: addresses (``advertised``).
 It looks with the rights of whoever runs it: run it as the user that the server runs as.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from motelog.cli.finding import Finding
 from motelog.core.net.tls import TlsContexts
 
 if TYPE_CHECKING:
+    from cryptography import x509
+
     from motelog.config import MotelogConfig
 
 MISSING = "name a file that is there; `motelog cert dev-ca` makes some for a try"
@@ -22,6 +27,14 @@ UNFIT = (
     "it takes PEM files: the certificate with the chain above it, and its key, not encrypted; see"
     " both with openssl x509 -in {certificate} -noout -pubkey and openssl pkey -in {key} -pubout"
 )
+RENEW = "renew the file in place: new connections get it within seconds, and nobody is dropped"
+ORDER = "the server's certificate comes first, behind each that of the authority that issued it"
+APPEND = (
+    "append the certificate of {issuer} to {path}: clients that know only the authority above it"
+    " refuse the server"
+)
+#: Renewal that runs by itself has been due for weeks by then.
+SOON: Final = timedelta(days=14)
 
 
 def certificate_findings(config: MotelogConfig) -> list[Finding]:
@@ -58,4 +71,75 @@ def _look(title: str, certificate: str, key: str, client_ca: str) -> Finding:
     except OSError as exc:
         remedy = UNFIT.format(certificate=certificate, key=key or certificate)
         return Finding(name, "fault", exc.strerror or str(exc), remedy)
-    return Finding(name, "ok", f"{certificate} can be used")
+    return _follow(name, certificate, client_ca)
+
+
+def _follow(name: str, path: str, client_ca: str) -> Finding:
+    """Look at when a certificate holds, and how clients get from it to an authority."""
+    chain = _read(path)
+    own = chain[0]
+    now = datetime.now(UTC)
+    until = f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+    if own.not_valid_after_utc <= now:
+        return Finding(name, "fault", f"{path} has expired at {until}", RENEW)
+    if own.not_valid_before_utc > now:
+        since = f"{own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
+        return Finding(name, "fault", f"{path} does not hold before {since}", "is the clock right?")
+    for one, above in pairwise(chain):
+        if not _has_issued(above, one):
+            text = f"{path}: behind {_name(one.subject)} comes {_name(above.subject)}, which has"
+            return Finding(name, "fault", f"{text} not issued it", ORDER)
+    if len(chain) == 1 and client_ca:
+        _lengthen(chain, _read(client_ca))
+    authority = _name(chain[-1].issuer)
+    if len(chain) == 1 and _names_its_issuer(own):
+        append = APPEND.format(issuer=authority, path=path)
+        return Finding(name, "note", f"{path} is for clients that know {authority}", append)
+    if own.not_valid_after_utc - now < SOON:
+        return Finding(name, "note", f"{path} expires at {until}", RENEW)
+    text = f"{path} can be used until {until}, by clients that know {authority}"
+    return Finding(name, "ok", text)
+
+
+def _read(path: str) -> list[x509.Certificate]:
+    from cryptography.x509 import load_pem_x509_certificates
+
+    return load_pem_x509_certificates(Path(path).read_bytes())
+
+
+def _lengthen(chain: list[x509.Certificate], known: list[x509.Certificate]) -> None:
+    """Add what OpenSSL sends with a certificate alone: those above it that clients' come from."""
+    while chain[-1].issuer != chain[-1].subject:
+        above = next((one for one in known if _has_issued(one, chain[-1])), None)
+        if above is None:
+            return
+        chain.append(above)
+
+
+def _has_issued(issuer: x509.Certificate, one: x509.Certificate) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        one.verify_directly_issued_by(issuer)
+    except (InvalidSignature, TypeError, ValueError):
+        return False
+    return True
+
+
+def _names_its_issuer(one: x509.Certificate) -> bool:
+    """Return whether a certificate says where that of its issuer is, as few below a root do."""
+    from cryptography import x509
+    from cryptography.x509.oid import AuthorityInformationAccessOID
+
+    try:
+        access = one.extensions.get_extension_for_class(x509.AuthorityInformationAccess).value
+    except x509.ExtensionNotFound:
+        return False
+    return any(one.access_method == AuthorityInformationAccessOID.CA_ISSUERS for one in access)
+
+
+def _name(name: x509.Name) -> str:
+    from cryptography.x509.oid import NameOID
+
+    common = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return repr(str(common[0].value) if common else name.rfc4514_string())

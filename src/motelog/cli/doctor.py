@@ -70,8 +70,8 @@ def doctor(
 
     The exit status is 1 if Motelog cannot work here, or if clients here would not reach a broker
     or listener. Run it where clients are: --namesrv asks as they do. --config looks at the server's
-    certificates and keys too: run that as the server's user. In a context, and without either, its
-    name servers are asked.
+    certificates and keys too: run that as the server's user. With --tls its listeners are tried by
+    the authorities that clients know. In a context, and without either, its name servers are asked.
     """
     found = findings(data)
     context = contexts.chosen()
@@ -108,7 +108,7 @@ def _of_config(file: Path, credentials: str | None, tls: str | None) -> list[Fin
     from motelog.config import client_files, load_config
 
     config = load_config(file)
-    found = certificate_findings(config) + listener_findings(config)
+    found = certificate_findings(config) + listener_findings(config, tls_of(tls))
     namesrv = own_namesrv(config)
     if namesrv is not None:
         own_credentials, own_tls = client_files(config)
