@@ -42,7 +42,8 @@ from motelog.bridge.transactions import (
     TransactionState,
 )
 from motelog.bridge.unseen import Unseen
-from motelog.core.message import Message, MessageQueue, StoredMessage
+from motelog.core.message import Message, MessageQueue
+from motelog.core.records.decode import StoredMessage
 
 T = TypeVar("T")
 Batches = list[tuple[MessageQueue, list[StoredMessage]]]

@@ -31,8 +31,8 @@ from motelog.core.message import (
     TRANSACTION_ID,
     Message,
     MessageQueue,
-    StoredMessage,
 )
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import DLQ_PREFIX, RETRY_PREFIX

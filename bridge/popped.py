@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from motelog.bridge.client import int_field
 from motelog.bridge.errors import ClientError
 from motelog.bridge.selector import Selector
 from motelog.core.errors import BrokerError, RemotingDecodeError
-from motelog.core.message import StoredMessage
-from motelog.core.records.decode import decode_messages
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
@@ -50,14 +47,25 @@ _NOTHING: Final = frozenset(
 )
 
 
-class PoppedMessage(StoredMessage, frozen=True, gc=False):
+class PoppedMessage(StoredMessage):
     """A message that this group has in work until it is acknowledged or its time is over.
 
     ``receipt`` names this delivery. ``queue_id`` and ``queue_offset`` say where it is stored, which
     for a message that came again is not where it was at first.
     """
 
-    receipt: str
+    __slots__ = ("_receipt",)
+    FIELDS = (*StoredMessage.FIELDS, "receipt")
+
+    _receipt: str
+
+    def __init__(self, *fields: Any, receipt: str, **named: Any) -> None:
+        super().__init__(*fields, **named)
+        object.__setattr__(self, "_receipt", receipt)
+
+    @property
+    def receipt(self) -> str:
+        return self._receipt
 
     @property
     def delivery_attempt(self) -> int:
@@ -147,8 +155,8 @@ def popped(answer: RemotingCommand, topic: str, broker_name: str) -> list[Popped
                 offset,
             ).encode()
         times = deliveries.get((NORMAL, queue_id, offset), message.reconsume_times)
-        values = msgspec.structs.asdict(message) | {"topic": topic, "reconsume_times": times}
-        found.append(PoppedMessage(**values, receipt=receipt))
+        fields = message.as_dict() | {"topic": topic, "reconsume_times": times}
+        found.append(PoppedMessage(**fields, receipt=receipt))
     return found
 
 
@@ -183,7 +191,7 @@ def changed(message: PoppedMessage, answer: RemotingCommand) -> PoppedMessage:
         invisible_ms=int_field(answer, "invisibleTime"),
         revive_queue=int_field(answer, "reviveQid"),
     )
-    return msgspec.structs.replace(message, receipt=now.encode())
+    return message.replace(receipt=now.encode())
 
 
 def ack_many_commands(

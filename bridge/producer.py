@@ -65,11 +65,11 @@ from motelog.core.message import (
     WAIT,
     Message,
     MessageQueue,
-    StoredMessage,
     decode_properties,
     encode_properties,
     string_hash,
 )
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import (
     RemotingCommand,

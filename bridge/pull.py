@@ -45,8 +45,8 @@ from motelog.bridge.topic_list import user_topics
 from motelog.bridge.trace.handled import HandledTraces
 from motelog.bridge.trace.recorder import TRACE_TOPIC
 from motelog.core.errors import BrokerError, RemotingError
-from motelog.core.message import MessageQueue, StoredMessage
-from motelog.core.records.decode import decode_messages
+from motelog.core.message import MessageQueue
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.tls import Tls

@@ -15,8 +15,8 @@ from motelog.bridge.client import int_field
 from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import Selector
 from motelog.core.errors import BrokerError
-from motelog.core.message import MessageQueue, StoredMessage
-from motelog.core.records.decode import decode_messages
+from motelog.core.message import MessageQueue
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.codes import LOG_KEY
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
 

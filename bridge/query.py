@@ -12,8 +12,8 @@ from typing import Final
 
 from motelog.bridge.client import check
 from motelog.core.addresses import format_address
-from motelog.core.message import KEYS, UNIQ_KEY, StoredMessage, decode_host, decode_offset_id
-from motelog.core.records.decode import decode_messages
+from motelog.core.message import KEYS, UNIQ_KEY, decode_host, decode_offset_id
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 
 TIME_MAX: Final = (1 << 63) - 1

@@ -18,7 +18,8 @@ import trio
 
 from motelog.bridge.reader import Reading, Start
 from motelog.bridge.selector import Selector
-from motelog.core.message import MessageQueue, StoredMessage
+from motelog.core.message import MessageQueue
+from motelog.core.records.decode import StoredMessage
 
 BATCHES_AHEAD: Final = 2
 COMMIT_AGAIN_S: Final = 30.0

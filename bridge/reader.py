@@ -20,7 +20,8 @@ from motelog.bridge.queue_requests import QueueRequests
 from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import Selector
 from motelog.core.errors import MotelogError
-from motelog.core.message import MessageQueue, StoredMessage
+from motelog.core.message import MessageQueue
+from motelog.core.records.decode import StoredMessage
 
 logger = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from motelog.core.message import (
     REPLY_TTL_MS,
     SYS_FLAG_COMPRESSED,
     Message,
-    StoredMessage,
     decode_properties,
 )
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode
 
 REPLY_TOPIC_END: Final = "_REPLY_TOPIC"

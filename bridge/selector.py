@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from motelog.bridge.errors import FilterError
 from motelog.core.filter.sql_filter import SqlFilterError, compile_sql
-from motelog.core.message import StoredMessage, string_hash
+from motelog.core.message import string_hash
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.codes import SQL_EXPRESSION_TYPE, TAG_EXPRESSION_TYPE
 
 TAGS_ALL: Final = "*"

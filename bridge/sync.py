@@ -62,7 +62,8 @@ from motelog.bridge.transactions import (
 )
 from motelog.bridge.unseen import Unseen
 from motelog.bridge.users import Rule, User, UserRules
-from motelog.core.message import Message, MessageQueue, StoredMessage
+from motelog.core.message import Message, MessageQueue
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.tls import Tls
 

@@ -47,14 +47,8 @@ from motelog.core.errors import (
     RemotingError,
 )
 from motelog.core.limited_log import LimitedLog
-from motelog.core.message import (
-    PGROUP,
-    TRAN_MSG,
-    Message,
-    StoredMessage,
-    decode_offset_id,
-)
-from motelog.core.records.decode import decode_messages
+from motelog.core.message import PGROUP, TRAN_MSG, Message, decode_offset_id
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode
 
 logger = logging.getLogger(__name__)

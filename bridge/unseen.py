@@ -10,7 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from motelog.core.message import MessageQueue, StoredMessage
+from motelog.core.message import MessageQueue
+from motelog.core.records.decode import StoredMessage
 
 
 class Unseen:

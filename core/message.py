@@ -1,7 +1,8 @@
-r"""Messages as values: what a producer hands in, what a consumer gets, their property text.
+r"""Messages as values: what a producer hands in, their queues, their property text.
 
-Owns: Message, MessageQueue, StoredMessage, the offset types, the property text codec, Java's string
-hash, host encoding and message ids. Must not touch: sockets, files, clocks.
+Owns: Message, MessageQueue, the offset types, the property text codec, Java's string hash, host
+encoding and message ids. Must not touch: sockets, files, clocks; messages that were read
+(core.records.decode).
 Spec: RocketMQ MessageDecoder, MessageConst, UtilAll.
 
     property text:  name \x01 value \x02 name \x01 value \x02 ...      (UTF-8, at most 32767 bytes)
@@ -10,13 +11,10 @@ Spec: RocketMQ MessageDecoder, MessageConst, UtilAll.
 from __future__ import annotations
 
 import ipaddress
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NewType
-
-import msgspec
+from typing import Final, NewType
 
 PhysicalOffset = NewType("PhysicalOffset", int)
 QueueOffset = NewType("QueueOffset", int)
@@ -123,77 +121,6 @@ class Message:
         put(self, "keys", words)
         put(self, "properties", pairs)
         put(self, "flag", flag)
-
-
-# A structure is made several times as fast as a frozen dataclass; it holds no cycles.
-class StoredMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message read back from the log; times are milliseconds since the epoch.
-
-    ``body`` is what the producer was given, unless ``is_compressed``.
-    """
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    body: bytes
-    properties: dict[str, str]
-    flag: int
-    sys_flag: int
-    born_timestamp_ms: int
-    born_host: tuple[str, int]
-    store_timestamp_ms: int
-    store_host: tuple[str, int]
-    reconsume_times: int
-    prepared_transaction_offset: int
-    stored_bytes: int
-
-    @property
-    def is_compressed(self) -> bool:
-        """Whether ``body`` is as it is stored, since it could not be inflated.
-
-        It is damaged, too large, or compressed in another way than by zlib.
-        """
-        return bool(self.sys_flag & SYS_FLAG_COMPRESSED)
-
-    @property
-    def tags(self) -> str | None:
-        return self.properties.get(TAGS)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(self.properties.get(KEYS, "").split())
-
-    @property
-    def device(self) -> str | None:
-        """The tag, which an MQTT message has from its topic name's second level; None without."""
-        return self.tags
-
-    @property
-    def mqtt_topic(self) -> str:
-        """The topic name by which MQTT subscribers get it: its publisher's, else topic and tag."""
-        found = self.properties.get(MQTT_TOPIC)
-        if found is not None:
-            return found
-        return f"{self.topic}/{self.tags}" if self.tags else self.topic
-
-    def json(self) -> Any:
-        """Return the body read as JSON; ValueError says which message is not."""
-        try:
-            return json.loads(self.body)
-        except ValueError as exc:
-            place = f"{self.topic}, queue {self.queue_id}, offset {self.queue_offset}"
-            raise ValueError(f"the body of the message at {place} is not JSON: {exc}") from exc
-
-    @property
-    def offset_id(self) -> str:
-        """The id that names the record by store address and physical offset."""
-        return encode_offset_id(encode_host(*self.store_host), self.physical_offset)
-
-    @property
-    def message_id(self) -> str:
-        """The producer's unique id when it sent one, else the offset id."""
-        return self.properties.get(UNIQ_KEY) or self.offset_id
 
 
 def _check_type(name: str, value: object, kind: type) -> None:

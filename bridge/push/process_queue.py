@@ -16,11 +16,11 @@ from operator import attrgetter
 from typing import Final
 
 import trio
-from msgspec.structs import replace
 
 from motelog.bridge.reader import Reading, Start
 from motelog.bridge.selector import Selector
-from motelog.core.message import RETRY_TOPIC, MessageQueue, StoredMessage
+from motelog.core.message import RETRY_TOPIC, MessageQueue
+from motelog.core.records.decode import StoredMessage
 from motelog.core.topic_names import RETRY_PREFIX
 
 # A member stops trusting its lock after this; the broker keeps it twice as long.
@@ -154,7 +154,7 @@ class ProcessQueue(Reading):
         if self.queue.topic.startswith(RETRY_PREFIX):
             # Shown under the topic that they were sent to.
             messages = [
-                replace(message, topic=message.properties.get(RETRY_TOPIC, message.topic))
+                message.replace(topic=message.properties.get(RETRY_TOPIC, message.topic))
                 for message in messages
             ]
         self._ready.extend(messages)
@@ -268,4 +268,4 @@ class ProcessQueue(Reading):
 
 def again(message: StoredMessage) -> StoredMessage:
     """Return the message as it is handed out after one more refusal."""
-    return replace(message, reconsume_times=message.reconsume_times + 1)
+    return message.replace(reconsume_times=message.reconsume_times + 1)

@@ -29,8 +29,8 @@ from motelog.core.message import (
     TIMER_OUT_MS,
     Message,
     MessageQueue,
-    StoredMessage,
 )
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.frames import RequestCode
 from motelog.core.topic_names import RETRY_PREFIX
 

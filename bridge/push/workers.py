@@ -22,7 +22,7 @@ import trio
 
 from motelog.bridge.push.process_queue import Batch, ProcessQueue
 from motelog.bridge.push.rates import Rates
-from motelog.core.message import StoredMessage
+from motelog.core.records.decode import StoredMessage
 
 logger = logging.getLogger(__name__)
 

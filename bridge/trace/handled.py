@@ -21,7 +21,7 @@ from motelog.bridge.trace.records import (
     is_traced,
     region_of,
 )
-from motelog.core.message import StoredMessage
+from motelog.core.records.decode import StoredMessage
 
 
 class HandledTraces:

@@ -1,4 +1,7 @@
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=StoredFields)
 
 # Any stands for an object with the buffer protocol, which Python 3.11 cannot name. ``records`` may
 # not lie in a mapped file.
@@ -11,11 +14,74 @@ def decode(records: Any, count_max: int = ..., verify: bool = False) -> list[tup
     ``verify`` checks the CRC of each body too.
     """
 
-def decode_fields(records: Any) -> list[tuple[Any, ...]]:
-    """Return the fields of a StoredMessage, in its order, of each of concatenated records.
+class StoredFields:
+    """The fields of a record; properties are read from their text when somebody looks at them.
 
-    Errors as ``decode``. Bodies are as they are stored.
+    Frozen, but for the dictionary of ``properties``.
     """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        body: bytes,
+        properties: dict[str, str],
+        flag: int,
+        sys_flag: int,
+        born_timestamp_ms: int,
+        born_host: tuple[str, int],
+        store_timestamp_ms: int,
+        store_host: tuple[str, int],
+        reconsume_times: int,
+        prepared_transaction_offset: int,
+        stored_bytes: int,
+    ) -> None: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def physical_offset(self) -> int: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def properties(self) -> dict[str, str]: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def born_timestamp_ms(self) -> int: ...
+    @property
+    def born_host(self) -> tuple[str, int]: ...
+    @property
+    def store_timestamp_ms(self) -> int: ...
+    @property
+    def store_host(self) -> tuple[str, int]: ...
+    @property
+    def reconsume_times(self) -> int: ...
+    @property
+    def prepared_transaction_offset(self) -> int: ...
+    @property
+    def stored_bytes(self) -> int: ...
+    def value_of(self, name: str) -> str | None:
+        """Return the value of one property, None without; the others are not read."""
+
+def decode_stored(records: Any, kind: type[T]) -> tuple[list[T], int]:
+    """Return each of concatenated records as ``kind``, and the flags that any sys_flag has.
+
+    ``kind`` is StoredFields or a class below it; its ``__init__`` is not called. Errors as
+    ``decode``. Bodies are as they are stored.
+    """
+
+def body_bytes(messages: Iterable[StoredFields]) -> int:
+    """Return how many bytes the bodies have together."""
 
 def decode_brief(
     records: Any, name: bytes

@@ -2,19 +2,27 @@
 
 Picks the compiled kernel (_decode.pyx) or, where the installation was built without kernels, the
 reference (_decode_py.py); ``COMPILED`` says which.
-Owns: which fields are handed out in which shape, and inflating bodies. Must not touch: files,
-clocks, sockets; the layout (layout). Spec: RocketMQ MessageDecoder.
+Owns: StoredMessage, which fields are handed out in which shape, and inflating bodies. Must not
+touch: files, clocks, sockets; the layout (layout). Spec: RocketMQ MessageDecoder.
 """
 
 from __future__ import annotations
 
+import json
 import zlib
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from motelog.core import kernels
-from motelog.core.message import SYS_FLAG_COMPRESSED, StoredMessage
+from motelog.core.message import (
+    KEYS,
+    MQTT_TOPIC,
+    SYS_FLAG_COMPRESSED,
+    TAGS,
+    UNIQ_KEY,
+    encode_host,
+    encode_offset_id,
+)
 
 COMPILED: Final = kernels.COMPILED
 
@@ -25,9 +33,10 @@ else:
 
 __all__ = [
     "COMPILED",
+    "StoredMessage",
+    "body_bytes",
     "decode",
     "decode_brief",
-    "decode_fields",
     "decode_messages",
     "decode_values",
     "in_queue",
@@ -36,11 +45,111 @@ __all__ = [
 
 BODY_BYTES_MAX: Final = 16_777_216  # the most that one remoting frame holds
 
+body_bytes = _kernel.body_bytes
 decode = _kernel.decode
-decode_fields = _kernel.decode_fields
 decode_brief = _kernel.decode_brief
 decode_values = _kernel.decode_values
 in_queue = _kernel.in_queue
+
+
+class StoredMessage(_kernel.StoredFields):
+    """A message read back from the log; times are milliseconds since the epoch.
+
+    It has ``topic``, ``queue_id``, ``queue_offset``, ``physical_offset``, ``body``, ``properties``,
+    ``flag``, ``sys_flag``, ``born_timestamp_ms``, ``born_host`` and ``store_host`` (address and
+    port), ``store_timestamp_ms``, ``reconsume_times``, ``prepared_transaction_offset`` and
+    ``stored_bytes``. ``body`` is what the producer was given, unless ``is_compressed``. Properties
+    are read when somebody looks at them, so a message that nobody looks at costs little.
+    """
+
+    __slots__ = ()
+    #: What the message is made of, in this order.
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "physical_offset",
+        "body",
+        "properties",
+        "flag",
+        "sys_flag",
+        "born_timestamp_ms",
+        "born_host",
+        "store_timestamp_ms",
+        "store_host",
+        "reconsume_times",
+        "prepared_transaction_offset",
+        "stored_bytes",
+    )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name, as the message is made with them."""
+        return {name: getattr(self, name) for name in self.FIELDS}
+
+    def replace(self, **changes: Any) -> Self:
+        """Return the same message with other fields."""
+        return type(self)(**self.as_dict() | changes)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.as_dict() == other.as_dict()
+
+    __hash__ = None  # type: ignore[assignment]  # the dictionary of properties may change
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
+        return f"{type(self).__name__}({fields})"
+
+    def __reduce__(self) -> tuple[partial[Self], tuple[()]]:
+        return partial(type(self), **self.as_dict()), ()
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether ``body`` is as it is stored, since it could not be inflated.
+
+        It is damaged, too large, or compressed in another way than by zlib.
+        """
+        return bool(self.sys_flag & SYS_FLAG_COMPRESSED)
+
+    @property
+    def tags(self) -> str | None:
+        return self.value_of(TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple((self.value_of(KEYS) or "").split())
+
+    @property
+    def device(self) -> str | None:
+        """The tag, which an MQTT message has from its topic name's second level; None without."""
+        return self.tags
+
+    @property
+    def mqtt_topic(self) -> str:
+        """The topic name by which MQTT subscribers get it: its publisher's, else topic and tag."""
+        found = self.value_of(MQTT_TOPIC)
+        if found is not None:
+            return found
+        return f"{self.topic}/{self.tags}" if self.tags else self.topic
+
+    def json(self) -> Any:
+        """Return the body read as JSON; ValueError says which message is not."""
+        try:
+            return json.loads(self.body)
+        except ValueError as exc:
+            place = f"{self.topic}, queue {self.queue_id}, offset {self.queue_offset}"
+            raise ValueError(f"the body of the message at {place} is not JSON: {exc}") from exc
+
+    @property
+    def offset_id(self) -> str:
+        """The id that names the record by store address and physical offset."""
+        return encode_offset_id(encode_host(*self.store_host), self.physical_offset)
+
+    @property
+    def message_id(self) -> str:
+        """The producer's unique id when it sent one, else the offset id."""
+        return self.value_of(UNIQ_KEY) or self.offset_id
 
 
 def decode_messages(records: Any, *, body_bytes_max: int = BODY_BYTES_MAX) -> list[StoredMessage]:
@@ -50,10 +159,9 @@ def decode_messages(records: Any, *, body_bytes_max: int = BODY_BYTES_MAX) -> li
     ``is_compressed``: one producer's message must not keep a consumer from the messages behind it.
     Raises RecordError for bytes that are no record.
     """
-    messages = [StoredMessage(*fields) for fields in decode_fields(records)]
-    for index, message in enumerate(messages):
-        if message.sys_flag & SYS_FLAG_COMPRESSED:
-            messages[index] = _inflated(message, body_bytes_max)
+    messages, sys_flags = _kernel.decode_stored(records, StoredMessage)
+    if sys_flags & SYS_FLAG_COMPRESSED:
+        messages = [_inflated(message, body_bytes_max) for message in messages]
     return messages
 
 
@@ -73,8 +181,7 @@ def inflate(body: bytes, bytes_max: int) -> bytes | None:
 
 
 def _inflated(message: StoredMessage, body_bytes_max: int) -> StoredMessage:
-    body = inflate(message.body, body_bytes_max)
+    body = inflate(message.body, body_bytes_max) if message.is_compressed else None
     if body is None:
         return message
-    sys_flag = message.sys_flag & ~SYS_FLAG_COMPRESSED
-    return msgspec.structs.replace(message, body=body, sys_flag=sys_flag)
+    return message.replace(body=body, sys_flag=message.sys_flag & ~SYS_FLAG_COMPRESSED)

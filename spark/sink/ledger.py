@@ -25,7 +25,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from motelog.core.errors import MotelogError, RemotingError
-from motelog.core.message import Message, MessageQueue, StoredMessage
+from motelog.core.message import Message, MessageQueue
+from motelog.core.records.decode import StoredMessage
 from motelog.spark.offsets import in_order, queue_label
 from motelog.spark.sink.scan import LogReader, Sender, scan
 

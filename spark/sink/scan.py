@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from motelog.bridge.producer import SendResult
 from motelog.bridge.pull import PullResult, PullStatus
 from motelog.core.errors import RemotingError
-from motelog.core.message import Message, MessageQueue, StoredMessage
-from motelog.core.records.decode import decode_messages
+from motelog.core.message import Message, MessageQueue
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.spark.errors import LedgerGapError
 from motelog.spark.offsets import queue_label
 

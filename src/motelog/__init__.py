@@ -55,7 +55,8 @@ if TYPE_CHECKING:
         RemotingError,
         StoreError,
     )
-    from motelog.core.message import Message, MessageQueue, StoredMessage
+    from motelog.core.message import Message, MessageQueue
+    from motelog.core.records.decode import StoredMessage
     from motelog.core.remoting.credentials import Credentials
     from motelog.core.remoting.tls import Tls, read_tls
 
@@ -141,7 +142,7 @@ _FOUND_IN = {
     "SendResult": ("motelog.bridge.producer", "SendResult"),
     "SimpleConsumer": ("motelog.bridge.simple", "SimpleConsumer"),
     "StoreError": ("motelog.core.errors", "StoreError"),
-    "StoredMessage": ("motelog.core.message", "StoredMessage"),
+    "StoredMessage": ("motelog.core.records.decode", "StoredMessage"),
     "SyncAdmin": ("motelog.bridge.sync", "SyncAdmin"),
     "SyncProducer": ("motelog.bridge.sync", "SyncProducer"),
     "SyncPullConsumer": ("motelog.bridge.sync", "SyncPullConsumer"),

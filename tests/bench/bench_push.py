@@ -30,9 +30,10 @@ from motelog.bridge.producer import Producer  # noqa: E402
 from motelog.bridge.pull import PullConsumer  # noqa: E402
 from motelog.bridge.push.consumer import PushConsumer  # noqa: E402
 from motelog.bridge.push.workers import WORKERS  # noqa: E402
-from motelog.core.message import Message, StoredMessage  # noqa: E402
+from motelog.core.message import Message  # noqa: E402
 from motelog.core.namesrv.config import NamesrvConfig  # noqa: E402
 from motelog.core.namesrv.server import NameServer  # noqa: E402
+from motelog.core.records.decode import StoredMessage  # noqa: E402
 from tests.bench.bench_native import describe  # noqa: E402
 from tests.support.broker_process import BrokerProcess  # noqa: E402
 

@@ -61,7 +61,8 @@ from motelog.bridge.push.consumer import PushConsumer
 from motelog.bridge.simple import PoppedMessage, SimpleConsumer
 from motelog.bridge.transactions import TransactionProducer, TransactionState
 from motelog.core.errors import BrokerError, RemotingError
-from motelog.core.message import Message, StoredMessage
+from motelog.core.message import Message
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.frames import loads
 from motelog.core.remoting.pop_fields import decode_receipt

@@ -15,8 +15,8 @@ import pytest
 import trio
 
 from motelog.core.addresses import parse_address
-from motelog.core.message import WAIT, StoredMessage
-from motelog.core.records.decode import decode_messages
+from motelog.core.message import WAIT
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,

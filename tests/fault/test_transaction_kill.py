@@ -12,10 +12,10 @@ import trio
 from motelog.bridge.errors import SendFailedError
 from motelog.bridge.transactions import TransactionProducer, TransactionState
 from motelog.core.errors import RemotingError
-from motelog.core.message import Message, StoredMessage
+from motelog.core.message import Message
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.records.decode import decode_messages
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import Peer, connected, joined, pull_ext

@@ -17,9 +17,10 @@ from motelog.bridge.producer import Producer, SendStatus
 from motelog.bridge.pull import PullConsumer, PullStatus
 from motelog.bridge.sync import SyncPullConsumer
 from motelog.bridge.transactions import TransactionProducer, TransactionState
-from motelog.core.message import Message, StoredMessage
+from motelog.core.message import Message
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.frames import RequestCode, ResponseCode, loads
 from tests.support.admin_check import administer
 from tests.support.broker_process import BrokerProcess

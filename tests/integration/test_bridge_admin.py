@@ -13,10 +13,10 @@ from motelog.bridge.errors import ClientError, NoNameServerError, RouteError
 from motelog.bridge.producer import Producer
 from motelog.bridge.sync import SyncAdmin
 from motelog.core.errors import BrokerError
-from motelog.core.message import Message, StoredMessage
+from motelog.core.message import Message
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.core.records.decode import decode_messages
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
 from tests.support.admin_check import administer
 from tests.support.broker_stack import connected, joined, pull_ext, started_stack

@@ -18,7 +18,8 @@ from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer, PullStatus
 from motelog.bridge.trace.records import ContextCode, TraceKind, TraceRecord
 from motelog.core.errors import BrokerError, RecordError, RemotingError
-from motelog.core.message import Message, MessageQueue, StoredMessage, string_hash
+from motelog.core.message import Message, MessageQueue, string_hash
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
 from tests.support.broker_stack import started_stack
 from tests.support.fake_cluster import (

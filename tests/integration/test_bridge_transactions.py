@@ -17,7 +17,8 @@ from motelog.bridge.pull import PullConsumer
 from motelog.bridge.sync import SyncTransactionProducer
 from motelog.bridge.transactions import TransactionProducer, TransactionState
 from motelog.core.errors import BrokerError
-from motelog.core.message import Message, StoredMessage
+from motelog.core.message import Message
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.codes import ResponseCode
 from tests.support.broker_stack import eventually, started_stack
 

@@ -23,15 +23,10 @@ from motelog.bridge.producer import Producer, SendStatus
 from motelog.bridge.pull import PullConsumer, PullStatus
 from motelog.bridge.sync import SyncProducer, SyncPullConsumer
 from motelog.core.errors import BrokerError, RemotingError
-from motelog.core.message import (
-    CORRELATION_ID,
-    REPLY_TO_CLIENT,
-    Message,
-    StoredMessage,
-    string_hash,
-)
+from motelog.core.message import CORRELATION_ID, REPLY_TO_CLIENT, Message, string_hash
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.frames import ResponseCode
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import Stack, joined, started_stack

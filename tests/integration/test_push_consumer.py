@@ -20,9 +20,10 @@ from motelog.bridge.push.consumer import PushConsumer
 from motelog.bridge.push.offsets import FileOffsets
 from motelog.bridge.sync import SyncPushConsumer
 from motelog.core.broker.processors.send_back import SendBackProcessor
-from motelog.core.message import Message, MessageQueue, StoredMessage
+from motelog.core.message import Message, MessageQueue
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.frames import FLAG_ONEWAY, RemotingCommand, RequestCode, dumps, loads
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import (

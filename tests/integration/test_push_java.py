@@ -17,7 +17,8 @@ from motelog.bridge.groups.allocation import average, consistent_hash
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
-from motelog.core.message import Message, StoredMessage
+from motelog.core.message import Message
+from motelog.core.records.decode import StoredMessage
 from tests.support.broker_stack import started_stack
 from tests.support.java import VERSION_4, VERSION_5, ApacheServer, JavaDriver, run_tool
 

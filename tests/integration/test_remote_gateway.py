@@ -15,9 +15,10 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from motelog.bridge.sync import SyncProducer, SyncPullConsumer
-from motelog.core.message import Message, StoredMessage
+from motelog.core.message import Message
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
+from motelog.core.records.decode import StoredMessage
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import joined
 from tests.support.gateway_process import GatewayProcess

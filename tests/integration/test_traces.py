@@ -19,7 +19,8 @@ from motelog.bridge.push.consumer import PushConsumer
 from motelog.bridge.trace.recorder import TRACE_TOPIC
 from motelog.bridge.trace.records import TraceKind
 from motelog.bridge.transactions import TransactionProducer, TransactionState
-from motelog.core.message import Message, StoredMessage
+from motelog.core.message import Message
+from motelog.core.records.decode import StoredMessage
 from tests.support.broker_stack import routed, started_stack
 from tests.support.java import VERSION_4, VERSION_5, VERSIONS, ApacheServer, JavaDriver
 

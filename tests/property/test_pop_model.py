@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from motelog.core.broker.pop.state import REVIVE_GROUP
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.clock import ManualClock
-from motelog.core.message import StoredMessage
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from tests.support.broker_stack import send_ext
 from tests.support.broker_stage import BrokerStage, broker_stage

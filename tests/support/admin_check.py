@@ -17,7 +17,8 @@ from motelog.bridge.errors import ClientError, RouteError
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.core.errors import BrokerError
-from motelog.core.message import Message, MessageQueue, StoredMessage
+from motelog.core.message import Message, MessageQueue
+from motelog.core.records.decode import StoredMessage
 
 T = TypeVar("T")
 

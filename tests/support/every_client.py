@@ -15,7 +15,8 @@ from motelog.bridge.push.consumer import PushConsumer
 from motelog.bridge.simple import SimpleConsumer
 from motelog.bridge.sync import SyncPullConsumer
 from motelog.bridge.transactions import TransactionProducer, TransactionState
-from motelog.core.message import Message, StoredMessage
+from motelog.core.message import Message
+from motelog.core.records.decode import StoredMessage
 
 
 async def use_every_client(who: dict[str, Any]) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from motelog.core.message import StoredMessage
-from motelog.core.records.decode import decode_messages
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.frames import RemotingCommand
 from motelog.core.remoting.pop_fields import (

@@ -85,12 +85,31 @@ def copy_in(kernel: Any, data: Any, position: int) -> Any:
     return answer(kernel.copy_in, target, position, b"copied"), bytes(target)
 
 
+FIELDS = (
+    "topic", "queue_id", "queue_offset", "physical_offset", "body", "properties", "flag",
+    "sys_flag", "born_timestamp_ms", "born_host", "store_timestamp_ms", "store_host",
+    "reconsume_times", "prepared_transaction_offset", "stored_bytes",
+)  # fmt: skip
+
+
+def stored(kernel: Any, data: Any, name: bytes) -> Any:
+    """Messages as values: each value of a property before and after all of them are read."""
+    messages, sys_flags = kernel.decode_stored(data, kernel.StoredFields)
+    names = ["a", "T\x01", "", "\ufffd", "\udc80", name.decode(errors="replace")]
+    before = [[one.value_of(name) for name in names] for one in messages]
+    fields = [[getattr(one, field) for field in FIELDS] for one in messages]
+    after = [[one.value_of(name) for name in names] for one in messages]
+    again = [kernel.StoredFields(*values) for values in fields]
+    assert [[getattr(one, field) for field in FIELDS] for one in again] == fields
+    return fields, before, after, sys_flags, kernel.body_bytes(messages)
+
+
 def decode(kernel: Any, data: Any, begin: int, end: int, name: bytes) -> list[Any]:
     """Every way of decoding ``data``, as plain values; begin and end are queue offsets too."""
     return [
         answer(kernel.decode, data),
         answer(kernel.decode, data, 2, True),
-        answer(kernel.decode_fields, data),
+        answer(stored, kernel, data, name),
         answer(kernel.decode_brief, data, name),
         answer(kernel.decode_values, data, (name.decode(errors="replace"), "a", "a\x01b", "")),
         answer(kernel.in_queue, data, b"T", 0, begin, end),

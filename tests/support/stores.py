@@ -17,9 +17,9 @@ import pytest
 import trio
 
 from motelog.core.clock import Clock, ManualClock
-from motelog.core.message import StoredMessage, encode_host
+from motelog.core.message import encode_host
 from motelog.core.records.append import AppendMessage, QueueTail, encode_batch
-from motelog.core.records.decode import decode_messages
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.disk.files import (
     DiskUsage,

@@ -12,8 +12,7 @@ from typing import Any
 
 import trio
 
-from motelog.core.message import StoredMessage
-from motelog.core.records.decode import decode_messages
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.frames import RemotingCommand
 from tests.support.broker_stack import send_ext

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from motelog.core.clock import SystemClock
 from motelog.core.errors import RecordError, StoreDamagedError, StoreError
-from motelog.core.message import SYS_FLAG_COMPRESSED, StoredMessage, encode_host
-from motelog.core.records.decode import decode_messages
+from motelog.core.message import SYS_FLAG_COMPRESSED, encode_host
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES, ScanStop
 from motelog.core.records.read import copy_out
 from motelog.core.records.scan import UnitRun, collect, scan

@@ -25,7 +25,7 @@ from motelog.cli.tls import TlsFile
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin
     from motelog.bridge.pull import PullConsumer
-    from motelog.core.message import StoredMessage
+    from motelog.core.records.decode import StoredMessage
 
 T = TypeVar("T")
 

@@ -13,7 +13,8 @@ from motelog.cli.status import Status
 
 if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
-    from motelog.core.message import MessageQueue, StoredMessage
+    from motelog.core.message import MessageQueue
+    from motelog.core.records.decode import StoredMessage
     from motelog.gateway.sessions.stream import StreamStart
 
 BEGIN: Final = "begin"

@@ -11,7 +11,7 @@ from motelog.cli.admin import time_text
 from motelog.cli.output import table, write, write_json
 
 if TYPE_CHECKING:
-    from motelog.core.message import StoredMessage
+    from motelog.core.records.decode import StoredMessage
 
 
 def show(message: StoredMessage, *, json: bool, is_hex: bool) -> None:

@@ -26,7 +26,7 @@ from motelog.cli.tls import TlsFile
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin, BrokerInfo, QueueStats, TopicSettings
     from motelog.bridge.pull import PullConsumer
-    from motelog.core.message import StoredMessage
+    from motelog.core.records.decode import StoredMessage
 
 topic = typer.Typer(
     help="Look at queue topics, create and delete them.",

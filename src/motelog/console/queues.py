@@ -46,7 +46,8 @@ from motelog.console.queue_answers import (
     TopicQueue,
 )
 from motelog.core.errors import BrokerError, MotelogError, leaves
-from motelog.core.message import MQTT_TOPIC, MessageQueue, StoredMessage
+from motelog.core.message import MQTT_TOPIC, MessageQueue
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import DLQ_PREFIX, RETRY_PREFIX, REVIVE_PREFIX, SYSTEM_TOPICS

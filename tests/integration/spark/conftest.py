@@ -12,7 +12,8 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from motelog.bridge.sync import SyncProducer, SyncPullConsumer
-from motelog.core.message import MQTT_TOPIC, Message, StoredMessage
+from motelog.core.message import MQTT_TOPIC, Message
+from motelog.core.records.decode import StoredMessage
 from motelog.testing import MotelogProcess
 
 # Starting a session and running its first job takes most of a minute on a busy machine.

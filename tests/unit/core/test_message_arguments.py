@@ -1,4 +1,4 @@
-"""What a message takes, refuses, and says of itself."""
+"""What a message takes and refuses."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from motelog.core.message import Message, StoredMessage
-
-
-def stored(body: bytes = b"", **properties: str) -> StoredMessage:
-    host = ("127.0.0.1", 1)
-    return StoredMessage("room", 2, 7, 0, body, properties, 0, 0, 0, host, 0, host, 0, 0, 0)
+from motelog.core.message import Message
 
 
 def test_one_key_is_one_key() -> None:
@@ -46,18 +41,3 @@ def test_wrong_types_are_a_sentence_where_the_message_is_made(
 ) -> None:
     with pytest.raises(TypeError, match=text):
         Message(**{"topic": "T", "body": b"", **arguments})
-
-
-def test_mqtt_topic_is_the_one_subscribers_know() -> None:
-    assert stored(mqttRealTopic="room/dev1/temp", TAGS="dev1").mqtt_topic == "room/dev1/temp"
-    assert stored(TAGS="dev1").mqtt_topic == "room/dev1"
-    assert stored().mqtt_topic == "room"
-    assert stored(TAGS="dev1").device == "dev1"
-    assert stored().device is None
-
-
-def test_body_as_json() -> None:
-    assert stored(b'{"value": 21.5}').json() == {"value": 21.5}
-    for body in (b"21.5 C", b"\xff", b""):
-        with pytest.raises(ValueError, match="message at room, queue 2, offset 7 is not JSON"):
-            stored(body).json()

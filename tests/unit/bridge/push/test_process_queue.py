@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from motelog.bridge.push.process_queue import LOCK_EXPIRES_S, Batch, Limits, ProcessQueue
 from motelog.bridge.reader import Start
 from motelog.bridge.selector import SELECT_ALL
-from motelog.core.message import MessageQueue, StoredMessage
+from motelog.core.message import MessageQueue
+from motelog.core.records.decode import StoredMessage
 
 QUEUE = MessageQueue("T", "b", 0)
 

@@ -13,7 +13,8 @@ from motelog.bridge.push.process_queue import Batch, Limits, ProcessQueue
 from motelog.bridge.push.rates import Rates
 from motelog.bridge.push.workers import BATCH_MAX, LONG_S, Handler, Workers
 from motelog.bridge.selector import SELECT_ALL
-from motelog.core.message import MessageQueue, StoredMessage
+from motelog.core.message import MessageQueue
+from motelog.core.records.decode import StoredMessage
 from tests.unit.bridge.push.test_process_queue import messages
 
 COUNT = 4

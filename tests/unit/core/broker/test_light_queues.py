@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from motelog.core.message import TAGS, StoredMessage
-from motelog.core.records.decode import decode_messages
+from motelog.core.message import TAGS
+from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from tests.support.broker_stack import pull_ext, send_ext
 from tests.support.broker_stage import BrokerStage, broker_stage

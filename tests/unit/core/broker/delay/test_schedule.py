@@ -21,11 +21,11 @@ from motelog.core.message import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     TIMER_OUT_MS,
-    StoredMessage,
     encode_properties,
     tags_code,
 )
 from motelog.core.records.append import AppendMessage
+from motelog.core.records.decode import StoredMessage
 from motelog.core.state_file import StateFile
 from motelog.core.store.due_time import timer_queue
 from motelog.core.store.message_store import MessageStore

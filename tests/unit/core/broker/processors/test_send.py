@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
-from motelog.core.message import StoredMessage
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.codes import STORE_FULL, RequestCode, ResponseCode
 from motelog.core.remoting.frames import FLAG_ONEWAY, RemotingCommand, Serialize, encode
 from motelog.core.remoting.server import Connection, answer_with

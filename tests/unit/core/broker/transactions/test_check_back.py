@@ -13,7 +13,8 @@ import trio
 from motelog.core.broker.transactions.progress import save_progress
 from motelog.core.clock import ManualClock
 from motelog.core.limited_log import LINES_MAX
-from motelog.core.message import PROPERTIES_BYTES_MAX, StoredMessage, encode_properties
+from motelog.core.message import PROPERTIES_BYTES_MAX, encode_properties
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.codes import ResponseCode
 from tests.support.broker_stage import BrokerStage, broker_stage
 from tests.support.stores import read_queue
