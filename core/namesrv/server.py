@@ -179,6 +179,8 @@ class NameServer:
                 f"broker registered {_IDENTITY} topics=%d", *_shown(identity), len(body.topics)
             )
         answer = {"masterAddr": master, "haServerAddr": ha_address}
+        # A slave keeps the addresses it has while its master is away; an empty one is no address.
+        answer = {name: address for name, address in answer.items() if address}
         order_topics = {"table": self._kv.namespace(ORDER_TOPIC_NAMESPACE) or {}}
         return request.answer(ext=answer, body=msgspec.json.encode(order_topics))
 
