@@ -9,13 +9,14 @@ Spec: RocketMQ DefaultLitePullConsumerImpl.PullTaskImpl, DefaultMQPushConsumerIm
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final
 
 import trio
 
-from motelog.bridge.pull_request import PULL_BYTES_MAX, PULL_COUNT, PullStatus
+from motelog.bridge.pull_request import PULL_BYTES_MAX, PULL_COUNT, PullResult, PullStatus
 from motelog.bridge.queue_requests import QueueRequests
 from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import Selector
@@ -26,6 +27,9 @@ from motelog.core.records.decode import StoredMessage
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
+# A slave that did not give what it has gets no reads for this long. It hears of new topics from its
+# master once a minute, in RocketMQ 5.
+SLAVE_AVOIDED_S: Final = 60.0
 
 
 class Start(Enum):
@@ -42,6 +46,8 @@ class Reading:
     __slots__ = (
         "broker_id",
         "is_checked",
+        "is_refused",
+        "master_until",
         "next_offset",
         "pulled_at",
         "queue",
@@ -61,6 +67,10 @@ class Reading:
         # be tried again.
         self.is_checked = not selector.is_sql
         self.broker_id = MASTER_ID
+        # Until then no slave is read from, whatever the master says.
+        self.master_until = -math.inf
+        # Whether the last answer had nothing and moved nothing.
+        self.is_refused = False
         self.pulled_at = trio.current_time()
 
     def begin_at(self, queue_offset: int) -> None:
@@ -148,13 +158,30 @@ class Reader:
         # The queue may have been given up when the answer was here already. What it has is somebody
         # else's then, and an offset moved now would be saved though messages before it were left.
         await trio.lowlevel.checkpoint_if_cancelled()
-        reading.broker_id = result.suggested_broker_id
+        await self._choose_broker(reading, result, asked_offset)
         messages = reading.selector.keep(result.messages())
         reading.add(messages, result.next_offset)
         if messages:
             self._added(reading, len(messages))
 
+    async def _choose_broker(self, reading: Reading, result: PullResult, asked_offset: int) -> None:
+        """Note which member of the broker's group is asked next; pause if asking is of no use.
+
+        A slave from which nobody may read sends its readers to the master with such an answer, also
+        while that one is away. Our broker has a connection ask again that is behind with answers.
+        """
+        is_refused = (
+            result.status is PullStatus.NO_MATCHED_MESSAGE and result.next_offset == asked_offset
+        )
+        if is_refused and reading.is_refused:
+            await trio.sleep(RETRY_S)
+        reading.is_refused = is_refused
+        is_free = trio.current_time() >= reading.master_until
+        reading.broker_id = result.suggested_broker_id if is_free else MASTER_ID
+
     async def _pause(self, reading: Reading, exc: Exception) -> None:
+        if reading.broker_id != MASTER_ID:
+            reading.master_until = trio.current_time() + SLAVE_AVOIDED_S
         reading.broker_id = MASTER_ID
         self._requests.distrust(reading.queue.topic)
         await trio.sleep(RETRY_S)

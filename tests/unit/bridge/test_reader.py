@@ -1,8 +1,9 @@
-"""Reading a queue: what an answer does that comes as the queue is given up."""
+"""Reading a queue: which broker is asked next and when; what late answers do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -12,15 +13,20 @@ import trio.testing
 from motelog.bridge.pull_request import PullResult, PullStatus
 from motelog.bridge.push.process_queue import Limits, ProcessQueue
 from motelog.bridge.queue_requests import QueueRequests
-from motelog.bridge.reader import Reader
+from motelog.bridge.reader import RETRY_S, SLAVE_AVOIDED_S, Reader
 from motelog.bridge.selector import SELECT_ALL
+from motelog.core.errors import BrokerError
 from motelog.core.message import MessageQueue
+from motelog.core.remoting.codes import ResponseCode
 
 READ_TO, ANSWERED_TO = 32, 64
 
 
 class Answering:
     """Requests whose pulls are answered by ``results``; ``before`` happens with each answer."""
+
+    def distrust(self, topic: str) -> None:
+        pass
 
     def __init__(self, results: list[PullResult], before: list[Callable[[], None]]) -> None:
         self._results = iter(results)
@@ -51,13 +57,85 @@ async def test_an_answer_to_a_queue_that_is_given_up_moves_no_offset(
     state = ProcessQueue(MessageQueue("T", "b", 0), 0, SELECT_ALL, Limits())
     first = answered(PullStatus.NO_MATCHED_MESSAGE, READ_TO)
     requests = Answering([first, last], [lambda: None, state.drop])
-    reader = Reader(
-        cast("QueueRequests", cast("Any", requests)),
+    await reader_of(requests).run(state)
+    assert state.offset == READ_TO
+
+
+def reader_of(requests: object) -> Reader:
+    return Reader(
+        cast("QueueRequests", requests),
         hold_s=1,
         version=lambda: 0,
         resolve=cast("Any", None),
         added=lambda reading, count: None,
         ends=lambda reading, exc: False,
     )
-    await reader.run(state)
-    assert state.offset == READ_TO
+
+
+class Group:
+    """A master, which sends each of its readers to slave 1, and that one; notes who is asked when.
+
+    Each message is an answer of its own.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, float]] = []
+        self.is_slave_failing = False
+        self.is_empty = False
+        self._state = ProcessQueue(MessageQueue("T", "b", 0), 0, SELECT_ALL, Limits())
+
+    async def read(self, count: int) -> list[tuple[int, float]]:
+        """Have a reader ask so many times."""
+        self.asked.clear()
+        self._count = count
+        self._state.scope = trio.CancelScope()
+        await reader_of(self).run(self._state)
+        return self.asked
+
+    async def pull(
+        self, queue: MessageQueue, queue_offset: int, *, broker_id: int, **_: object
+    ) -> PullResult:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((broker_id, trio.current_time()))
+        if len(self.asked) == self._count:
+            self._state.scope.cancel()
+        if broker_id == 1 and self.is_slave_failing:
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, "not there yet")
+        next_offset = queue_offset + (not self.is_empty)
+        status = PullStatus.NO_MATCHED_MESSAGE
+        return PullResult(status, next_offset, 0, next_offset, b"", suggested_broker_id=1)
+
+    def distrust(self, topic: str) -> None:
+        pass
+
+
+async def test_reads_go_where_the_last_answer_says(autojump_clock: trio.testing.MockClock) -> None:
+    asked = await Group().read(3)
+    assert [broker_id for broker_id, _ in asked] == [0, 1, 1]
+
+
+async def test_a_slave_that_fails_is_left_alone_for_a_while(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    group = Group()
+    group.is_slave_failing = True
+    asked = await group.read(4)
+    assert [broker_id for broker_id, _ in asked] == [0, 1, 0, 0]
+    (_, failed_at), (_, again_at), _ = asked[1:]
+    assert again_at - failed_at == pytest.approx(RETRY_S)
+    await trio.sleep(SLAVE_AVOIDED_S)
+    assert [broker_id for broker_id, _ in await group.read(2)] == [0, 1]
+
+
+async def test_a_member_that_gives_nothing_is_not_asked_in_a_tight_loop(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    group = Group()
+    group.is_empty = True
+    times = [at for _, at in await group.read(5)]
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    # Once more at once: the answer may have named the member that has it.
+    assert waits == pytest.approx([0, RETRY_S, RETRY_S, RETRY_S])
+    group.is_empty = False
+    times = [at for _, at in await group.read(3)]
+    assert times[-1] - times[0] == pytest.approx(0)
