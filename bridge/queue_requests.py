@@ -130,6 +130,7 @@ class QueueRequests:
         holds up no other. CommitFailedError has the queues that are not committed.
         """
         deadline = trio.current_time() + timeout_s if timeout_s > 0 else None
+        self._look_for_masters(offsets)
         failures: dict[MessageQueue, MotelogError] = {}
 
         async def commit(queue: MessageQueue) -> None:
@@ -186,9 +187,13 @@ class QueueRequests:
         body: bytes = b"",
         timeout_s: float | None = None,
         broker_id: int = MASTER_ID,
+        is_for_master: bool = False,
     ) -> RemotingCommand:
-        """Return the answer of the queue's broker; the caller judges its code."""
-        address = await self.address(queue, broker_id)
+        """Return the answer of the queue's broker; the caller judges its code.
+
+        A slave is asked while the master is away, unless only that one's answer counts.
+        """
+        address = await self.address(queue, broker_id, is_for_master=is_for_master)
         request = RemotingCommand(code, ext=ext, body=body)
         return await self._client.request(address, request, timeout_s=timeout_s or self._timeout_s)
 
@@ -196,16 +201,32 @@ class QueueRequests:
         """Ask the name servers anew where the topic's brokers are: one of them did not answer."""
         self._trusted_after[topic] = trio.current_time()
 
-    async def address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
-        """Return where the queue's broker is."""
+    async def address(
+        self, queue: MessageQueue, broker_id: int = MASTER_ID, *, is_for_master: bool = False
+    ) -> str:
+        """Return where the queue's broker is: that member of its group, or another one."""
         topic = queue.topic
         route = await self._client.route(topic, newer_than=self._trusted_after.get(topic))
-        address = route.any_address(queue.broker_name, broker_id)
+        if is_for_master:
+            address = route.address(queue.broker_name)
+        else:
+            address = route.any_address(queue.broker_name, broker_id)
         if address is None:
+            kind = "master of broker" if is_for_master else "broker"
             raise RouteError(
-                f"topic {queue.topic!r} has no broker {queue.broker_name!r}", topic=queue.topic
+                f"topic {queue.topic!r} has no {kind} {queue.broker_name!r}", topic=queue.topic
             )
         return address
+
+    def _look_for_masters(self, queues: Iterable[MessageQueue]) -> None:
+        """Have the name servers asked anew where only slaves were known.
+
+        A slave takes offsets while its master is away, and forgets them for those of its master.
+        """
+        for topic, broker_name in {(queue.topic, queue.broker_name) for queue in queues}:
+            route = self._client.known_route(topic)
+            if route is not None and route.address(broker_name) is None:
+                self.distrust(topic)
 
     async def _commit_until(
         self, queue: MessageQueue, queue_offset: int, deadline: float | None, timeout_s: float

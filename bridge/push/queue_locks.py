@@ -89,7 +89,8 @@ class QueueLocks:
             "mqSet": queues,
             "onlyThisBroker": False,
         }
-        return await self._requests.ask(queues[0], code, {}, body=dumps(body))
+        # A slave knows nothing of the locks that its master has given, and would give them again.
+        return await self._requests.ask(queues[0], code, {}, body=dumps(body), is_for_master=True)
 
 
 class _Queue(msgspec.Struct):

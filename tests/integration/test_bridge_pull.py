@@ -411,6 +411,24 @@ async def test_slaves_are_told_of_consumers_and_not_of_producers(nursery: trio.N
     nursery.cancel_scope.cancel()
 
 
+async def test_offsets_go_to_the_master_as_soon_as_it_is_there_again(
+    nursery: trio.Nursery,
+) -> None:
+    slave = FakeBroker("a")
+    slave.address = await serve(nursery, slave.answer)
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        (master,) = cluster.brokers
+        cluster.slaves["a"] = slave.address
+        cluster.has_masters = False
+        await consumer.commit({Q0: 5})
+        assert (slave.committed, master.committed) == ({("G", "T", 0): 5}, {})
+        cluster.has_masters = True
+        await consumer.commit({Q0: 7, Q1: 3})
+        assert master.committed == {("G", "T", 0): 7, ("G", "T", 1): 3}
+        assert slave.committed == {("G", "T", 0): 5}
+    nursery.cancel_scope.cancel()
+
+
 async def test_what_is_handed_out_is_traced(tmp_path: Path) -> None:
     async with started_stack(tmp_path) as stack:
         namesrv = stack.namesrv_address

@@ -153,6 +153,8 @@ class FakeCluster:
         self.topics: dict[str, int] = {}
         #: Addresses of slaves by the names of their brokers.
         self.slaves: dict[str, str] = {}
+        #: Whether the name server knows the brokers themselves.
+        self.has_masters = True
         self.namesrv = ""
         self.quotes_keys = False
         self.script: Script = lambda request: None
@@ -189,7 +191,8 @@ class FakeCluster:
 
         def addresses(broker: FakeBroker) -> dict[int | str, str]:
             slave = self.slaves.get(broker.name)
-            return {master: broker.address} | ({1: slave} if slave else {})
+            known = {master: broker.address} if self.has_masters else {}
+            return known | ({1: slave} if slave else {})
 
         route = {
             "brokerDatas": [
