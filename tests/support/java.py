@@ -170,7 +170,8 @@ async def run_tool(
 class ApacheServer:
     """A name server and a broker over the store folder ``directory``; ends with the block.
 
-    May be started again after ``stop`` or ``kill``; the ports stay the same.
+    May be started again after ``stop`` or ``kill``; the ports stay the same. With ``namesrv`` it is
+    a broker alone, which registers there; with ``slave_of`` that one's slave.
     """
 
     def __init__(
@@ -185,6 +186,8 @@ class ApacheServer:
         settings: Mapping[str, object] | None = None,
         has_timer: bool = False,
         tls: Tls | None = None,
+        namesrv: str | None = None,
+        slave_of: ApacheServer | None = None,
     ) -> None:
         self._tls = tls  # by which it is asked whether it is ready
         self._version = version
@@ -196,8 +199,10 @@ class ApacheServer:
         self.flush = flush
         self._settings = settings or {}
         self._has_timer = has_timer
+        self._slave_of = slave_of
+        self._has_namesrv = namesrv is None
         namesrv_port, broker_port, self._ha_port = _free_ports()
-        self.namesrv_address = f"127.0.0.1:{namesrv_port}"
+        self.namesrv_address = namesrv or f"127.0.0.1:{namesrv_port}"
         self.broker_address = f"127.0.0.1:{broker_port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -284,6 +289,7 @@ class ApacheServer:
             "brokerName": "apache",
             "brokerId": 0,
             "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
             "bindAddress": "127.0.0.1",
             "namesrvAddr": self.namesrv_address,
             "listenPort": self.broker_address.rpartition(":")[2],
@@ -299,8 +305,12 @@ class ApacheServer:
             "enableCompaction": "false",
             **self._settings,
         }
+        if self._slave_of is not None:
+            # It learns its master's addresses from the name server.
+            broker |= {"brokerId": 1, "brokerRole": "SLAVE"}
         files = []
-        for name, fields in (("namesrv", namesrv), ("broker", broker)):
+        servers = {"namesrv": namesrv} if self._has_namesrv else {}
+        for name, fields in (servers | {"broker": broker}).items():
             file = self._home / f"{name}.conf"
             file.write_text("".join(f"{key}={value}\n" for key, value in fields.items()))
             files.append(str(file))
