@@ -1,7 +1,7 @@
 """Kills: brokers and name servers are killed with SIGKILL under clients that go on, round by round.
 
-Usage: python -m tests.fault.broker_kills [--rounds 50] [--java [VERSION]] [--apache] [--seed N]
-                                          [--folder DIR] [--json]
+Usage: python -m tests.fault.broker_kills [--rounds 50] [--java [VERSION]] [--others] [--apache]
+                                          [--seed N] [--folder DIR] [--json]
 
 Two brokers and a name server keep folders and ports over all rounds, and the same clients run all
 the time; a member of the push consumer's group leaves now and then and comes back.
@@ -14,7 +14,8 @@ the time; a member of the push consumer's group leaves now and then and comes ba
 
 Each start of a broker flushes in one of both ways. Producers send singly, in batches, many at once,
 one-way, in order to a queue, and in transactions. Consumers: push, push in order, pull, POP. With
-``--java`` RocketMQ's Java client has one of each kind, too.
+``--java`` RocketMQ's Java client has one of each kind, too; with ``--others`` its JavaScript
+client (ali-ons) and its C++ client have a producer and a push consumer each.
 
 With ``--apache`` the servers are Apache RocketMQ's: a name server and a broker in one process, and
 each round ends it. It promises less: after a kill it may store a committed transaction twice, and
@@ -42,7 +43,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -69,6 +70,12 @@ from motelog.core.remoting.pop_fields import decode_receipt
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import connected, json_body
 from tests.support.java import VERSION_5, VERSIONS, ApacheServer, Flush, JavaDriver
+from tests.support.lasting_programs import (
+    LastingProgram,
+    Program,
+    lasting_programs,
+    running_program,
+)
 from tests.support.namesrv_process import NamesrvProcess
 from tests.support.rounds import Report
 from tests.support.wire_ledger import Ledger, LedgerError, OffsetWatch, Reader
@@ -221,9 +228,12 @@ class BrokerKills:
         seed: int,
         java: JavaDriver | None = None,
         version: str = VERSION_5,
+        programs: Sequence[Program] = (),
     ) -> None:
         self._chance = random.Random(seed)
         self._java = java
+        self._programs = programs
+        self._running: list[LastingProgram] = []
         self._asks_java = trio.Lock()
         self._version = version
         self._servers = servers
@@ -261,6 +271,7 @@ class BrokerKills:
             if version == VERSION_5:
                 java_readers.append(reader("java-pop", topics=(PLAIN, BOUND)))
             self._readers |= {one.name: one for one in java_readers}
+        self._readers |= {one.name: reader(one.name, topics=(PLAIN,)) for one in programs}
 
     # --- rounds --------------------------------------------------------------------------
 
@@ -322,6 +333,8 @@ class BrokerKills:
         self._is_sending = False
         if self._java is not None:
             await self._order("sending", "0")
+        for program in self._running:
+            await program.stop_sends()
         while self._active:  # noqa: ASYNC110  # no event
             await trio.sleep(0.02)
         missing: dict[str, set[str]] = {}
@@ -404,7 +417,11 @@ class BrokerKills:
             if self._java is not None:
                 await self._begin_java()
                 going.start_soon(self._report_java)
-            yield
+            async with AsyncExitStack() as running:
+                for program in self._programs:
+                    one = running_program(program, self._address, PLAIN, self._take)
+                    self._running.append(await running.enter_async_context(one))
+                yield
             going.cancel_scope.cancel()
 
     async def _load(self, send: Callable[[], Awaitable[None]]) -> None:
@@ -586,7 +603,7 @@ class BrokerKills:
                     answer = await peer.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
                     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
-    # --- Java's clients ------------------------------------------------------------------
+    # --- clients in other languages ------------------------------------------------------
 
     async def _order(self, what: str, value: str = "0") -> list[list[str]]:
         assert self._java is not None
@@ -600,16 +617,21 @@ class BrokerKills:
     async def _report_java(self) -> None:
         while True:
             await trio.sleep(0.3)
-            for what, *words in await self._order("report"):
-                match what:
-                    case "tried":
-                        self._ledger.tried(words[0])
-                    case "acknowledged":
-                        self._ledger.acknowledge(words[0])
-                    case "rolled":
-                        self._ledger.roll_back(words[0])
-                    case "got":
-                        self._readers[words[0]].got(words[1])
+            for line in await self._order("report"):
+                self._take(line)
+
+    def _take(self, line: Sequence[str]) -> None:
+        """Note what a client in another language says."""
+        what, *words = line
+        match what:
+            case "tried":
+                self._ledger.tried(words[0])
+            case "acknowledged":
+                self._ledger.acknowledge(words[0])
+            case "rolled":
+                self._ledger.roll_back(words[0])
+            case "got":
+                self._readers[words[0]].got(words[1])
 
 
 class RefusedError(Exception):
@@ -652,9 +674,10 @@ def rounds(
     *,
     java: JavaDriver | None = None,
     version: str = VERSION_5,
+    programs: Sequence[Program] = (),
 ) -> str:
     """Do rounds; ``note`` is told of each, and the last word comes back."""
-    kills = BrokerKills(OurServers(folder), seed, java, version)
+    kills = BrokerKills(OurServers(folder), seed, java, version, programs)
     return _run(kills, kinds_of(seed, count), note)
 
 
@@ -687,6 +710,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fault.broker_kills")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--java", nargs="?", const=VERSION_5, choices=VERSIONS)
+    parser.add_argument("--others", action="store_true", help="with JavaScript's and C++'s clients")
     parser.add_argument("--apache", action="store_true", help="the servers are Apache's")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--folder", type=Path, default=None, help="for the data; else below /tmp")
@@ -711,7 +735,15 @@ def main() -> int:
         if args.apache:
             said = apache_rounds(folder, report.seed, args.rounds, note)
         else:
-            said = rounds(folder, report.seed, args.rounds, note, java=java, version=version)
+            said = rounds(
+                folder,
+                report.seed,
+                args.rounds,
+                note,
+                java=java,
+                version=version,
+                programs=lasting_programs(folder / "home") if args.others else (),
+            )
         shutil.rmtree(folder)
     except LedgerError as exc:
         report.failure = f"after {len(done)} rounds: {exc}; the folder is kept: {folder}"

@@ -15,18 +15,17 @@ import trio
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
 from tests.support.broker_stack import Stack, connected, pull_ext, routed, send_ext, started_stack
-from tests.support.node import node_modules
+from tests.support.node import ALI_ONS, node_modules
 
 pytestmark = pytest.mark.node
 
-PACKAGE = "ali-ons@3.12.0"
 SCRIPT = Path(__file__).parent / "node" / "ali_ons.js"
 DEADLINE_S = 60
 
 
 async def run_client(stack: Stack, mode: str, topic: str, group: str, value: Any) -> list[Any]:
     """Run the script; return the JSON lines it printed."""
-    modules = await trio.to_thread.run_sync(node_modules, PACKAGE)
+    modules = await trio.to_thread.run_sync(node_modules, ALI_ONS)
     command = ["node", str(SCRIPT), mode, stack.namesrv_address, topic, group, json.dumps(value)]
     run = partial(
         trio.run_process,

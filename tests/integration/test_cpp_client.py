@@ -16,37 +16,19 @@ import trio
 from motelog.core.remoting.codes import RequestCode
 from tests.support.broker_stack import connected, json_body, routed, started_stack, store_config
 from tests.support.broker_stage import heartbeat
-from tests.support.java import ROOT
-from tests.support.lock_file import file_lock
+from tests.support.cpp import cpp_packages
 
 pytestmark = [pytest.mark.cpp, pytest.mark.timeout(200)]
 
-PACKAGE = "rocketmq==0.4.4"
 DRIVER = Path(__file__).parent / "clients" / "cpp" / "driver.py"
-BUILD = ROOT / "build" / "cpp"
 DEADLINE_S = 120
 COUNT = 8
 WAYS = ("sync", "batch", "async", "oneway")
 
 
-def packages() -> Path:
-    """Return a folder with the package alone: PyPI has another of the same name to import."""
-    folder = BUILD / PACKAGE
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    # There is no source: only a wheel, for Linux on x86-64.
-    command += ["--no-deps", "--only-binary=:all:", "--target", str(folder), PACKAGE]
-    with file_lock(BUILD / "lock"):
-        if not (folder / "built").exists():
-            done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
-            if done.returncode:
-                pytest.skip(f"{' '.join(command)} failed: {done.stderr.strip()[-300:]}")
-            (folder / "built").touch()
-    return folder
-
-
 async def run_driver(namesrv: str, home: Path) -> list[dict[str, Any]]:
     """Run the program, which logs below its home; return the JSON lines it printed."""
-    path = str(await trio.to_thread.run_sync(packages))
+    path = str(await trio.to_thread.run_sync(cpp_packages))
     with trio.fail_after(DEADLINE_S):
         done: subprocess.CompletedProcess[bytes] = await trio.run_process(
             [sys.executable, str(DRIVER), namesrv],

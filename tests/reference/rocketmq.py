@@ -23,12 +23,12 @@ from motelog.core.namesrv.server import NameServer
 from motelog.core.remoting.codes import RequestCode
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.message_store import MessageStore
-from tests.integration.test_ali_ons import PACKAGE
-from tests.integration.test_cpp_client import PACKAGE as CPP_PACKAGE
 from tests.integration.test_grpc_proxy import NODE_CLIENT
 from tests.reference.markdown import table
+from tests.support.cpp import PACKAGE as CPP_PACKAGE
 from tests.support.grpc_proxy import PYTHON_CLIENT
 from tests.support.java import PROJECT, VERSION_5, VERSIONS
+from tests.support.node import ALI_ONS
 
 _HEAD: Final = """\
 # RocketMQ clients and requests
@@ -81,9 +81,9 @@ _CLIENTS: Final = (
     ),
     (
         "JavaScript, `ali-ons`",
-        PACKAGE.partition("@")[2],
+        ALI_ONS.partition("@")[2],
         "Producer; push consumer with tags. It cannot create a topic by a message: make it first",
-        "`tests/integration/test_ali_ons.py`",
+        "`tests/integration/test_ali_ons.py`, `tests/fault/test_broker_kills.py`",
     ),
     (
         "C++ client, by PyPI's `rocketmq`",
@@ -91,7 +91,7 @@ _CLIENTS: Final = (
         "Its wheel has the C++ library in it (Linux on x86-64). Producer: single, batch,"
         " asynchronous, oneway, ordered; push consumer with tags, in order, retries; pull consumer."
         " In a listener an exception does not refuse a message for certain",
-        "`tests/integration/test_cpp_client.py`",
+        "`tests/integration/test_cpp_client.py`, `tests/fault/test_broker_kills.py`",
     ),
     (
         "Python and JavaScript through RocketMQ 5's gRPC proxy",

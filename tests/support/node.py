@@ -16,6 +16,7 @@ import pytest
 from tests.support.lock_file import file_lock
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+ALI_ONS = "ali-ons@3.12.0"
 INSTALLED_WITHIN_S = 120
 
 

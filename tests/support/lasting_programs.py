@@ -1,0 +1,100 @@
+"""Clients in other languages that send and consume while servers are killed, a process each.
+
+Owns: LastingProgram and its process, which ends with the block; which programs there are. Must not
+touch: what becomes of their lines (tests.fault.broker_kills). A test is skipped, with the reason,
+where a program's language or package is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from tests.support.cpp import cpp_packages
+from tests.support.node import ALI_ONS, node_modules
+
+CLIENTS = Path(__file__).resolve().parents[1] / "integration"
+IDLE_WITHIN_S = 120
+
+#: Takes the words of a line.
+Take = Callable[[Sequence[str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is run: ``name`` is that of its reader, ``variables`` its environment's own."""
+
+    name: str
+    command: tuple[str, ...]
+    variables: dict[str, str]
+
+
+def lasting_programs(home: Path) -> list[Program]:
+    """Return all programs; ``home`` is where they may write."""
+    home.mkdir(parents=True, exist_ok=True)
+    node = ("node", str(CLIENTS / "node" / "lasting.js"))
+    cpp = (sys.executable, str(CLIENTS / "clients" / "cpp" / "lasting.py"))
+    return [
+        Program("ali-ons", node, {"NODE_PATH": str(node_modules(ALI_ONS))}),
+        Program("cpp", cpp, {"PYTHONPATH": str(cpp_packages()), "HOME": str(home)}),
+    ]
+
+
+class LastingProgram:
+    """A running program; use it with ``running_program``."""
+
+    def __init__(self, name: str, process: trio.Process) -> None:
+        self._name = name
+        self._process = process
+        self._is_idle = trio.Event()
+
+    async def stop_sends(self) -> None:
+        """Return when it sends no more and no send is under way."""
+        assert self._process.stdin is not None
+        await self._process.stdin.send_all(b"stop\n")
+        with trio.fail_after(IDLE_WITHIN_S):
+            await self._is_idle.wait()
+
+    async def _read(self, take: Take) -> None:
+        assert self._process.stdout is not None
+        rest = b""
+        async for data in self._process.stdout:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                words = line.decode().split("\t")
+                if words == ["idle"]:
+                    self._is_idle.set()
+                else:
+                    take(words)
+        raise AssertionError(f"{self._name} has ended")
+
+
+@asynccontextmanager
+async def running_program(
+    program: Program, namesrv: str, topic: str, take: Take
+) -> AsyncIterator[LastingProgram]:
+    """Run a program for the length of the block; ``take`` is told its lines."""
+    process = await trio.lowlevel.open_process(
+        [*program.command, namesrv, topic],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **program.variables},
+    )
+    try:
+        async with trio.open_nursery() as nursery:
+            running = LastingProgram(program.name, process)
+            nursery.start_soon(running._read, take)
+            yield running
+            nursery.cancel_scope.cancel()
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
