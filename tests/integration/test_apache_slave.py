@@ -12,7 +12,8 @@ import trio
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
-from motelog.core.message import Message, StoredMessage
+from motelog.core.message import Message
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.frames import RequestCode, dumps, loads
 from tests.support.broker_stack import connected
 from tests.support.java import VERSION_5, ApacheServer

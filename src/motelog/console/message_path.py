@@ -19,7 +19,8 @@ from motelog.console.gateway import NO_SESSION, GatewayApi
 from motelog.console.queue_answers import Message
 from motelog.console.queues import QueueApi, shown, view
 from motelog.core.addresses import format_address
-from motelog.core.message import MQTT_CLIENT_ID, MQTT_TOPIC, MessageQueue, StoredMessage
+from motelog.core.message import MQTT_CLIENT_ID, MQTT_TOPIC, MessageQueue
+from motelog.core.records.decode import StoredMessage
 from motelog.gateway.operator_answers import MessageReceiver
 
 #: Consumer groups of one answer: each is asked for.
