@@ -21,8 +21,6 @@ is known who sends it, and nothing if the session is another's.
 
 from __future__ import annotations
 
-import dataclasses
-import heapq
 import logging
 import secrets
 from array import array
@@ -41,10 +39,9 @@ from motelog.core.limited_log import LimitedByKey, LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.acl import Acl
-from motelog.gateway.access.login import Credentials, Denied, Identity
+from motelog.gateway.access.login import Denied, Identity
 from motelog.gateway.access.rights import Who
-from motelog.gateway.access.scram import METHOD, Exchange, ScramError
-from motelog.gateway.access.scram_logins import ScramLogins
+from motelog.gateway.access.scram import METHOD
 from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery, Starts
@@ -52,17 +49,17 @@ from motelog.gateway.deliver.sys_topics import SYS_PREFIX
 from motelog.gateway.errors import (
     GatewayError,
     MalformedPacketError,
-    ProtocolViolationError,
     SessionInUseError,
 )
 from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.mqtt.auth import Auth, decode_auth, encode_auth
 from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
-from motelog.gateway.mqtt.packet_types import PacketType, PropertyId, PropertyValue, ReasonCode
+from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.mqtt.topics import matched_filter
 from motelog.gateway.output import Output
+from motelog.gateway.proofs import Proofs
+from motelog.gateway.rechecks import Rechecks
 from motelog.gateway.sessions.connect_rules import (
     Accepted,
     ConnectRules,
@@ -81,13 +78,12 @@ from motelog.gateway.sessions.subscribe_rules import (
     Granted,
     NotGranted,
     Subscribed,
-    judged,
     resumable,
     subscribe,
     unsubscribe,
     who,
 )
-from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree
+from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.sharing import SharedSubscriptions, is_shared
 from motelog.gateway.state.journal import SessionJournal, Then
 from motelog.gateway.state.session_rows import ClaimHeard
@@ -117,10 +113,7 @@ WAITING_MAX: Final = 16
 #: Bytes of the packets behind a CONNECT that is parked. Nothing more is read from such a client, so
 #: that it is what came with the CONNECT.
 KEPT_BYTES_MAX: Final = 1_048_576
-#: Sessions that are looked at in one go after a change of logins or rights.
-RECHECK_COUNT: Final = 1000
 NOT_OWNED: Final = "the session is another user's"
-NO_LONGER: Final = "the client has no right to this any more"
 
 
 class Parked:
@@ -151,18 +144,6 @@ class Subscribing(NamedTuple):
     begun_ms: int
     later: list[tuple[int, bytes]]
     give_up: Callable[[], None]
-
-
-class Proving(NamedTuple):
-    """A login that takes several packets; ``accepted`` is None if the client is connected.
-
-    Else its connection has no place in the table, as one that is parked.
-    """
-
-    connection: Connection
-    exchange: Exchange
-    shown: Credentials
-    accepted: Accepted | None
 
 
 class Connected(NamedTuple):
@@ -203,16 +184,10 @@ class Clients:
         """
         self._config = config
         self._access = access
-        #: Client identifiers that are still to be looked at after a change of logins or rights.
-        self._to_recheck: list[str] = []
-        #: (time, number) at which logins end, the earliest first.
-        self._ending: list[tuple[float, int]] = []
         self._connections_max = connections_max
         scram = None if access is None else access.scram
         self._methods = () if scram is None else (METHOD,)
         self._connect_rules = ConnectRules(config, methods=self._methods)
-        #: Connection -> the exchange of messages in which its client proves who it is.
-        self._proving: dict[int, Proving] = {}
         self._subscriptions = subscriptions
         self._shared = shared
         self._delivery = delivery
@@ -245,6 +220,27 @@ class Clients:
         #: Session whose SUBSCRIBE waits for the log -> that.
         self._subscribing: dict[Session, Subscribing] = {}
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
+        self._proofs: Proofs | None = None
+        self._rechecks: Rechecks | None = None
+        if access is not None:
+            self._rechecks = Rechecks(
+                access,
+                self._by_client_id,
+                connections,
+                subscriptions,
+                clock=clock,
+                disconnect=self.disconnect,
+            )
+            if scram is not None:
+                self._proofs = Proofs(
+                    access,
+                    scram,
+                    connections,
+                    logged_in=self._logged_in,
+                    refuse=self._refuse,
+                    leave=self._forget,
+                    disconnect=self.disconnect,
+                )
         self._closings = LimitedByKey(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
 
     # --- connections ---------------------------------------------------------------------
@@ -268,8 +264,10 @@ class Clients:
             if parked is not None:
                 self._drop_claim(parked)
                 self._forget(parked.connection)
-            elif number in self._proving:
-                self._forget(self._proving[number].connection)
+            else:
+                connection = self._proving(number)
+                if connection is not None:
+                    self._forget(connection)
             return
         session = connection.session
         if reason is CloseReason.OUTPUT_FULL and session is not None:
@@ -338,7 +336,8 @@ class Clients:
         self._metrics.connections_closed += 1
         self._connections[connection.number] = None
         self._parked.pop(connection.number, None)
-        self._proving.pop(connection.number, None)
+        if self._proofs is not None:
+            self._proofs.forget(connection.number)
         session = connection.session
         if session is not None:
             listener = connection.output.listener(connection.number)
@@ -452,7 +451,8 @@ class Clients:
         """
         if self._journal.is_in_doubt():
             return False
-        self._end_logins()
+        if self._rechecks is not None:
+            self._rechecks.end_logins()
         self._give_up_waiting()
         self._delivery.keep_to_quota()
         delivery = self._delivery
@@ -591,6 +591,10 @@ class Clients:
         else:
             parked.connection.output.pause(packet[0])
         return True
+
+    def _proving(self, number: int) -> Connection | None:
+        """Return a connection that has no place in the table as its client proves who it is."""
+        return None if self._proofs is None else self._proofs.connection(number)
 
     def _park(self, connection: Connection, accepted: Accepted, kept_bytes_max: int) -> Parked:
         """Have a CONNECT wait; nothing more is read from its client."""
@@ -766,9 +770,10 @@ class Clients:
         if connection is None:
             if number in self._parked:
                 self._end_parked(self._parked[number], why)
-            elif number in self._proving:
-                connection = self._proving[number].connection
-                self._refuse(connection, refuse_unread(reason_code, f"{why} in a login"))
+            else:
+                connection = self._proving(number)
+                if connection is not None:
+                    self._refuse(connection, refuse_unread(reason_code, f"{why} in a login"))
             return
         if connection.session is None:
             self._refuse(connection, refuse_unread(reason_code, f"{why} before CONNECT"))
@@ -779,9 +784,8 @@ class Clients:
         """Handle one whole control packet; a fault ends that connection alone."""
         connection = self._connections[number]
         if connection is None:
-            proving = self._proving.pop(number, None)
-            if proving is not None and proving.accepted is not None:
-                self._prove(proving, proving.accepted, first_byte, body)
+            if self._proofs is not None:
+                self._proofs.go_on(number, first_byte, body)
             return  # or closed earlier in this turn
         if connection.session is None:
             self._connect(connection, first_byte, body)
@@ -808,8 +812,8 @@ class Clients:
             self._unsubscribe(connection, session, first_byte, body)
         elif packet_type == PacketType.DISCONNECT:
             self._disconnected(connection, session, first_byte, body)
-        elif packet_type == PacketType.AUTH:
-            self._prove_again(connection, session, first_byte, body)
+        elif packet_type == PacketType.AUTH and self._proofs is not None:
+            self._proofs.again(connection, session, first_byte, body)
         else:
             raise unexpected(first_byte)
 
@@ -937,11 +941,8 @@ class Clients:
             certificate.name if certificate else None,
             access.logins_of[connection.output.listener(connection.number)],
         )
-        if access.scram is not None and shown.method is not None:
-            connection.version = accepted.version
-            refused = self._challenge(connection, access, access.scram, shown, accepted)
-            if refused is not None:
-                self._refuse(connection, refuse(accepted, refused.reason_code, refused.why))
+        if self._proofs is not None and shown.method is not None:
+            self._proofs.begin(connection, shown, accepted)
             return
         found = access.logins.log_in(shown, known)
         if found is None:
@@ -967,168 +968,19 @@ class Clients:
                 return
         self._admit(connection, accepted)
 
-    # --- logins of several packets -------------------------------------------------------
-
-    def _challenge(
-        self,
-        connection: Connection,
-        access: Access,
-        scram: ScramLogins,
-        shown: Credentials,
-        accepted: Accepted | None,
-    ) -> Denied | None:
-        """Answer the first message of an exchange; return why there is none."""
-        try:
-            exchange = scram.begin(shown.data)
-        except ScramError as exc:
-            denied = Denied(scram.name, "wrong", f"the login is refused: {exc}")
-            access.logins.judge(shown, denied)
-            return denied
-        shown = dataclasses.replace(shown, user_name=exchange.user_name, password=None)
-        refused = access.logins.refused_untried(shown, scram.name)
-        if refused is not None:
-            return refused
-        number = connection.number
-        if accepted is not None:
-            self._connections[number] = None
-            connection.output.set_variant(number, connection.version)
-        self._proving[number] = Proving(connection, exchange, shown, accepted)
-        code = ReasonCode.CONTINUE_AUTHENTICATION  # [MQTT-4.12.0-2]
-        connection.send(encode_auth(Auth(code, METHOD, exchange.challenge)))
-        return None
-
-    def _proved(self, proving: Proving, auth: Auth) -> tuple[Identity, bytes] | Denied:
-        """Return who has proved it, and what tells the client that this is its server."""
-        access = self._access
-        scram = None if access is None else access.scram
-        assert access is not None, "an exchange has begun"
-        assert scram is not None, "an exchange has begun"
-        if auth.reason_code != ReasonCode.CONTINUE_AUTHENTICATION or auth.method != METHOD:
-            raise ProtocolViolationError("AUTH does not go on with the method that was begun")
-        found = scram.finish(proving.exchange, auth.data)
-        if isinstance(found, Denied):
-            access.logins.judge(proving.shown, found)
-        else:
-            access.logins.judge(proving.shown, found[0])
-        return found
-
-    def _prove(self, proving: Proving, accepted: Accepted, first_byte: int, body: bytes) -> None:
-        """Go on with a CONNECT whose client proves who it is."""
-        connection = proving.connection
-        self._connections[connection.number] = connection
-        if first_byte >> 4 == PacketType.DISCONNECT:
-            connection.output.close(connection.number)
-            self._forget(connection)
-            return
-        try:
-            if first_byte >> 4 != PacketType.AUTH:
-                raise unexpected(first_byte)
-            auth = decode_auth(connection.version, first_byte, body)
-            found = self._proved(proving, auth)
-        except GatewayError as exc:
-            self._refuse(connection, refuse(accepted, exc.reason_code, str(exc)))
-            return
-        if isinstance(found, Denied):
-            self._logged_in(connection, accepted, found)
-            return
-        identity, shown = found
-        told: dict[PropertyId, PropertyValue] = {
-            **accepted.told,
-            PropertyId.AUTHENTICATION_METHOD: METHOD,  # [MQTT-4.12.0-5]
-            PropertyId.AUTHENTICATION_DATA: shown,
-        }
-        self._logged_in(connection, accepted._replace(told=told), identity)
-
-    def _prove_again(
-        self, connection: Connection, session: Session, first_byte: int, body: bytes
-    ) -> None:
-        """Go on with the re-authentication of a connected client. [MQTT-4.12.1-1]"""
-        access, identity, number = self._access, session.identity, connection.number
-        scram = None if access is None else access.scram
-        if (
-            access is None
-            or scram is None
-            or identity is None
-            or identity.authenticator != scram.name
-        ):
-            raise unexpected(first_byte)  # [MQTT-4.12.0-7]
-        auth = decode_auth(connection.version, first_byte, body)
-        proving = self._proving.pop(number, None)
-        if proving is not None:
-            found = self._proved(proving, auth)
-        elif auth.reason_code == ReasonCode.RE_AUTHENTICATE and auth.method == METHOD:
-            host, _ = connection.output.peer(number)
-            shown = Credentials(session.client_id, host=host, method=METHOD, data=auth.data)
-            refused = self._challenge(connection, access, scram, shown, None)
-            if refused is None:
-                return
-            found = refused
-        else:
-            raise ProtocolViolationError("AUTH does not begin a re-authentication by the method")
-        if isinstance(found, Denied) or found[0].user_name != identity.user_name:
-            why = found.why if isinstance(found, Denied) else "the client is another user's"
-            self.disconnect(connection, ReasonCode.NOT_AUTHORIZED, why)  # [MQTT-4.12.1-2]
-            return
-        session.identity, shown_data = found
-        connection.send(encode_auth(Auth(ReasonCode.SUCCESS, METHOD, shown_data)))
-
-    def _end_logins(self) -> None:
-        """End the connections whose logins, as by a token, are over."""
-        now_s = self._clock.now_ms() / 1000
-        while self._ending and self._ending[0][0] <= now_s:
-            expires_s, number = heapq.heappop(self._ending)
-            connection = self._connections[number]
-            session = None if connection is None else connection.session
-            identity = None if session is None else session.identity
-            if connection is not None and identity is not None and identity.expires_s == expires_s:
-                self.disconnect(connection, ReasonCode.NOT_AUTHORIZED, "the login has expired")
-
     def access_changed(self) -> None:
         """Have all sessions looked at: logins or rights have changed."""
-        self._to_recheck = list(self._by_client_id)
+        if self._rechecks is not None:
+            self._rechecks.begin()
 
     def recheck(self) -> bool:
-        """Look at some of them; return whether there are more.
-
-        A client is disconnected if it could not log in any more, or if it has lost the right to
-        something that it has: a subscription or its will. What it publishes is asked for anew.
-        """
-        names = self._to_recheck[-RECHECK_COUNT:]
-        del self._to_recheck[-RECHECK_COUNT:]
+        """Look at some of them; return whether there are more."""
+        if self._rechecks is None:
+            return False
         self.begin_turn()
-        for client_id in names:
-            session = self._by_client_id.get(client_id)
-            if session is None or session.connection is None:
-                continue
-            connection = session.connection
-            connection.forget_publishable()
-            why = self._lost(session)
-            if why is not None:
-                self.disconnect(connection, ReasonCode.NOT_AUTHORIZED, why)
+        is_more = self._rechecks.look()
         self.end_turn()
-        return bool(self._to_recheck)
-
-    def _lost(self, session: Session) -> str | None:
-        """Say why a client cannot go on as it is, None if it can."""
-        assert self._access is not None, "something of it has changed"
-        identity, acl, whose = session.identity, self._acl, who(session)
-        if identity is None or not self._access.logins.holds(identity):
-            return "the client could not log in any more"
-        if acl is None:
-            return None
-        if session.has_particulars and session.particulars.will is not None:
-            will = session.particulars.will
-            if acl.publish_qos(whose, will.topic) < will.qos:
-                return NO_LONGER
-        for topic_filter in session.filters:
-            options = self._subscriptions.options(topic_filter, session) or 0
-            if acl.subscribe_qos(whose, topic_filter) < options & QOS_MASK:
-                return NO_LONGER
-        for name, group in session.shares.items():
-            qos = group[session].options & QOS_MASK
-            if acl.subscribe_qos(whose, judged(name)) < qos:
-                return NO_LONGER
-        return None
+        return is_more
 
     # --- the session of a CONNECT --------------------------------------------------------
 
@@ -1198,8 +1050,8 @@ class Clients:
         if accepted.will is not None:
             session.particulars.will = accepted.will
         session.attach(connection, inflight_max=accepted.inflight_max)
-        if identity is not None and identity.expires_s is not None:
-            heapq.heappush(self._ending, (identity.expires_s, number))
+        if identity is not None and self._rechecks is not None:
+            self._rechecks.logged_in(number, identity)
         self._by_client_id[client_id] = session
         self._names.add(client_id)
         self._connected_ms[number] = self._clock.now_ms()

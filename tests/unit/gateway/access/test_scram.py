@@ -270,7 +270,8 @@ def test_other_packets_in_an_exchange_end_it(stage: Stage) -> None:
     begin(stage, 4, ScramClient("alice", "s"))
     stage.turn((4, b"\xf0" + varint(1) + b"\x77"))
     assert connack_of(stage, 4)[0] == ReasonCode.PROTOCOL_ERROR
-    assert stage.clients._proving == {}
+    assert stage.clients._proofs is not None
+    assert stage.clients._proofs._proving == {}
     assert names(stage) == []
 
 

@@ -1,0 +1,170 @@
+"""Logins of several packets: clients that prove who they are, before CONNACK and while connected.
+
+Owns: the exchanges that are under way. Must not touch: what a login leads to (``clients``), what
+the messages of an exchange say (``access.scram_logins``).
+Invariant: before CONNACK, a connection with an exchange has no place in the table, as one that is
+parked, so that nothing but its next packet is taken from it.
+Spec: MQTT 5.0 section 4.12.
+
+    CONNECT -> AUTH 0x18 (challenge) ... AUTH 0x18 (proof) -> logged in, CONNACK
+    AUTH 0x19 (again) -> AUTH 0x18   ... AUTH 0x18 (proof) -> AUTH 0x00
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+from motelog.gateway.access.access import Access
+from motelog.gateway.access.login import Credentials, Denied, Identity
+from motelog.gateway.access.scram import METHOD, Exchange, ScramError
+from motelog.gateway.access.scram_logins import ScramLogins
+from motelog.gateway.errors import GatewayError, ProtocolViolationError
+from motelog.gateway.mqtt.auth import Auth, decode_auth, encode_auth
+from motelog.gateway.mqtt.packet_types import PacketType, PropertyId, PropertyValue, ReasonCode
+from motelog.gateway.sessions.connect_rules import Accepted, Refused, refuse
+from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.publish_rules import unexpected
+from motelog.gateway.sessions.session import Session
+
+
+class _Proving(NamedTuple):
+    """One exchange; ``accepted`` is None if the client is connected."""
+
+    connection: Connection
+    exchange: Exchange
+    shown: Credentials
+    accepted: Accepted | None
+
+
+class Proofs:
+    """The exchanges of one gateway, by the method that it offers.
+
+    ``refuse`` and ``leave`` end a connection, with and without an answer, ``disconnect`` one of a
+    client that is connected. ``logged_in`` goes on with a CONNECT whose exchange has ended.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        scram: ScramLogins,
+        connections: list[Connection | None],
+        *,
+        logged_in: Callable[[Connection, Accepted, Identity | Denied], None],
+        refuse: Callable[[Connection, Refused], None],
+        leave: Callable[[Connection], None],
+        disconnect: Callable[[Connection, int, str], None],
+    ) -> None:
+        self._access = access
+        self._scram = scram
+        self._connections = connections
+        self._logged_in = logged_in
+        self._refuse = refuse
+        self._leave = leave
+        self._disconnect = disconnect
+        self._proving: dict[int, _Proving] = {}
+
+    def connection(self, number: int) -> Connection | None:
+        """Return a connection that is proving who its client is, if this one is."""
+        proving = self._proving.get(number)
+        return None if proving is None else proving.connection
+
+    def forget(self, number: int) -> None:
+        """Give up the exchange of a connection that has ended."""
+        self._proving.pop(number, None)
+
+    def begin(self, connection: Connection, shown: Credentials, accepted: Accepted) -> None:
+        """Answer a CONNECT with the challenge, or refuse it."""
+        connection.version = accepted.version
+        refused = self._challenge(connection, shown, accepted)
+        if refused is not None:
+            self._refuse(connection, refuse(accepted, refused.reason_code, refused.why))
+
+    def go_on(self, number: int, first_byte: int, body: bytes) -> None:
+        """Take the next packet of a connection that has no place in the table, if it proves."""
+        proving = self._proving.pop(number, None)
+        if proving is None or proving.accepted is None:
+            return
+        connection, accepted = proving.connection, proving.accepted
+        self._connections[number] = connection
+        if first_byte >> 4 == PacketType.DISCONNECT:
+            connection.output.close(number)
+            self._leave(connection)
+            return
+        try:
+            if first_byte >> 4 != PacketType.AUTH:
+                raise unexpected(first_byte)
+            auth = decode_auth(connection.version, first_byte, body)
+            found = self._proved(proving, auth)
+        except GatewayError as exc:
+            self._refuse(connection, refuse(accepted, exc.reason_code, str(exc)))
+            return
+        if isinstance(found, Denied):
+            self._logged_in(connection, accepted, found)
+            return
+        identity, shown = found
+        told: dict[PropertyId, PropertyValue] = {
+            **accepted.told,
+            PropertyId.AUTHENTICATION_METHOD: METHOD,  # [MQTT-4.12.0-5]
+            PropertyId.AUTHENTICATION_DATA: shown,
+        }
+        self._logged_in(connection, accepted._replace(told=told), identity)
+
+    def again(self, connection: Connection, session: Session, first_byte: int, body: bytes) -> None:
+        """Go on with the re-authentication of a connected client. [MQTT-4.12.1-1]"""
+        identity, number = session.identity, connection.number
+        if identity is None or identity.authenticator != self._scram.name:
+            raise unexpected(first_byte)  # [MQTT-4.12.0-7]
+        auth = decode_auth(connection.version, first_byte, body)
+        proving = self._proving.pop(number, None)
+        if proving is not None:
+            found = self._proved(proving, auth)
+        elif auth.reason_code == ReasonCode.RE_AUTHENTICATE and auth.method == METHOD:
+            host, _ = connection.output.peer(number)
+            shown = Credentials(session.client_id, host=host, method=METHOD, data=auth.data)
+            refused = self._challenge(connection, shown, None)
+            if refused is None:
+                return
+            found = refused
+        else:
+            raise ProtocolViolationError("AUTH does not begin a re-authentication by the method")
+        if isinstance(found, Denied) or found[0].user_name != identity.user_name:
+            why = found.why if isinstance(found, Denied) else "the client is another user's"
+            self._disconnect(connection, ReasonCode.NOT_AUTHORIZED, why)  # [MQTT-4.12.1-2]
+            return
+        session.identity, shown_data = found
+        connection.send(encode_auth(Auth(ReasonCode.SUCCESS, METHOD, shown_data)))
+
+    def _challenge(
+        self, connection: Connection, shown: Credentials, accepted: Accepted | None
+    ) -> Denied | None:
+        """Answer the first message of an exchange; return why there is none."""
+        scram, logins = self._scram, self._access.logins
+        try:
+            exchange = scram.begin(shown.data)
+        except ScramError as exc:
+            denied = Denied(scram.name, "wrong", f"the login is refused: {exc}")
+            logins.judge(shown, denied)
+            return denied
+        shown = dataclasses.replace(shown, user_name=exchange.user_name, password=None)
+        refused = logins.refused_untried(shown, scram.name)
+        if refused is not None:
+            return refused
+        number = connection.number
+        if accepted is not None:
+            self._connections[number] = None
+            connection.output.set_variant(number, connection.version)
+        self._proving[number] = _Proving(connection, exchange, shown, accepted)
+        code = ReasonCode.CONTINUE_AUTHENTICATION  # [MQTT-4.12.0-2]
+        connection.send(encode_auth(Auth(code, METHOD, exchange.challenge)))
+        return None
+
+    def _proved(self, proving: _Proving, auth: Auth) -> tuple[Identity, bytes] | Denied:
+        """Return who has proved it, and what tells the client that this is its server."""
+        if auth.reason_code != ReasonCode.CONTINUE_AUTHENTICATION or auth.method != METHOD:
+            raise ProtocolViolationError("AUTH does not go on with the method that was begun")
+        found = self._scram.finish(proving.exchange, auth.data)
+        judged = found if isinstance(found, Denied) else found[0]
+        self._access.logins.judge(proving.shown, judged)
+        return found

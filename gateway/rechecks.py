@@ -1,0 +1,110 @@
+"""Whether clients that are connected may go on: logins end, and logins and rights change.
+
+Owns: when logins end, who is still to be looked at after a change.
+Must not touch: what a client may do (``access``), the sessions that it looks at.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from motelog.core.clock import Clock
+from motelog.gateway.access.access import Access
+from motelog.gateway.access.login import Identity
+from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.groups import Receiver
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscribe_rules import judged, who
+from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree
+
+#: Sessions that are looked at in one go after a change of logins or rights.
+RECHECK_COUNT: Final = 1000
+NO_LONGER: Final = "the client has no right to this any more"
+
+
+class Rechecks:
+    """``sessions`` has the connected ones by client identifier, ``connections`` is the table."""
+
+    def __init__(
+        self,
+        access: Access,
+        sessions: Mapping[str, Session],
+        connections: Sequence[Connection | None],
+        subscriptions: SubscriptionTree[Receiver],
+        *,
+        clock: Clock,
+        disconnect: Callable[[Connection, int, str], None],
+    ) -> None:
+        self._access = access
+        self._sessions = sessions
+        self._connections = connections
+        self._subscriptions = subscriptions
+        self._clock = clock
+        self._disconnect = disconnect
+        #: (time, number) at which logins end, the earliest first.
+        self._ending: list[tuple[float, int]] = []
+        #: Client identifiers that are still to be looked at after a change.
+        self._waiting: list[str] = []
+
+    def logged_in(self, number: int, identity: Identity) -> None:
+        """Note when the login of a client that has connected ends, if it does."""
+        if identity.expires_s is not None:
+            heapq.heappush(self._ending, (identity.expires_s, number))
+
+    def end_logins(self) -> None:
+        """End the connections whose logins, as by a token, are over."""
+        now_s = self._clock.now_ms() / 1000
+        while self._ending and self._ending[0][0] <= now_s:
+            expires_s, number = heapq.heappop(self._ending)
+            connection = self._connections[number]
+            session = None if connection is None else connection.session
+            identity = None if session is None else session.identity
+            if connection is not None and identity is not None and identity.expires_s == expires_s:
+                self._disconnect(connection, ReasonCode.NOT_AUTHORIZED, "the login has expired")
+
+    def begin(self) -> None:
+        """Have all sessions looked at: logins or rights have changed."""
+        self._waiting = list(self._sessions)
+
+    def look(self) -> bool:
+        """Look at some of them; return whether there are more.
+
+        A client is disconnected if it could not log in any more, or if it has lost the right to
+        something that it has: a subscription or its will. What it publishes is asked for anew.
+        """
+        names = self._waiting[-RECHECK_COUNT:]
+        del self._waiting[-RECHECK_COUNT:]
+        for client_id in names:
+            session = self._sessions.get(client_id)
+            if session is None or session.connection is None:
+                continue
+            connection = session.connection
+            connection.forget_publishable()
+            why = self._lost(session)
+            if why is not None:
+                self._disconnect(connection, ReasonCode.NOT_AUTHORIZED, why)
+        return bool(self._waiting)
+
+    def _lost(self, session: Session) -> str | None:
+        """Say why a client cannot go on as it is, None if it can."""
+        identity, acl, whose = session.identity, self._access.acl, who(session)
+        if identity is None or not self._access.logins.holds(identity):
+            return "the client could not log in any more"
+        if acl is None:
+            return None
+        if session.has_particulars and session.particulars.will is not None:
+            will = session.particulars.will
+            if acl.publish_qos(whose, will.topic) < will.qos:
+                return NO_LONGER
+        for topic_filter in session.filters:
+            options = self._subscriptions.options(topic_filter, session) or 0
+            if acl.subscribe_qos(whose, topic_filter) < options & QOS_MASK:
+                return NO_LONGER
+        for name, group in session.shares.items():
+            qos = group[session].options & QOS_MASK
+            if acl.subscribe_qos(whose, judged(name)) < qos:
+                return NO_LONGER
+        return None
