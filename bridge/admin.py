@@ -92,12 +92,17 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group has consumed a queue; ``last_ms`` is of the last message it consumed."""
+    """How far a group has consumed a queue; ``last_ms`` is of the last message it consumed.
+
+    ``waiting_ms`` is of the first one that waits for it, 0 if none does. RocketMQ's brokers do not
+    tell it: there it is ``last_ms``.
+    """
 
     queue: MessageQueue
     end_offset: int
     committed_offset: int
     last_ms: int
+    waiting_ms: int
 
     @property
     def lag(self) -> int:
@@ -353,14 +358,11 @@ class Admin:
                 queue = _queue(key)
                 # Some brokers do not look at the topic.
                 if topic is None or queue.topic == topic:
-                    found.append(
-                        QueueProgress(
-                            queue,
-                            one["brokerOffset"],
-                            one["consumerOffset"],
-                            max(one["lastTimestamp"], 0),
-                        )
-                    )
+                    end, committed = one["brokerOffset"], one["consumerOffset"]
+                    last_ms = max(one["lastTimestamp"], 0)
+                    waiting_ms = max(one.get("waitingTimestamp", last_ms), 0)
+                    waiting_ms = waiting_ms if committed < end else 0
+                    found.append(QueueProgress(queue, end, committed, last_ms, waiting_ms))
         return sorted(
             found, key=lambda one: (one.queue.topic, one.queue.broker_name, one.queue.queue_id)
         )

@@ -102,14 +102,23 @@ class ProgressAdmin:
         ]
         ends = [(queue, min(offset, end)) for queue, end, offset in consumed]
         times = self._queues.times(ends, may_wait=may_wait)
+        # Behind the first message that waits; RocketMQ's brokers do not tell of that one.
+        firsts = [
+            (queue, max(offset, self._queues.begin(queue)) + 1 if offset < end else 0)
+            for queue, end, offset in consumed
+        ]
+        waiting_times = self._queues.times(firsts, may_wait=may_wait)
         table = {
             queue: {
                 "brokerOffset": end,
                 "consumerOffset": offset,
                 "lastTimestamp": time_ms,
+                "waitingTimestamp": waiting_ms,
                 "pullOffset": max(offset, self._offsets.pulled(group, queue.topic, queue.queue_id)),
             }
-            for (queue, end, offset), time_ms in zip(consumed, times, strict=True)
+            for (queue, end, offset), time_ms, waiting_ms in zip(
+                consumed, times, waiting_times, strict=True
+            )
         }
         consume_tps = sum(self._stats.get_rate(topic, group) for topic in topics)
         return {"consumeTps": consume_tps, "offsetTable": table}

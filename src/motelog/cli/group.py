@@ -52,7 +52,7 @@ class _Lag:
     committed_offset: int
     messages: int
     ms: int | None
-    """Age of the message it consumed last, if others wait behind it."""
+    """Age of the first message that waits; not known of some at RocketMQ's brokers."""
 
 
 @group.command("list", epilog="Example: motelog group list")
@@ -145,7 +145,8 @@ def lag(
 ) -> None:
     """Print how far a group is behind in each queue, in messages and in time.
 
-    The time is the age of the message that it consumed last, where others wait behind it.
+    The time is the age of the first message that waits. RocketMQ's brokers tell that of the message
+    that it consumed last, and none where it has consumed nothing.
     """
 
     async def ask(admin: Admin) -> list[_Lag]:
@@ -263,8 +264,7 @@ async def _lags(admin: Admin, name: str, topic: str | None = None) -> list[_Lag]
 
 
 def _lag_of(one: QueueProgress, now_ms: int) -> _Lag:
-    waits = one.lag > 0 and one.last_ms > 0
-    behind_ms = max(0, now_ms - one.last_ms) if waits else None
+    behind_ms = max(0, now_ms - one.waiting_ms) if one.waiting_ms else None
     return _Lag(one.queue, one.end_offset, one.committed_offset, max(0, one.lag), behind_ms)
 
 

@@ -282,7 +282,9 @@ def tree(
         for name in sorted(found):
             seen = found[name]
             line: dict[str, Any] = {"topic": name, "messages": seen.messages}
-            line |= {"per_second": round(seen.per_second, 3), "last_ms": seen.last_ms or None}
+            # Devices that speak once an hour have a rate too.
+            per_second = float(_rate_text(seen.per_second))
+            line |= {"per_second": per_second, "last_ms": seen.last_ms or None}
             write_json(line | ({"retained": values.get(name)} if is_retained else {}))
         return
     rows = list(_tree_rows(found, values))
@@ -352,9 +354,12 @@ def _tree_rows(found: dict[str, _Seen], values: dict[str, str]) -> Iterable[tupl
     for levels in sorted(sums):
         seen = sums[levels]
         name = "  " * (len(levels) - 1) + (levels[-1] or "(empty)")
-        rate = f"{seen.per_second:.3g}"
-        value = values.get("/".join(levels), "")
-        yield name, str(seen.messages), rate, time_text(seen.last_ms or None), value
+        rate, last = _rate_text(seen.per_second), time_text(seen.last_ms or None)
+        yield name, str(seen.messages), rate, last, values.get("/".join(levels), "")
+
+
+def _rate_text(per_second: float) -> str:
+    return f"{per_second:.3g}"
 
 
 async def _message_topics(admin: Admin) -> list[str]:

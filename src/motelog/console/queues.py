@@ -405,9 +405,9 @@ def _lag(progress: Iterable[QueueProgress]) -> tuple[int, int | None]:
 
 
 def _behind_ms(one: QueueProgress) -> int | None:
-    if one.lag <= 0 or not one.last_ms:
+    if not one.waiting_ms:
         return None
-    return max(time.time_ns() // 1_000_000 - one.last_ms, 0)
+    return max(time.time_ns() // 1_000_000 - one.waiting_ms, 0)
 
 
 async def _dead_letters(admin: Admin, group: str) -> DeadLetterEntry:

@@ -319,6 +319,19 @@ def test_what_a_group_has_still_to_consume_is_told(stage: BrokerStage) -> None:
     assert {name: names.count(name) for name in names} == {"A": 4096, "T": 2, "%RETRY%G": 1}
 
 
+def test_since_when_messages_wait_is_told_of_a_group_that_has_consumed_none(
+    stage: BrokerStage,
+) -> None:
+    stats: Any = loads(stage.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}).body)
+    stored_ms = next(iter(stats["offsetTable"].values()))["lastUpdateTimestamp"]
+    for committed, times in ((0, [(0, stored_ms), (0, 0)]), (1, [(stored_ms, 0), (0, 0)])):
+        stage.tables.offsets.commit("G", "T", 0, committed)
+        ext = {"consumerGroup": "G", "topic": "T"}
+        table: Any = loads(stage.ask(RequestCode.GET_CONSUME_STATS, ext).body)
+        rows = table["offsetTable"].values()
+        assert [(row["lastTimestamp"], row["waitingTimestamp"]) for row in rows] == times
+
+
 def test_who_is_connected_is_told(stage: BrokerStage) -> None:
     ext = {"consumerGroup": "G", "producerGroup": "G"}
     for code in (
