@@ -34,8 +34,9 @@ def test_status_and_top(motelog_stack: MotelogProcess) -> None:
     two = lines("top", "--interval", "0.1", "--count", "2", *at)
     assert len(two) == 2
     assert {"connections", "mqtt_in", "queue_out", "lag"} <= two[0].keys()
-    head, line = motelog_here("top", "--interval", "0.1", "--count", "1", *at).stdout.splitlines()
-    assert head.split()[:2] == ["time", "clients"]
+    shown = motelog_here("top", "--interval", "0.1", "--count", "1", *at).stdout
+    _, head, line = shown.splitlines()
+    assert head.split()[:3] == ["time", "open", "clients"]
     assert line.split()[1].isdigit()
     gone = motelog_here("status", "--admin", "127.0.0.1:1")
     assert (gone.returncode, "is it running" in gone.stderr) == (4, True)

@@ -6,22 +6,33 @@ Owns: which rates are shown. Must not touch: what is counted; the server's admin
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from motelog.cli.admin import ADMIN, Admin, ask
 from motelog.cli.output import write, write_json
 
-#: Rates: member of "totals" -> head of its column. Then what there is now.
-RATES = {
-    "mqtt_in": "MQTT in/s",
-    "mqtt_out": "MQTT out/s",
-    "mqtt_refused": "refused/s",
-    "queue_in": "queue in/s",
-    "queue_out": "queue out/s",
+#: What there is now, of the members of "now".
+NOW = ("connections", "sessions", "queue_clients")
+#: What is shown of whom: member of a line -> head of its column. Names without a unit are rates.
+PARTS: Final = {
+    "MQTT, messages a second": {
+        "connections": "open",
+        "sessions": "clients",
+        "mqtt_in": "in",
+        "mqtt_out": "out",
+        "mqtt_refused": "refused",
+    },
+    "queues, messages a second": {
+        "queue_clients": "clients",
+        "queue_in": "in",
+        "queue_out": "out",
+        "lag": "behind",
+    },
 }
-NOW = {"connections": "clients", "sessions": "sessions", "queue_clients": "queue clients"}
+#: A time and all columns are as wide as a terminal.
+COLUMN: Final = 8
 LINES_PER_HEAD = 20
 
 
@@ -46,15 +57,48 @@ def top(
         if json:
             write_json(line)
         else:
-            columns = {**NOW, **RATES}
-            shown = [name for name in columns if name in line]
             if written % LINES_PER_HEAD == 0:
-                write("  ".join(["time    ", *(columns[name] for name in shown), "behind"]))
-            at = time.strftime("%H:%M:%S", time.localtime(line["time_ms"] / 1000))
-            cells = [f"{line[name]:,.0f}".rjust(len(columns[name])) for name in shown]
-            write("  ".join([at, *cells, f"{line['lag']:,.0f}".rjust(len("behind"))]))
+                for head in heads(line):
+                    write(head)
+            write(row(line))
         before = after
         written += 1
+
+
+def heads(line: dict[str, Any]) -> tuple[str, str]:
+    """Return the two lines above those of a server that has these members."""
+    above, below = " " * COLUMN, "time".ljust(COLUMN)
+    for part, columns in _shown(line).items():
+        above += " " + f" {part} ".center(COLUMN * len(columns) - 1, "-")
+        below += "".join(name.rjust(COLUMN) for name in columns.values())
+    return above, below
+
+
+def row(line: dict[str, Any]) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(line["time_ms"] / 1000))
+    columns = [name for part in _shown(line).values() for name in part]
+    return at + "".join(number(line[name]).rjust(COLUMN) for name in columns)
+
+
+def number(value: float) -> str:
+    """Return a number in as many characters as a column has, and one less."""
+    if value < 9.95:
+        return f"{value:.1f}".removesuffix(".0")
+    for unit in ("", "k", "M"):
+        if value < (99_999.5 if unit else 999_999.5):
+            return f"{value:,.0f}{unit}"
+        value /= 1000
+    return f"{value:,.0f}G"
+
+
+def _shown(line: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the parts and columns that a server has: one without a gateway has no MQTT."""
+    found = {
+        part: {name: head for name, head in columns.items() if name in line}
+        for part, columns in PARTS.items()
+    }
+    # There is always a lag, if only of none.
+    return {part: columns for part, columns in found.items() if columns.keys() - {"lag"}}
 
 
 def rates(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
