@@ -135,7 +135,10 @@ async def test_what_is_wrong_with_a_backup_is_found(stopped: Path, tmp_path: Pat
         tool.read_list(str(copy))
     listed.unlink()
     assert "no finished backup" in motelog_here("backup", "verify", str(copy)).stderr
-    assert motelog_here("backup", "create", str(tmp_path / "no"), str(tmp_path / "x")).returncode
+    for command in ("create", "verify", "restore"):
+        folders = [str(tmp_path / "no"), *([str(tmp_path / "x")] * (command != "verify"))]
+        gone = motelog_here("backup", command, *folders)
+        assert (gone.returncode, f"there is no folder {folders[0]}" in gone.stderr) == (3, True)
 
 
 async def test_files_that_are_removed_meanwhile_are_left_out(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,17 @@ def test_a_sound_store_is_shown_verified_dumped_and_counted(folder: Path) -> Non
     assert "\x1b" not in dumped.stdout
     counted = motelog("store", "stats", str(folder), "--json")
     assert json.loads(counted.stdout)["topics"]["T"]["records"] == 20
+
+
+def test_a_reader_of_a_dump_that_has_seen_enough_is_no_fault_of_the_disk(folder: Path) -> None:
+    command = [sys.executable, "-m", "motelog", "store", "dump", str(folder)]
+    ours, its = os.pipe()
+    os.close(ours)
+    try:
+        done = subprocess.run(command, stdout=its, stderr=subprocess.PIPE, timeout=60, check=False)
+    finally:
+        os.close(its)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_damage_ends_with_status_1_and_says_what_it_costs(folder: Path) -> None:

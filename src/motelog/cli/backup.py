@@ -46,6 +46,7 @@ def create(store: Store, folder: Folder, json: Json = False) -> None:
     """
     from motelog.core.store.tools import backup as tool
 
+    _find(store)
     with _errors(), progress_of("copying the log") as progress:
         made = tool.create(str(store), str(folder), progress)
     _tell(made, folder, json)
@@ -59,6 +60,7 @@ def verify(folder: Folder, json: Json = False) -> None:
     """
     from motelog.core.store.tools import backup as tool
 
+    _find(folder)
     with _errors(), progress_of("reading the backup") as progress:
         made = tool.read_list(str(folder))
         faults = tool.verify(str(folder), progress)
@@ -80,6 +82,7 @@ def restore(folder: Folder, store: Store, json: Json = False) -> None:
     """
     from motelog.core.store.tools import backup as tool
 
+    _find(folder)
     with _errors(), progress_of("copying the backup") as progress:
         made = tool.restore(str(folder), str(store), progress)
     _tell(made, store, json)
@@ -104,6 +107,12 @@ def _tell(made: Backup, folder: Path, json: bool) -> None:
         f"{folder}: the log from physical offset {made.begin_offset} to {made.end_offset} of"
         f" {made.store}, as it was at {time_text(made.began_ms)}; {len(made.files)} files"
     )
+
+
+def _find(folder: Path) -> None:
+    """Refuse a folder to read from that is not there."""
+    if not folder.is_dir():
+        raise CliError(f"there is no folder {folder}", status=Status.NOT_FOUND)
 
 
 @contextmanager

@@ -275,6 +275,8 @@ def _opened(directory: Path) -> Iterator[StoreFolder]:
         raise CliError(str(exc), remedy=remedy, status=Status.NOT_FOUND) from exc
     try:
         yield folder
+    except BrokenPipeError:
+        raise  # of the output: its reader has seen enough
     except OSError as exc:
         raise CliError(
             f"a file of the store cannot be read: {exc}",
