@@ -39,6 +39,11 @@ class LimitedLog:
         self._period = -1
         self._count = 0
 
+    def info(self, message: str, *values: object) -> None:
+        """Log what a peer has brought about, and nobody has to act on."""
+        if self._may_log():
+            self._log.info(message, *values)
+
     def warning(self, message: str, *values: object) -> None:
         """Log that a human could act on something."""
         if self._may_log():

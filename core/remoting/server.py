@@ -220,6 +220,7 @@ class RemotingServer:
         self._on_closed = on_closed
         self._connections: dict[int, Connection] = {}
         self._faults = LimitedLog(logger)
+        self._closings = LimitedLog(logger)
         self._asked: Asked[Connection] = Asked(self._faults)
         self._has_ended = False
 
@@ -392,7 +393,7 @@ class RemotingServer:
     def _close(self, connection: Connection, reason: str) -> None:
         """Close a connection; output queued for it is still sent."""
         host, port = connection.peer
-        logger.info("connection refused peer=%s:%d reason=%s", host, port, ascii(reason))
+        self._closings.info("connection refused peer=%s:%d reason=%s", host, port, ascii(reason))
         self.reactor.close(connection.connection_id)
         self._forget(connection)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import shutil
 import socket
 from collections.abc import AsyncIterator
@@ -21,6 +23,7 @@ from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.sync import SyncAdmin
 from motelog.core.errors import ConfigError, RemotingError
+from motelog.core.limited_log import LINES_MAX, LimitedLog
 from motelog.core.message import Message
 from motelog.core.net.listen import open_listener
 from motelog.core.remoting.client import RemotingClient, connect
@@ -336,14 +339,22 @@ async def test_half_open_connections_end_in_time_and_keep_nobody_out() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\xff\xff", b"GET / HTTP/1.1\r\n\r\n", bytes(4000)])
-async def test_what_is_no_handshake_ends_at_once(sent: bytes) -> None:
+async def test_what_is_no_handshake_ends_at_once_and_is_told(
+    caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    caplog.set_level(logging.INFO)
     async with served(connections_max=8) as (server, port):
-        stream = await trio.open_tcp_stream("127.0.0.1", port)
-        async with stream:
-            await stream.send_all(sent)
-            with trio.fail_after(5):
-                while await stream.receive_some():
-                    pass
+        server._closings = LimitedLog(logging.getLogger("closings"), monotonic_s=lambda: 0.0)
+        for _ in range(LINES_MAX + 5):
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+            async with stream:
+                await stream.send_all(sent)
+                with trio.fail_after(5), suppress(trio.BrokenResourceError):
+                    while await stream.receive_some():
+                        pass
+        told = [one.getMessage() for one in caplog.records if "refused" in one.getMessage()]
+        assert re.search("the TLS handshake failed: |the client does not speak TLS: ", told[0])
+        assert len(told) == LINES_MAX, "a peer must not fill the disk with lines"
         async with connected(f"127.0.0.1:{port}", tls=TRUSTING) as client:
             assert (await client.ask(PING)).remark == "pong"
         assert server.connections_count <= 1
