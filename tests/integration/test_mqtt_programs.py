@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from motelog.testing import MotelogProcess
+from tests.support.certificates import certificates
 from tests.support.cut_line import CutLine
 from tests.support.mqtt import sent_again_after_pubrel
+from tests.support.listeners import ListenerServer
 from tests.support.mqtt_programs import (
     DEADLINE_S,
     Program,
@@ -79,6 +82,44 @@ def test_what_is_published_arrives_once_and_in_order(
     assert reader.take(COUNT) == [(f"{base}/t", number, qos, False) for number in NUMBERS]
     for client in (reader, writer):
         client.disconnect()
+
+
+@pytest.fixture(scope="module")
+def by_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ListenerServer]:
+    files = certificates()
+    tls = f'tls_certificate = "{files.server}"\ntls_key = "{files.server_key}"\n'
+    tables = "".join(
+        f'[[listener]]\nname = "{name}"\naddress = "127.0.0.1:0"\n{keys}'
+        for name, keys in {
+            "tls": tls,
+            "ws": 'websocket = "/mqtt"\n',
+            "wss": tls + 'websocket = "/mqtt"\n',
+        }.items()
+    )
+    with ListenerServer(tmp_path_factory.mktemp("by-tls"), tables) as running:
+        yield running
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("version", ["4", "5"])
+def test_hivemq_s_client_exchanges_by_tls_and_websocket(
+    by_tls: ListenerServer, version: str
+) -> None:
+    with Program([*hivemq_program(), version]) as running:
+        for listener in ("tls", "ws", "wss"):
+            how: dict[str, Any] = {"port": by_tls.port(listener)}
+            how |= {"ca": certificates().ca} if listener != "ws" else {}
+            how |= {"websocket": "mqtt"} if listener != "tls" else {}
+            base = f"{listener}-{version}"
+            reader = ProgramClient(running, f"{base}-r", **how)
+            writer = ProgramClient(running, f"{base}-w", **how)
+            reader.subscribe(f"{base}/+", 2)
+            for number in NUMBERS:
+                writer.publish(f"{base}/t", number, 2)
+            writer.drain()
+            assert reader.take(COUNT) == [(f"{base}/t", number, 2, False) for number in NUMBERS]
+            for client in (reader, writer):
+                client.disconnect()
 
 
 def test_retained_message_is_replaced_and_removed(

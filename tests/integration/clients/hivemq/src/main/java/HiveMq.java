@@ -10,13 +10,20 @@ import com.hivemq.client.mqtt.mqtt5.Mqtt5AsyncClient;
 import com.hivemq.client.mqtt.mqtt5.lifecycle.Mqtt5ClientConnectedContext;
 import com.hivemq.client.mqtt.mqtt5.message.publish.Mqtt5Publish;
 import java.io.BufferedReader;
+import java.io.FileInputStream;
+import java.io.IOException;
+import java.io.InputStream;
 import java.io.InputStreamReader;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import javax.net.ssl.TrustManagerFactory;
 
 /**
  * HiveMQ's client, as its users get it: reads orders and prints events, JSON line by JSON line
@@ -28,6 +35,8 @@ public final class HiveMq {
     /** One line of standard input, or a will in it; which fields count depends on what to do. */
     static final class Order {
         String client, id, filter, topic, payload;
+        /** File of the authority that is trusted: then by TLS. Path of a WebSocket: then by that. */
+        String ca, websocket;
         // "do" is no name in Java.
         @com.google.gson.annotations.SerializedName("do") String what;
         int port, qos;
@@ -71,8 +80,29 @@ public final class HiveMq {
     private static MqttClientBuilder builder(Order order) {
         MqttClientBuilder builder = MqttClient.builder();
         builder = builder.identifier(order.id).serverHost("127.0.0.1").serverPort(order.port);
+        if (order.ca != null) {
+            builder = builder.sslConfig().trustManagerFactory(trusting(order.ca)).applySslConfig();
+        }
+        if (order.websocket != null) {
+            builder = builder.webSocketConfig().serverPath(order.websocket).applyWebSocketConfig();
+        }
         // Who wants to keep a session wants to come back to it; left to itself it does not.
         return order.keep ? builder.automaticReconnectWithDefaultConfig() : builder;
+    }
+
+    private static TrustManagerFactory trusting(String authority) {
+        try (InputStream file = new FileInputStream(authority)) {
+            KeyStore store = KeyStore.getInstance(KeyStore.getDefaultType());
+            store.load(null);
+            store.setCertificateEntry("authority",
+                CertificateFactory.getInstance("X.509").generateCertificate(file));
+            TrustManagerFactory factory =
+                TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+            factory.init(store);
+            return factory;
+        } catch (IOException | GeneralSecurityException e) {
+            throw new IllegalArgumentException(authority, e);
+        }
     }
 
     private static final class Client3 implements Client {
