@@ -40,6 +40,9 @@ from motelog.gateway.state.stored import EXPIRY_NEVER, StoredWill
 
 #: Terms that are found at once.
 TERMS_KEPT: Final = 256
+#: What begins a TLS handshake: 0x16 0x03, which MQTT takes for a CONNECT of three more bytes.
+TLS_HANDSHAKE: Final = 0x16
+TLS_REST_BYTES: Final = 3
 
 
 class Terms(NamedTuple):
@@ -160,6 +163,9 @@ class ConnectRules:
 
         ``new_client_id`` makes the identifier of a client that leaves it to the server.
         """
+        if first_byte == TLS_HANDSHAKE and len(body) == TLS_REST_BYTES:
+            why = "the client speaks TLS, and this listener does not"
+            return refuse_unread(ReasonCode.MALFORMED_PACKET, why)
         if first_byte >> 4 != PacketType.CONNECT:  # [MQTT-3.1.0-1]
             return refuse_unread(ReasonCode.PROTOCOL_ERROR, "the first packet is not CONNECT")
         try:

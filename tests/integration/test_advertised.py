@@ -168,6 +168,27 @@ async def test_listeners_are_dialled_where_people_are_told_to(tmp_path: Path) ->
     assert "refused" in text
 
 
+def test_doctor_tries_listeners_by_what_clients_know_and_no_others(tmp_path: Path) -> None:
+    """The name server has no TLS, which is nothing that the listeners' clients ask."""
+    files = certificates()
+    table = f'[[listener]]\nname = "tls"\naddress = "127.0.0.1:0"\n{server_tls()}'
+    with ListenerServer(tmp_path, table) as server:
+        config = tmp_path / "asked.toml"
+        config.write_text(
+            f'[namesrv]\nlisten = "{server.ready["namesrv"]}"\n'
+            f'[broker.store]\ndirectory = "{tmp_path}"\n[[listener]]\nname = "tls"\n'
+            f'address = "127.0.0.1:{server.port("tls")}"\n{server_tls()}'
+        )
+        (tmp_path / "aside").mkdir()
+        for ca, level in ((files.ca, "ok"), (make_chain(tmp_path / "aside").ca, "fault")):
+            done = motelog("doctor", "--json", "--config", str(config), "--ca-file", ca)
+            found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
+            assert found["listener tls"]["level"] == level, found["listener tls"]
+            assert found["name server"]["level"] == "ok", found["name server"]
+    unusable = motelog("doctor", "--config", str(config), "--ca-file", "/no/such.pem")
+    assert (unusable.returncode, "/no/such.pem" in unusable.stderr) == (78, True)
+
+
 def test_doctor_takes_the_configuration_of_the_server(tmp_path: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

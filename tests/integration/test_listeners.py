@@ -242,6 +242,32 @@ def test_a_client_without_a_certificate_is_refused(server: ListenerServer) -> No
     wait_until(lambda: why in server.errors())
 
 
+def test_our_commands_and_the_log_say_whose_fault_no_tls_is(
+    server: ListenerServer, tmp_path: Path
+) -> None:
+    secure, plain = server.port("tls"), int(server.ready["gateway"].rpartition(":")[2])
+    pub = ("pub", "-t", "a", "-m", "x", "--to")
+    stranger = make_certificates(tmp_path)
+    untrusting = motelog(*pub, f"localhost:{secure}", "--cafile", stranger.ca)
+    assert untrusting.returncode == 5
+    assert "its certificate is not accepted: " in untrusting.stderr
+    assert "--cafile FILE names the authority" in untrusting.stderr
+    # Others say so to the server.
+    context = ssl.create_default_context(cafile=stranger.ca)
+    sock = socket.create_connection(("127.0.0.1", secure), DEADLINE_S)
+    with sock, pytest.raises(ssl.SSLCertVerificationError):
+        context.wrap_socket(sock, server_hostname="localhost")
+    why = "the client does not accept the server's certificate: tlsv1 alert unknown ca"
+    wait_until(lambda: why in server.errors())
+    not_secure = motelog(*pub, f"localhost:{secure}")
+    assert (not_secure.returncode, "perhaps it takes TLS alone" in not_secure.stderr) == (4, True)
+    wait_until(lambda: "the client does not speak TLS: wrong version number" in server.errors())
+    needless = motelog(*pub, f"localhost:{plain}", "--cafile", certificates().ca)
+    assert (needless.returncode, "perhaps it has no TLS" in needless.stderr) == (5, True)
+    assert "_ssl.c" not in untrusting.stderr + needless.stderr
+    wait_until(lambda: "the client speaks TLS, and this listener does not" in server.errors())
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 @pytest.mark.parametrize("listener", ["tls", "wss"])
 def test_openssl_finds_tls_1_2_and_1_3_alone(server: ListenerServer, listener: str) -> None:

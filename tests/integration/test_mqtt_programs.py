@@ -17,8 +17,8 @@ import pytest
 from motelog.testing import MotelogProcess
 from tests.support.certificates import certificates
 from tests.support.cut_line import CutLine
-from tests.support.mqtt import sent_again_after_pubrel
 from tests.support.listeners import ListenerServer
+from tests.support.mqtt import sent_again_after_pubrel
 from tests.support.mqtt_programs import (
     DEADLINE_S,
     Program,

@@ -64,14 +64,21 @@ def doctor(
             metavar="FILE", help="Dial what the server with this configuration tells clients of."
         ),
     ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --config: the authorities (PEM) that MQTT clients know."
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Check this machine, and the addresses that clients are told.
 
     The exit status is 1 if Motelog cannot work here, or if clients here would not reach a broker
     or listener. Run it where clients are: --namesrv asks as they do. --config looks at the server's
-    certificates and keys too: run that as the server's user. With --tls its listeners are tried by
-    the authorities that clients know. In a context, and without either, its name servers are asked.
+    certificates and keys too: run that as the server's user. With --ca-file its listeners are tried
+    as by clients that know no other authority. In a context, and without either, its name servers
+    are asked.
     """
     found = findings(data)
     context = contexts.chosen()
@@ -79,7 +86,7 @@ def doctor(
         namesrv = context.namesrv
         credentials, tls = credentials or context.credentials_file, tls or context.tls_file
     if config is not None:
-        found += _of_config(config, credentials, tls)
+        found += _of_config(config, credentials, tls, ca_file)
     if namesrv is not None:
         from motelog.cli.advertised import cluster_findings
 
@@ -96,7 +103,9 @@ def doctor(
     stop(Status.FAILED if has_fault else Status.DONE)
 
 
-def _of_config(file: Path, credentials: str | None, tls: str | None) -> list[Finding]:
+def _of_config(
+    file: Path, credentials: str | None, tls: str | None, ca_file: Path | None
+) -> list[Finding]:
     """Look at what a server that runs with a configuration tells clients."""
     from motelog.cli.advertised import (
         cluster_findings,
@@ -106,9 +115,13 @@ def _of_config(file: Path, credentials: str | None, tls: str | None) -> list[Fin
     )
     from motelog.cli.certificates import certificate_findings
     from motelog.config import client_files, load_config
+    from motelog.core.remoting.tls import Tls
 
     config = load_config(file)
-    found = certificate_findings(config) + listener_findings(config, tls_of(tls))
+    known = None if ca_file is None else Tls(ca=str(ca_file))
+    if known is not None:
+        known.context()  # a file that cannot be used is an option's fault, and no listener's
+    found = certificate_findings(config) + listener_findings(config, known)
     namesrv = own_namesrv(config)
     if namesrv is not None:
         own_credentials, own_tls = client_files(config)

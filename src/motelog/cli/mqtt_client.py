@@ -21,6 +21,8 @@ import trio
 
 from motelog.cli.output import CliError
 from motelog.cli.status import IS_IT_RUNNING, Status
+from motelog.core.net.tls import tls_fault
+from motelog.core.remoting.tls import handshake_fault
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.mqtt.acks import decode_ack, encode_ack
 from motelog.gateway.mqtt.connect import decode_connack, encode_connect
@@ -41,6 +43,8 @@ from motelog.gateway.mqtt.properties import decode_properties, encode_properties
 from motelog.gateway.mqtt.subscribe import decode_suback, encode_subscribe, encode_unsubscribe
 
 CONNECT_WITHIN_S: Final = 10.0
+TRUST: Final = "--cafile FILE names the authority of the server's certificate"
+PERHAPS_TLS: Final = "perhaps it takes TLS alone: --cafile FILE, or --tls-use-os-certs"
 ANSWER_WITHIN_S: Final = 30.0
 RECEIVE_BYTES: Final = 65_536
 PACKET_BYTES_MAX: Final = 4_194_304
@@ -223,7 +227,7 @@ class MqttClient:
             data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except trio.BrokenResourceError as exc:
             # With TLS 1.3 a server says only now that it does not like our certificate.
-            why = f": {exc.__cause__}" if isinstance(exc.__cause__, ssl.SSLError) else ""
+            why = f": {tls_fault(exc.__cause__)}" if isinstance(exc.__cause__, ssl.SSLError) else ""
             raise MqttClientError(f"the connection broke{why}") from exc
         if not data:
             raise MqttClientError("the server closed the connection")
@@ -351,8 +355,12 @@ async def _open_stream(
         await trio.aclose_forcefully(stream)
         if not isinstance(exc, trio.BrokenResourceError):
             raise
-        why = str(exc.__cause__ or exc)
-        raise MqttClientError(f"no TLS with {host}:{port}: {why}", status=Status.REFUSED) from exc
+        is_untrusted = isinstance(exc.__cause__, ssl.SSLCertVerificationError)
+        raise MqttClientError(
+            f"no TLS with {host}:{port}: {handshake_fault(exc)}",
+            remedy=TRUST if is_untrusted else None,
+            status=Status.REFUSED,
+        ) from exc
     return secured
 
 
@@ -373,7 +381,11 @@ async def _await_connack(client: MqttClient, buffer: bytearray, keep_alive_s: in
         try:
             buffer += await client._receive()
         except MqttClientError as exc:
-            raise MqttClientError(f"CONNECT was not answered: {exc}; is this MQTT?") from exc
+            is_plain = not isinstance(client._stream, trio.SSLStream)
+            raise MqttClientError(
+                f"CONNECT was not answered: {exc}; is this MQTT?",
+                remedy=PERHAPS_TLS if is_plain else None,
+            ) from exc
     frame = bytes(buffer[:end])
     del buffer[:end]
     client._tell("received", frame)
