@@ -98,6 +98,7 @@ class ProcessQueue(Reading):
         "is_in_turn",
         "locked_at",
         "suspended_until",
+        "taken_at",
     )
 
     def __init__(
@@ -108,7 +109,7 @@ class ProcessQueue(Reading):
         self.is_dropped = False
         #: Whether it is in the row of queues that workers take from.
         self.is_in_turn = False
-        self.consumed_at = trio.current_time()
+        self.taken_at = self.consumed_at = trio.current_time()
         #: For orderly consumers: when the broker last confirmed the lock; None if it is not held.
         self.locked_at: float | None = None
         #: For orderly consumers: until when a refused message waits.

@@ -16,6 +16,7 @@ import trio
 from motelog.bridge.asyncio import AsyncioPushConsumer
 from motelog.bridge.errors import ClientError, FilterError
 from motelog.bridge.producer import Producer
+from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
 from motelog.bridge.push.offsets import FileOffsets
 from motelog.bridge.sync import SyncPushConsumer
@@ -319,6 +320,33 @@ async def test_stop_waits_for_work_and_cancel_stops_too(tmp_path: Path) -> None:
         assert ended == [b"x"]
         assert committed(stack) == 1
         assert stack.broker.tables.consumers.get("G") is None
+
+
+@pytest.mark.parametrize(("taken_over_within_s", "kept"), [(30.0, 5), (0.0, 0)])
+async def test_what_the_member_before_has_saved_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_over_within_s: float, kept: int
+) -> None:
+    """After a while a lower offset counts: a broker that was killed may have lost the higher."""
+    monkeypatch.setattr("motelog.bridge.push.consumer.TAKEN_OVER_WITHIN_S", taken_over_within_s)
+    begun = trio.Event()
+
+    async def hang(message: StoredMessage) -> None:
+        begun.set()
+        await trio.sleep_forever()
+
+    async with started_stack(tmp_path) as stack:
+        async with Producer(namesrv=stack.namesrv_address) as producer:
+            queue = (await producer.queues("T"))[0]
+            for body in numbers(0, 10):
+                await producer.send(Message("T", body), queue=queue)
+        await routed(stack, "T")
+        with trio.fail_after(TIMEOUT_S):
+            async with running(stack, hang, stop_s=0.2):
+                await begun.wait()
+                # The member before hands the queue over late.
+                async with PullConsumer(namesrv=stack.namesrv_address, group="G") as before:
+                    await before.commit({queue: 5})
+        assert committed(stack) == kept
 
 
 async def test_work_that_does_not_end_is_left_at_the_deadline(tmp_path: Path) -> None:
