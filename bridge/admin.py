@@ -585,10 +585,7 @@ class Admin:
     ) -> RemotingCommand:
         command = RemotingCommand(code, ext=dict(ext or {}), body=body)
         answer = await self._client.request(address, command, timeout_s=self._timeout_s)
-        try:
-            return check(answer)
-        except BrokerError as exc:
-            raise BrokerError(exc.code, f"the broker at {address} says: {exc.remark}") from None
+        return check(answer, command.ext.get("topic", ""))
 
     async def _ask_namesrv(self, code: int, ext: Mapping[str, str] | None = None) -> bytes:
         command = RemotingCommand(code, ext=dict(ext or {}))

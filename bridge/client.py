@@ -48,6 +48,17 @@ LEAVE_GRACE_S: Final = 1.0
 # A topic that does not exist yet is asked for again at most this often.
 STAND_IN_RETRY_S: Final = 0.1
 
+_CODE_NAMES: Final = {int(code): code.name for code in ResponseCode}
+# What may help where a broker refuses.
+_ADVICE: Final[dict[int, str]] = {
+    ResponseCode.SYSTEM_BUSY: "it has too much to do, send more slowly",
+    ResponseCode.FLOW_CONTROL: "it has too much to do, send more slowly",
+    ResponseCode.NO_PERMISSION: "see the permissions of the topic, the group and the account",
+    ResponseCode.TOPIC_NOT_EXIST: "create the topic, as by `motelog topic create`",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, as by `Admin.put_group`",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "is the server of another kind, or an old release?",
+}
+
 # The members of the heartbeat that say which groups this client belongs to.
 GroupsOf = Callable[[], Mapping[str, list[dict[str, Any]]]]
 
@@ -133,7 +144,9 @@ class Client:
         connection = await self._connection(address, timeout_s)
         asked_at = trio.current_time()
         try:
-            return await connection.request(command, timeout_s=max(0.0, deadline - asked_at))
+            answer = await connection.request(command, timeout_s=max(0.0, deadline - asked_at))
+            answer.peer = address
+            return answer
         except RemotingTimeoutError:
             silence_s = trio.current_time() - max(asked_at, connection.received_at)
             if silence_s >= SILENCE_S_MAX:
@@ -210,7 +223,10 @@ class Client:
                 continue
             self._namesrv_index = index
             return answer
-        raise NoNameServerError(f"no name server answered: {'; '.join(failures)}")
+        raise NoNameServerError(
+            f"no name server answered, see that one runs at the address given: "
+            f"{'; '.join(failures)}"
+        )
 
     def want_heartbeat(self) -> None:
         """Send a heartbeat at once, because the groups or subscriptions have changed."""
@@ -278,7 +294,11 @@ class Client:
         if route is None and for_sending:
             route = await self._ask_route(topic, DEFAULT_TOPIC)
         if route is None:
-            raise RouteError(f"topic {topic!r} does not exist", topic=topic)
+            raise RouteError(
+                f"topic {topic!r} does not exist: create it, as by `motelog topic create`, or let "
+                "brokers create topics",
+                topic=topic,
+            )
         self._remember(route)
         return route
 
@@ -288,7 +308,11 @@ class Client:
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        check(answer)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise NoNameServerError(
+                f"{answer.peer} is no name server: is it the address of a broker?"
+            )
+        check(answer, asked_topic)
         return decode_route(topic, answer.body, is_stand_in=asked_topic != topic)
 
     def _remember(self, route: TopicRoute) -> None:
@@ -330,8 +354,13 @@ class Client:
     async def _try_heartbeat(self, address: str) -> None:
         try:
             await self.send_heartbeat(address)
-        except (RemotingError, BrokerError) as exc:
+        except RemotingError as exc:
             logger.info("a heartbeat failed; it is sent again broker=%s error=%s", address, exc)
+        except BrokerError as exc:
+            # It may be what this client is, and then nothing comes to its group.
+            logger.warning(
+                "a broker refuses a heartbeat; it is sent again broker=%s error=%s", address, exc
+            )
 
     async def _say_goodbye(self) -> None:
         await self.unregister()
@@ -424,11 +453,21 @@ async def _unregister(connection: RemotingClient, ext: dict[str, str]) -> None:
         )
 
 
-def check(answer: RemotingCommand) -> RemotingCommand:
-    """Return ``answer`` if it reports success; BrokerError with its code and remark otherwise."""
+def check(answer: RemotingCommand, topic: str = "") -> RemotingCommand:
+    """Return ``answer`` if it reports success; otherwise raise ``refusal``."""
     if answer.code != ResponseCode.SUCCESS:
-        raise BrokerError(answer.code, answer.remark or f"response code {answer.code}")
+        raise refusal(answer, topic)
     return answer
+
+
+def refusal(answer: RemotingCommand, topic: str = "") -> BrokerError:
+    """Return the error that tells who has refused a request for ``topic``, and what may help."""
+    code = f"code {answer.code} {_CODE_NAMES.get(answer.code, '')}".rstrip()
+    place = (f"from {answer.peer}" if answer.peer else "", f"topic {topic!r}" if topic else "")
+    where = ", ".join(filter(None, (code, *place)))
+    if (advice := _ADVICE.get(answer.code)) is not None:
+        where += f": {advice}"
+    return BrokerError(answer.code, answer.remark or "the request is refused", where=where)
 
 
 def int_field(answer: RemotingCommand, name: str) -> int:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from motelog.bridge.client import int_field
+from motelog.bridge.client import int_field, refusal
 from motelog.bridge.errors import ClientError
 from motelog.bridge.selector import Selector
-from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.errors import RemotingDecodeError
 from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.frames import (
     RemotingCommand,
@@ -129,7 +129,7 @@ def popped(answer: RemotingCommand, topic: str, broker_name: str) -> list[Popped
     if answer.code in _NOTHING:
         return []
     if answer.code != ResponseCode.SUCCESS:
-        raise BrokerError(answer.code, answer.remark or f"response code {answer.code}")
+        raise refusal(answer, topic)
     ext = answer.ext
     try:
         begins = decode_begins(ext.get("startOffsetInfo", ""))

@@ -23,7 +23,7 @@ from typing import Final, Self, TypeAlias, TypedDict
 
 import trio
 
-from motelog.bridge.client import Client, NameServers, check, check_text, int_field
+from motelog.bridge.client import Client, NameServers, check, check_text, int_field, refusal
 from motelog.bridge.errors import (
     ClientClosedError,
     MessageRefusedError,
@@ -568,8 +568,7 @@ class Producer:
         try:
             status = SendStatus(answer.code)
         except ValueError:
-            remark = answer.remark or f"response code {answer.code}"
-            raise BrokerError(answer.code, remark) from None
+            raise refusal(answer, target.topic) from None
         if self._recorder is not None:
             self._trace_sent(messages, message_id, command, address, answer, began_ms)
         return SendResult(
@@ -632,7 +631,11 @@ class Producer:
             now = trio.current_time()
             route = await self._client.route(topic, for_sending=True, newer_than=now)
         if not route.write_queues:
-            raise RouteError(f"topic {topic!r} has no queue that may be written to", topic=topic)
+            raise RouteError(
+                f"topic {topic!r} has no queue that may be written to: see its permission and those"
+                " of its brokers, and that one runs",
+                topic=topic,
+            )
         return route
 
     def _choose(

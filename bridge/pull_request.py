@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from motelog.bridge.client import int_field
+from motelog.bridge.client import int_field, refusal
 from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import Selector
-from motelog.core.errors import BrokerError
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.codes import LOG_KEY
@@ -97,7 +96,7 @@ def pull_result(answer: RemotingCommand, body: bytes | memoryview) -> PullResult
     try:
         status = PullStatus(answer.code)
     except ValueError:
-        raise BrokerError(answer.code, answer.remark or f"response code {answer.code}") from None
+        raise refusal(answer) from None
     return PullResult(
         status=status,
         next_offset=int_field(answer, "nextBeginOffset"),

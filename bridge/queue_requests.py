@@ -107,7 +107,7 @@ class QueueRequests:
         answer = await self.ask(queue, RequestCode.CHECK_CLIENT_CONFIG, {}, body=dumps(body))
         if answer.code in _REFUSALS:
             raise FilterError(answer.remark or f"the broker of {queue} takes no SQL92 filter")
-        check(answer)
+        check(answer, queue.topic)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, None if it has none."""
@@ -115,7 +115,7 @@ class QueueRequests:
         answer = await self.ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, ext)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        return int_field(check(answer), "offset")
+        return int_field(check(answer, queue.topic), "offset")
 
     async def commit(
         self,
@@ -164,7 +164,8 @@ class QueueRequests:
 
     async def offset(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> int:
         """Return what the broker says: GET_MIN_OFFSET, GET_MAX_OFFSET, SEARCH_OFFSET_BY_..."""
-        return int_field(check(await self.ask(queue, code, queue_ext(queue) | ext)), "offset")
+        answer = await self.ask(queue, code, queue_ext(queue) | ext)
+        return int_field(check(answer, queue.topic), "offset")
 
     async def offsets(
         self, queues: Iterable[MessageQueue], code: RequestCode, ext: dict[str, str]
@@ -263,7 +264,7 @@ class QueueRequests:
                 queue, queue_offset, selector=SELECT_ALL, count_max=1, bytes_max=1, hold_s=0
             )
             answer = await self.ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-        check(answer)
+        check(answer, queue.topic)
 
 
 def _is_away(error: MotelogError) -> bool:

@@ -185,7 +185,8 @@ class SimpleConsumer:
     async def _tell(self, message: PoppedMessage, command: RemotingCommand) -> RemotingCommand:
         broker_name = read_receipt(message).broker_name
         timeout_s = self._request_timeout_s
-        return check(await self._ask(message.topic, broker_name, command, timeout_s=timeout_s))
+        answer = await self._ask(message.topic, broker_name, command, timeout_s=timeout_s)
+        return check(answer, message.topic)
 
     async def _ask(
         self, topic: str, broker_name: str, command: RemotingCommand, *, timeout_s: float

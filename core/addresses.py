@@ -17,6 +17,8 @@ def parse_address(text: str, *, port_min: int = 0) -> tuple[str, int]:
 
     A listener takes port 0 for any free one; to connect, ask for ``port_min`` 1.
     """
+    if "://" in text:
+        raise ValueError(f"{text!r} is not HOST:PORT: leave out what is before //")
     host, colon, port_text = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

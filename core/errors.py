@@ -104,10 +104,11 @@ class RemotingConnectError(RemotingConnectionError):
 class BrokerError(MotelogError):
     """A request that the broker or name server refuses.
 
-    ``code`` is the remoting response code (core.remoting.frames.ResponseCode), the text its remark.
+    ``code`` is the remoting response code (core.remoting.frames.ResponseCode). The text is the
+    ``remark`` and, at a client, ``where`` it is from and what to do.
     """
 
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
+    def __init__(self, code: int, remark: str, *, where: str = "") -> None:
+        super().__init__(f"{remark} ({where})" if where else remark)
         self.code = code
         self.remark = remark

@@ -55,6 +55,8 @@ class Rebalance:
         self.has_others = False
         self._wanted = trio.Event()
         self._unread: set[str] = set()  # topics that were said to be missing
+        # Topics that have been shared out, or whose first failure was told.
+        self._shared: set[str] = set()
 
     def wake(self) -> None:
         """Rebalance soon: the group or the subscriptions have changed."""
@@ -103,13 +105,19 @@ class Rebalance:
             self._unread.add(topic)
             return False
         except (NoNameServerError, RemotingError, BrokerError) as exc:
-            logger.info(
-                "queues were not shared out anew and stay topic=%s group=%s error=%s",
+            # Who has no queues yet hears of it once.
+            is_news = topic not in self._shared and not topic.startswith(RETRY_PREFIX)
+            self._shared.add(topic)
+            logger.log(
+                logging.WARNING if is_news else logging.INFO,
+                "queues were not shared out anew and stay; it is tried again topic=%s group=%s "
+                "error=%s",
                 topic,
                 self._group,
                 exc,
             )
             return False
+        self._shared.add(topic)
         return await self._apply(topic, queues)
 
     async def _members(self, route: TopicRoute) -> list[str]:

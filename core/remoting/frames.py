@@ -97,6 +97,8 @@ class RemotingCommand:
     ext: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     serialize: Serialize = Serialize.JSON
+    #: Who has sent an answer; not on the wire.
+    peer: str = ""
 
     @property
     def is_response(self) -> bool:

@@ -422,7 +422,7 @@ async def test_users_and_rules_from_python(tmp_path: Path) -> None:
         assert (await admin.users("ali"), await admin.user("root-2")) == ([alice], [root])
         assert (await admin.user("bob"), await admin.rules_of("alice")) == ([], [])
         assert "alice-secret" not in repr(alice)
-        with pytest.raises(BrokerError, match=r"the broker at .* existed"):
+        with pytest.raises(BrokerError, match=r"existed .*from 127"):
             await admin.create_user("alice", "another-secret")
         with pytest.raises(BrokerError, match="7 characters"):
             await admin.create_user("bob", "short")

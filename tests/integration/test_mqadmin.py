@@ -18,8 +18,9 @@ import trio
 from motelog.bridge.producer import Producer
 from motelog.core.message import Message
 from motelog.core.remoting.frames import RequestCode
+from tests.reference.rocketmq import NOT_HERE
 from tests.support.broker_stack import connected, started_stack
-from tests.support.java import VERSION_4, VERSION_5, JavaDriver
+from tests.support.java import VERSION_4, VERSION_5, JavaDriver, run_tool
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -123,11 +124,19 @@ OF_RELEASE_5 = (
         "submit batch of group config to {broker} success",
     ),
     ("getConsumerConfig -g listed", "retryMaxTimes += +3"),
+    ("haStatus -b {broker}", "#MasterAddr\t{broker}", "#SlaveNum\t0"),
     (
         "setConsumeMode -b {broker} -t {topic} -g {group} -m POP -q 8",
         r"topic\[{topic}\] group\[{group}\] consume mode\[POP\] popShareQueueNum\[8\]",
     ),
 )
+#: Commands that other tests run.
+ELSEWHERE = {
+    "queryMsgTraceById",  # tests/integration/test_traces.py
+    # tests/integration/test_acl_java.py
+    *("createUser", "updateUser", "deleteUser", "getUser", "listUser", "copyUser"),
+    *("createAcl", "updateAcl", "deleteAcl", "getAcl", "listAcl", "copyAcl"),
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -144,6 +153,17 @@ async def test_the_tools_print_what_they_print_of_apaches_broker(
     async with started_stack(tmp_path, name="apache") as stack:
         folder = tmp_path / "exported"
         await check_tools(version, stack.namesrv_address, stack.broker_address, folder)
+
+
+@pytest.mark.java_all
+@pytest.mark.parametrize("version", [VERSION_5, VERSION_4])
+async def test_each_command_is_run_or_has_a_reason_why_not(tmp_path: Path, version: str) -> None:
+    listed = await run_tool(version, tmp_path)
+    there = set(re.findall(r"^   (\w+) +\S", listed, re.MULTILINE))
+    assert len(there) > 50
+    run = {command.split(" ")[0] for command, *_ in (*COMMANDS, *OF_RELEASE_5, *LAST)}
+    named = set(re.findall(r"`(\w+)`", " ".join(commands for commands, _ in NOT_HERE)))
+    assert there - run - named - ELSEWHERE == set()
 
 
 async def check_tools(version: str, namesrv: str, broker: str, folder: Path) -> None:

@@ -192,7 +192,7 @@ async def test_unknown_codes_and_answers_nobody_asked_for(
     tmp_path: Path, serialize: Serialize
 ) -> None:
     async with started_stack(tmp_path) as stack, connected(stack.broker_address, serialize) as peer:
-        for code in (0, 9999, -1, 907):
+        for code in (0, 9999, -1, 908):
             answer = await peer.ask(code)
             assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         # An answer to nothing is ignored, an unknown oneway request too.

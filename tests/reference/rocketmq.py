@@ -120,11 +120,11 @@ _CLIENTS: Final = (
 )
 
 #: Commands of mqadmin that do not do here what they do at Apache's broker, and why.
-_NOT_HERE: Final = (
+NOT_HERE: Final = (
     (
-        "`haStatus`, `getBrokerEpoch`, `getSyncStateSet`, `electMaster`, `resetMasterFlushOffset`,"
+        "`getBrokerEpoch`, `getSyncStateSet`, `electMaster`, `resetMasterFlushOffset`,"
         " `cleanBrokerMetadata`, `getControllerConfig`, `getControllerMetaData`,"
-        " `updateControllerConfig`, `reElectMaster`",
+        " `updateControllerConfig`",
         "a broker has no copies yet, and there is no controller",
     ),
     (
@@ -287,6 +287,7 @@ _WHAT: Final = {
     RequestCode.UPDATE_NAMESRV_CONFIG: "refused: the settings are in the configuration",
     RequestCode.GET_NAMESRV_CONFIG: "the name server's settings, by RocketMQ's names",
     RequestCode.GET_BROKER_MEMBER_GROUP: "the addresses of one broker",
+    RequestCode.GET_BROKER_HA_STATUS: "that this master has no slaves (`haStatus`)",
 }
 
 #: Requests that a broker sends to clients. It serves none of them.
@@ -300,10 +301,10 @@ _TO_CLIENTS: Final = {
 
 _UNSERVED: Final = (
     "Any other request is answered with REQUEST_CODE_NOT_SUPPORTED (3). Of those that RocketMQ's"
-    " servers take, these are: of slaves and controllers (60, 61, 402, 905 to 908, 1001 to 1013),"
-    " of 4.9's accounts (50 to 54), of RocksDB (354, 355, 200056), of topics that are numbered over"
-    " brokers (513), of containers (902, 903), of limits for reads from the disk (2001 to 2004)."
-    " What their commands of `mqadmin` are is above, with the reason."
+    " servers take, these are: of slaves and controllers (60, 61, 402, 905, 906, 908, 1001 to"
+    " 1013), of 4.9's accounts (50 to 54), of RocksDB (354, 355, 200056), of topics that are"
+    " numbered over brokers (513), of containers (902, 903), of limits for reads from the disk"
+    " (2001 to 2004). What their commands of `mqadmin` are is above, with the reason."
 )
 
 
@@ -323,7 +324,7 @@ def page() -> str:
             " `tests/integration/test_mqadmin.py` runs print\nwhat they print of Apache RocketMQ,"
             " and those for users and rules\n(`createUser`, `createAcl` and so on) what"
             " `tests/integration/test_acl_java.py` says.\nThese do not:\n",
-            *table(("command", "why"), _NOT_HERE),
+            *table(("command", "why"), NOT_HERE),
             "## What the broker answers\n",
             *_served(broker),
             "It tells the members of a group of changes by NOTIFY_CONSUMER_IDS_CHANGED (40), and"

@@ -76,7 +76,7 @@ async def _topics(admin: Admin, namesrv: str, broker: str) -> None:
     assert await admin.producers("nobody") == []
     with pytest.raises(ClientError, match="no master of a broker 'none'"):
         await admin.put_topic("other", brokers=["none"])
-    with pytest.raises(BrokerError, match="the broker at"):
+    with pytest.raises(BrokerError, match=r"from 127\.0\.0\.1:"):
         await admin.put_topic("no/name")
 
 

@@ -147,19 +147,17 @@ class JavaDriver:
         raise AssertionError("\n".join([f"{order!r} failed:", *lines])[-4000:])
 
 
-async def run_tool(
-    version: str, home: Path, command: str, *arguments: str, options: Sequence[str] = ()
-) -> str:
-    """Run one of RocketMQ's command line tools; return what it printed."""
+async def run_tool(version: str, home: Path, *words: str, options: Sequence[str] = ()) -> str:
+    """Run one of RocketMQ's command line tools, or list them; return what it printed."""
     configuration = home / "conf" / "logback_tools.xml"  # the tools of 4.9 fail without it
     configuration.parent.mkdir(parents=True, exist_ok=True)
     configuration.write_text("<configuration/>")
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
     all_options = (*QUICK_START, f"-Drocketmq.home.dir={home}", *options)
-    java = partial(java_command, version, main, command, options=all_options)
+    java = partial(java_command, version, main, options=all_options)
     with trio.fail_after(DONE_WITHIN_S):
         done = await trio.run_process(
-            [*await trio.to_thread.run_sync(java), *arguments],
+            [*await trio.to_thread.run_sync(java), *words],
             capture_stdout=True,
             capture_stderr=True,
             check=False,

@@ -1,7 +1,8 @@
 """The broker itself: its settings and figures, and upkeep on request.
 
-Owns: request codes 25, 26, 28, 45, 306, 315, 316, 329. Must not touch: what a setting does (each is
-changed where it is used), how files are removed (the store). Spec: RocketMQ AdminBrokerProcessor.
+Owns: request codes 25, 26, 28, 45, 306, 315, 316, 329, 907. Must not touch: what a setting does
+(each is changed where it is used), how files are removed (the store).
+Spec: RocketMQ AdminBrokerProcessor.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class StateAdmin:
         runtime: RuntimeInfo,
         delay_offsets: Callable[[], dict[int, int]],
     ) -> None:
+        self._store = shared.store
         self._topics = shared.tables.topics
         self._cleaner = shared.store.cleaner
         self._cold = shared.api.cold_reads
@@ -56,6 +58,7 @@ class StateAdmin:
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self._clean,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self._clean,
             RequestCode.CLEAN_UNUSED_TOPIC: self._clean,
+            RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
         }
 
     def switch(self, name: str, is_on: bool) -> None:
@@ -107,6 +110,18 @@ class StateAdmin:
 
     def _delays(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.answer(body=dumps({"offsetTable": self._delay_offsets()}))
+
+    def _ha_status(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Tell what RocketMQ's broker tells that is a master without slaves."""
+        as_slave = ("lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset", "maxOffset")
+        status = {
+            "master": True,
+            "masterCommitLogMaxOffset": self._store.end_offset,
+            "inSyncSlaveNums": 0,
+            "haConnectionInfo": [],
+            "haClientRuntimeInfo": dict.fromkeys((*as_slave, "transferredByteInSecond"), 0),
+        }
+        return request.answer(body=msgspec.json.encode(status))
 
     def _stats_data(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name, key = text_field(request.ext, "statsName"), text_field(request.ext, "statsKey")

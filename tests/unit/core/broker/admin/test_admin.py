@@ -72,6 +72,7 @@ STATUS = [
     (RequestCode.GET_TOPIC_CONFIG, {}, REFUSED),
     (RequestCode.GET_BROKER_CONFIG, {}, OK),
     (RequestCode.GET_BROKER_RUNTIME_INFO, {}, OK),
+    (RequestCode.GET_BROKER_HA_STATUS, {}, OK),
     (RequestCode.QUERY_MESSAGE, key_ext("T", "k"), OK),
     (RequestCode.QUERY_MESSAGE, key_ext("T", "u", _UNIQUE_KEY_QUERY="true"), OK),
     (RequestCode.QUERY_MESSAGE, key_ext("T", "other"), ResponseCode.QUERY_NOT_FOUND),
@@ -295,6 +296,13 @@ def test_messages_in_and_out_are_shown(stage: BrokerStage) -> None:
     stage.pull(Client(), "T", 0)
     table = msgspec.json.decode(stage.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
     assert (table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]) == ("1", "1")
+
+
+def test_a_master_without_slaves_says_so(stage: BrokerStage) -> None:
+    status = loads(stage.ask(RequestCode.GET_BROKER_HA_STATUS).body)
+    assert status["master"] is True
+    assert status["masterCommitLogMaxOffset"] == stage.store.end_offset > 0
+    assert (status["inSyncSlaveNums"], status["haConnectionInfo"]) == (0, [])
 
 
 def test_the_ends_of_a_topics_queues_are_told(stage: BrokerStage) -> None:

@@ -1,0 +1,147 @@
+"""What users of our clients are told of their commonest mistakes: by whom, and what to do."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from motelog.bridge.admin import Admin
+from motelog.bridge.errors import (
+    ClientClosedError,
+    ClientError,
+    FilterError,
+    MessageRefusedError,
+    NoNameServerError,
+    RouteError,
+    SendFailedError,
+)
+from motelog.bridge.producer import Producer
+from motelog.bridge.pull import PullConsumer
+from motelog.bridge.push.consumer import PushConsumer
+from motelog.core.errors import BrokerError
+from motelog.core.message import Message, MessageQueue
+from tests.support.broker_stack import routed, started_stack
+
+NOBODY = "127.0.0.1:1"
+FROM = r"from 127\.0\.0\.1:\d+"
+
+Call = Callable[[], Awaitable[object]]
+
+
+async def queues(namesrv: str, topic: str = "T") -> object:
+    async with PullConsumer(namesrv=namesrv, group="G") as consumer:
+        return await consumer.queues(topic)
+
+
+async def send(namesrv: str, message: Message, **options: object) -> object:
+    async with Producer(namesrv=namesrv, message_bytes_max=1 << 23, timeout_s=1) as producer:
+        return await producer.send(message, **options)  # type: ignore[arg-type]
+
+
+async def poll(namesrv: str, group: str, topic: str = "T", sql: str | None = None) -> object:
+    async with PullConsumer(namesrv=namesrv, group=group) as consumer:
+        consumer.assign([MessageQueue(topic, "broker-a", 0)], sql=sql)
+        return await consumer.poll(timeout_s=10)
+
+
+async def test_a_mistake_is_told_with_its_place_and_a_remedy(tmp_path: Path) -> None:
+    async with started_stack(tmp_path, auto_create_topics=False) as stack:
+        namesrv, broker = stack.namesrv_address, stack.broker_address
+        async with Admin(namesrv=namesrv) as admin:
+            for topic, permission in (("T", 6), ("ReadOnly", 4), ("WriteOnly", 2)):
+                await admin.put_topic(topic, permission=permission)
+                await routed(stack, topic)
+            await admin.put_group("closed", {"consumeEnable": False})
+        producer = Producer(namesrv=namesrv)
+        large = Message("T", random.Random(1).randbytes(5_000_000))
+        elsewhere = MessageQueue("T", "other", 0)
+        mistakes: list[tuple[Call, type[Exception], str]] = [
+            (lambda: queues(NOBODY), NoNameServerError, f"see that one runs .* {NOBODY}: Conn"),
+            (
+                lambda: send(NOBODY, Message("T", b"")),
+                SendFailedError,
+                f"topic 'T' .* name servers .*{NOBODY}: Connection refused",
+            ),
+            (lambda: queues(broker), NoNameServerError, f"{broker} is no name server"),
+            (lambda: queues("http://h:9876"), ValueError, "leave out what is before //"),
+            (lambda: queues("localhost"), ValueError, "'localhost' is not HOST:PORT"),
+            (lambda: queues(namesrv, "None"), RouteError, "'None' does not exist: create it"),
+            (
+                lambda: send(namesrv, Message("None", b"")),
+                RouteError,
+                "'None' does not exist: create it",
+            ),
+            (
+                lambda: send(namesrv, Message("ReadOnly", b"")),
+                RouteError,
+                "'ReadOnly' has no queue that may be written to: see its permission",
+            ),
+            (
+                lambda: send(namesrv, large),
+                BrokerError,
+                rf"limit is 4194304 \(code 13 MESSAGE_ILLEGAL, {FROM}, topic 'T'\)",
+            ),
+            (
+                lambda: send(namesrv, Message("T", b""), queue=elsewhere),
+                SendFailedError,
+                "no master of broker 'other': is it running",
+            ),
+            (lambda: send(namesrv, Message("a/b", b"")), MessageRefusedError, "'a/b' holds"),
+            (
+                lambda: poll(namesrv, "closed"),
+                BrokerError,
+                rf"group closed may not consume \(code 16 NO_PERMISSION, {FROM}.*: see the perm",
+            ),
+            (
+                lambda: poll(namesrv, "G", "WriteOnly"),
+                BrokerError,
+                rf"WriteOnly is not readable \(code 16 NO_PERMISSION, {FROM}.*: see the perm",
+            ),
+            (lambda: poll(namesrv, "G", sql="a >"), FilterError, "wrong at column 4"),
+            (lambda: producer.send(Message("T", b"")), ClientClosedError, "inside `async with`"),
+        ]
+        for call, kind, text in mistakes:
+            with trio.fail_after(20), pytest.raises(kind, match=text):
+                await call()
+        async with Admin(namesrv=namesrv) as admin:
+            with pytest.raises(
+                ClientError, match=r"no master of a broker 'other', known: broker-a"
+            ):
+                await admin.broker_status("other")
+
+
+@pytest.mark.parametrize(
+    ("group", "has_namesrv", "told"),
+    [
+        ("G", False, f"queues were not shared out.*topic=T group=G .*{NOBODY}: Connection refused"),
+        ("a b", True, rf"refuses a heartbeat.*'a b' holds .*\(code 1 SYSTEM_ERROR, {FROM}"),
+    ],
+)
+async def test_a_push_consumer_that_gets_nothing_says_why(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    group: str,
+    has_namesrv: bool,
+    told: str,
+) -> None:
+    caplog.set_level(logging.WARNING, logger="motelog.bridge")
+    async with started_stack(tmp_path) as stack:
+        stack.broker.api.create_topic("T", 1)
+        await routed(stack, "T")
+        namesrv = stack.namesrv_address if has_namesrv else NOBODY
+        async with (
+            trio.open_nursery() as nursery,
+            PushConsumer(namesrv=namesrv, group=group, stop_s=0.2) as consumer,
+        ):
+            consumer.subscribe("T")
+            nursery.start_soon(consumer.run, lambda message: None)
+            with trio.fail_after(20):
+                while re.search(told, caplog.text) is None:  # noqa: ASYNC110  # logging has no event
+                    await trio.sleep(0.05)
+            consumer.stop()
