@@ -105,9 +105,13 @@ class ReplyProcessor:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         now_ms = self._clock.now_ms()
         pairs[PUSH_REPLY_TIME] = str(now_ms)
+        try:
+            properties = encode_properties(pairs)
+        except ValueError as exc:
+            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from exc
         host, port = connection.peer
         told = ext | {
-            "properties": encode_properties(pairs).decode(),
+            "properties": properties.decode(),
             "bornHost": format_address(host, port),
             "storeHost": self._store_host,
             "storeTimestamp": str(now_ms),
