@@ -31,7 +31,7 @@ def group() -> None:
     """Ask what the rules of an ACL file allow."""
 
 
-@acl.command()
+@acl.command(epilog="Example: motelog acl check dev42 'telemetry/dev42/#' --file acl.toml")
 def check(
     user: Annotated[str, typer.Argument(metavar="USER", help="User name; '' is an anonymous one.")],
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name or filter.")],

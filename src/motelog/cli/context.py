@@ -116,7 +116,7 @@ def add(
     write(f"added {name}" + (", which is used" if used == name else ""))
 
 
-@context.command("list")
+@context.command("list", epilog="Example: motelog context list")
 def list_contexts(json: Json = False) -> None:
     """List the contexts; * is the one that commands mean now. Secrets are not read."""
     known = contexts.load()

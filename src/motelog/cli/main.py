@@ -64,6 +64,20 @@ COMMANDS: Final = {
     "completion": "Print the script that completes commands in a shell.",
     "version": "Show release, Python and kernels.",
 }
+# An example of each that is a function; those of groups have theirs beside them.
+EXAMPLES: Final = {
+    "dev": "motelog dev --data motelog-data --auto-port",
+    "demo": "motelog demo",
+    "up": "motelog up --config /etc/motelog/motelog.toml",
+    "produce": "motelog produce telemetry --tag dev42 -m 23",
+    "consume": "motelog consume telemetry --from 1h --until-end",
+    "bench": "motelog bench pipe --connections 50 --seconds 10",
+    "status": "motelog status --json",
+    "top": "motelog top --interval 5",
+    "support-bundle": "motelog support-bundle --config /etc/motelog/motelog.toml",
+    "doctor": "motelog doctor --config /etc/motelog/motelog.toml",
+    "version": "motelog version",
+}
 # Commands whose names are no names in Python, or those of other modules.
 MODULES: Final = {"status": "server_status", "support-bundle": "support_bundle"}
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
@@ -87,7 +101,8 @@ class LazyGroup(TyperGroup):
         if not isinstance(found, typer.Typer):
             command = found
             found = _typer()
-            found.command(cmd_name, context_settings=SETTINGS)(command)
+            example = f"Example: {EXAMPLES[cmd_name]}"
+            found.command(cmd_name, context_settings=SETTINGS, epilog=example)(command)
         made = typer.main.get_command(found)
         read_plainly(made)
         return made

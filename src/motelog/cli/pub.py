@@ -22,7 +22,11 @@ from motelog.cli.status import Status
 pub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-@pub.command("pub", cls=mqtt_options.MqttCommand)
+@pub.command(
+    "pub",
+    cls=mqtt_options.MqttCommand,
+    epilog="Example: motelog pub -t telemetry/dev42/temperature -m 21.5",
+)
 @mqtt_options.connects
 def publish(
     wanted: mqtt_options.Wanted,

@@ -29,7 +29,7 @@ def group() -> None:
     """Look at the retained messages of a running server, and delete them."""
 
 
-@retained.command("list")
+@retained.command("list", epilog="Example: motelog retained list --filter 'conf/#'")
 def list_messages(
     topic_filter: Annotated[str, typer.Option("--filter", "-t", help="Topic filter.")] = "#",
     count: Annotated[int, typer.Option(min=1, help="How many messages at most.")] = 1000,
@@ -59,7 +59,7 @@ def list_messages(
         write(table(rows, right=frozenset({1, 2})) if len(rows) > 1 else "no retained messages")
 
 
-@retained.command()
+@retained.command(epilog="Example: motelog retained get conf/dev42")
 def get(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
     """Print the payload of one message."""
     message = ask(admin, "GET", "/api/v1/retained/message", {"topic": topic})
@@ -69,7 +69,7 @@ def get(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
         write(base64.b64decode(message["payload"]).decode(errors="backslashreplace"))
 
 
-@retained.command()
+@retained.command(epilog="Example: motelog retained delete conf/dev42")
 def delete(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
     """Delete one message. Nothing is published: subscribers are not told."""
     ask(admin, "DELETE", "/api/v1/retained/message", {"topic": topic})

@@ -32,7 +32,7 @@ def group() -> None:
     """Look at the sessions of a running server, and end them."""
 
 
-@session.command("list")
+@session.command("list", epilog="Example: motelog session list --json")
 def list_sessions(
     prefix: Annotated[str, typer.Option(help="How client identifiers begin.")] = "",
     count: Annotated[int, typer.Option(min=1, help="How many sessions at most.")] = 1000,
@@ -62,7 +62,7 @@ def list_sessions(
         write(table(rows, right=frozenset({3, 4})) if len(rows) > 1 else "no sessions")
 
 
-@session.command()
+@session.command(epilog="Example: motelog session describe dev42")
 def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
     """Print all there is to know of one session."""
     one = ask(admin, "GET", "/api/v1/sessions/session", {"client_id": client_id})
@@ -98,7 +98,7 @@ def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> N
     )
 
 
-@session.command()
+@session.command(epilog="Example: motelog session end dev42")
 def end(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
     """End one session; its client is disconnected, its will published."""
     ask(admin, "DELETE", "/api/v1/sessions/session", {"client_id": client_id})

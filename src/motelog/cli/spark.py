@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.output import CliError, stop, write, write_error, write_json
+from motelog.cli.output import CliError, stop, table, write, write_error, write_json
 
 if TYPE_CHECKING:
     import threading
@@ -33,13 +33,18 @@ def group() -> None:
     """Run Spark jobs on messages."""
 
 
-@spark.command("list")
-def list_jobs() -> None:
+@spark.command("list", epilog="Example: motelog spark list")
+def list_jobs(
+    json: Annotated[bool, typer.Option("--json", help="JSON, one object per line.")] = False,
+) -> None:
     """List the shipped jobs."""
     from motelog.spark.run import JOBS
 
-    for name, (_, text) in JOBS.items():
-        write(f"{name}  {text}")
+    if json:
+        for name, (_, text) in JOBS.items():
+            write_json({"job": name, "does": text})
+        return
+    write(table([(name, text) for name, (_, text) in JOBS.items()]))
 
 
 @spark.command(
@@ -47,7 +52,8 @@ def list_jobs() -> None:
         "allow_extra_args": True,
         "ignore_unknown_options": True,
         "help_option_names": [],
-    }
+    },
+    epilog="Example: motelog spark run device-minutes --help",
 )
 def run(
     context: typer.Context,
@@ -80,7 +86,7 @@ def run(
     stop(run_until_interrupt(lambda wanted: jobs.run(name, context.args, wanted), name))
 
 
-@spark.command()
+@spark.command(epilog="Example: motelog spark report checkpoints --output report.html")
 def report(
     folder: Annotated[
         Path, typer.Argument(help="A job's --checkpoint folder, or a file of progress events.")

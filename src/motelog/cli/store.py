@@ -41,7 +41,7 @@ def group() -> None:
     """Look into a store folder, stopped or open. Nothing in it is changed."""
 
 
-@store.command()
+@store.command(epilog="Example: motelog store inspect motelog-data")
 def inspect(directory: Directory, json: Json = False) -> None:
     """Show files, queues, checkpoint and whether the store is open."""
     with _opened(directory) as folder:
@@ -92,7 +92,7 @@ def inspect(directory: Directory, json: Json = False) -> None:
             write(table(rows, right=frozenset({1, 2, 3})))
 
 
-@store.command()
+@store.command(epilog="Example: motelog store verify motelog-data --json")
 def verify(directory: Directory, json: Json = False) -> None:
     """Check every record, every ConsumeQueue unit and the small files.
 
@@ -117,7 +117,7 @@ def verify(directory: Directory, json: Json = False) -> None:
     stop(Status.FAILED if result.faults else 0)
 
 
-@store.command()
+@store.command(epilog="Example: motelog store dump motelog-data --topic telemetry --count 5")
 def dump(
     directory: Directory,
     topic: Annotated[str | None, typer.Option(help="Records of this topic only.")] = None,
@@ -163,7 +163,7 @@ def _write_message(message: Any, json: bool) -> None:
     )
 
 
-@store.command()
+@store.command(epilog="Example: motelog store repair motelog-data --dry-run")
 def repair(
     directory: Directory,
     dry_run: Annotated[
@@ -234,7 +234,7 @@ class _Counts:
     last_ms: int = 0
 
 
-@store.command()
+@store.command(epilog="Example: motelog store stats motelog-data")
 def stats(directory: Directory, json: Json = False) -> None:
     """Count records and bytes of each topic."""
     from motelog.core.store.tools.inspection import records

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 sub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-@sub.command("sub", cls=mqtt_options.MqttCommand)
+@sub.command(
+    "sub",
+    cls=mqtt_options.MqttCommand,
+    epilog="Example: motelog sub -v -t 'telemetry/#' --since 15m",
+)
 @mqtt_options.connects
 def subscribe(
     wanted: mqtt_options.Wanted,

@@ -50,7 +50,7 @@ def group() -> None:
     """
 
 
-@token.command()
+@token.command(epilog="Example: motelog token create alice --role operate --file tokens")
 def create(
     name: Name,
     role: Annotated[RoleName, typer.Option(help="What its bearer may do.")] = RoleName.VIEW,
@@ -75,7 +75,7 @@ def create(
         write_note(f"{name} may {role.value}; nothing keeps this token: it is shown once")
 
 
-@token.command("list")
+@token.command("list", epilog="Example: motelog token list --file tokens")
 def list_tokens(file: File = None, config: Config = None, json: Json = False) -> None:
     """List the tokens by name, with their roles and when they are over."""
     from motelog.console.tokens import read_tokens
@@ -91,7 +91,7 @@ def list_tokens(file: File = None, config: Config = None, json: Json = False) ->
         write(table(rows) if len(rows) > 1 else "no tokens")
 
 
-@token.command()
+@token.command(epilog="Example: motelog token delete alice --file tokens")
 def delete(name: Name, file: File = None, config: Config = None, json: Json = False) -> None:
     """Delete a token; its bearers are logged out."""
     from motelog.console import tokens

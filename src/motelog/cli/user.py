@@ -62,7 +62,7 @@ def group() -> None:
     """
 
 
-@user.command()
+@user.command(epilog="Example: motelog user add dev42 --file passwords")
 def add(
     name: Name,
     file: File = None,
@@ -88,7 +88,7 @@ def add(
     _tell("added", name, json)
 
 
-@user.command()
+@user.command(epilog="Example: motelog user passwd dev42 --file passwords")
 def passwd(
     name: Name,
     file: File = None,
@@ -108,7 +108,7 @@ def passwd(
     _tell("changed", name, json)
 
 
-@user.command("list")
+@user.command("list", epilog="Example: motelog user list --file passwords")
 def list_users(file: File = None, config: Config = None, json: Json = False) -> None:
     """List the users."""
     from motelog.gateway.access.password_file import read_users
@@ -120,7 +120,7 @@ def list_users(file: File = None, config: Config = None, json: Json = False) -> 
             write(name)
 
 
-@user.command()
+@user.command(epilog="Example: motelog user delete dev42 --file passwords")
 def delete(name: Name, file: File = None, config: Config = None, json: Json = False) -> None:
     """Delete a user; its clients are disconnected."""
     from motelog.gateway.access.password_file import changing
