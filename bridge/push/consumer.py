@@ -343,7 +343,12 @@ class PushConsumer:
         workers.is_paused = self._is_paused
         try:
             async with trio.open_nursery() as nursery:
-                for task in (self._rebalance.run, self._save_regularly, self._sample):
+                for task in (
+                    self._rebalance.run,
+                    self._save_regularly,
+                    self._sample,
+                    workers.watch,
+                ):
                     nursery.start_soon(task)
                 nursery.start_soon(self._renew_locks if self._needs_lock else self._expire)
                 for _ in range(self._workers_count):
@@ -649,7 +654,7 @@ class PushConsumer:
                 batch
                 for state in self._queues.values()
                 for batch in state.in_work
-                if batch.started_at < begun_before and not batch.is_given_up
+                if batch.moved_at < begun_before and not batch.is_given_up
             ]
             for batch in old:
                 await self._expire_one(batch)
@@ -657,7 +662,7 @@ class PushConsumer:
     async def _expire_one(self, batch: Batch) -> None:
         assert self._handler is not None
         state, done = batch.process_queue, batch.done
-        batch.is_given_up = True
+        batch.is_given_up = batch.is_cut = True
         stuck = batch.messages[done:] if self._handler.in_batches else batch.messages[done:][:1]
         for message in [*batch.failed, *stuck]:
             logger.warning(

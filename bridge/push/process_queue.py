@@ -1,6 +1,6 @@
 """The state of one queue of a push consumer: messages not handled yet, and what may be committed.
 
-Owns: ProcessQueue, Batch, the limits. Must not touch: requests, tasks, the user's function.
+Owns: ProcessQueue, Ready, Batch, the limits. Must not touch: requests, tasks, the user's function.
 Invariants: ``offset`` is the first message that is neither handled nor given to somebody else (a
 retry, a dead letter), or the one after the last that was read. So committing it loses nothing.
 Spec: RocketMQ ProcessQueue.
@@ -8,11 +8,11 @@ Spec: RocketMQ ProcessQueue.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Final
 
 import trio
@@ -20,13 +20,12 @@ import trio
 from motelog.bridge.reader import Reading, Start
 from motelog.bridge.selector import Selector
 from motelog.core.message import RETRY_TOPIC, MessageQueue
-from motelog.core.records.decode import StoredMessage
+from motelog.core.records.decode import StoredMessage, body_bytes
 from motelog.core.topic_names import RETRY_PREFIX
 
 # A member stops trusting its lock after this; the broker keeps it twice as long.
 LOCK_EXPIRES_S: Final = 30.0
 PULL_EXPIRES_S: Final = 120.0
-_BODY: Final = attrgetter("body")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +41,38 @@ class Limits:
 class Batch:
     """Messages of one queue that a worker handles; ``done`` of them, from the first on, are over.
 
-    ``failed`` are those of them that the user's function refused. ``is_given_up`` says that the
-    worker's result is of no interest any more, as the consume timeout has passed. A worker's thread
-    writes it while others read: a message joins ``failed`` before it counts as done.
+    ``failed`` are those of them that the user's function refused. ``is_cut`` has the worker leave
+    the rest once the message in work has ended. ``is_given_up`` says that the worker's result is of
+    no interest any more, as the consume timeout has passed. A worker's thread writes it while
+    others read: a message joins ``failed`` before it counts as done.
     """
 
     __slots__ = (
         "begun_at",
         "done",
+        "each_s",
         "failed",
+        "is_cut",
         "is_given_up",
         "messages",
+        "moved_at",
         "process_queue",
-        "started_at",
+        "seen_done",
     )
 
     def __init__(self, process_queue: ProcessQueue, messages: list[StoredMessage]) -> None:
         self.process_queue = process_queue
         self.messages = messages
         self.done = 0
+        #: What a message took, where the batch was quickest.
+        self.each_s = math.inf
         self.failed: list[StoredMessage] = []
+        self.is_cut = False
         self.is_given_up = False
         self.begun_at = time.monotonic()  # threads have no trio clock
-        self.started_at = self.begun_at  # of the message in work
+        #: When a message was last seen to have ended, and how many had.
+        self.moved_at = self.begun_at
+        self.seen_done = 0
 
     @property
     def offset(self) -> int:
@@ -80,6 +88,73 @@ class Batch:
         if self.failed:
             self.done = min(self.done, self.messages.index(self.failed[0]))
             self.failed = []
+
+
+class Ready:
+    """Messages that wait to be handled, in the order of their offsets.
+
+    They stay in the lists in which they came, so that many are taken as fast as one.
+    """
+
+    __slots__ = ("_begin", "_lists", "count")
+
+    def __init__(self) -> None:
+        self._lists: deque[list[StoredMessage]] = deque()
+        self._begin = 0  # in the first list: those before it are taken
+        self.count = 0
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        for number, some in enumerate(self._lists):
+            yield from some if number else some[self._begin :]
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first message; there is one."""
+        return self._lists[0][self._begin].queue_offset
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last message; there is one."""
+        return self._lists[-1][-1].queue_offset
+
+    def add(self, messages: list[StoredMessage]) -> None:
+        """Take messages that follow those that are here."""
+        if messages:
+            self._lists.append(messages)
+            self.count += len(messages)
+
+    def take(self, count_max: int) -> list[StoredMessage]:
+        """Hand out the first messages; there is at least one."""
+        taken: list[StoredMessage] = []
+        while self._lists and len(taken) < count_max:
+            some = self._lists[0]
+            end = self._begin + count_max - len(taken)
+            if end < len(some):
+                part = some[self._begin : end]
+                self._begin = end
+            else:
+                part = some[self._begin :] if self._begin else some
+                self._lists.popleft()
+                self._begin = 0
+            taken = taken + part if taken else part
+        self.count -= len(taken)
+        return taken
+
+    def put_back(self, messages: list[StoredMessage]) -> None:
+        """Have messages that were taken, at least one, in their place again."""
+        if not self.count or messages[-1].queue_offset < self.first_offset:
+            if self._begin:
+                self._lists[0] = self._lists[0][self._begin :]
+            self._lists.appendleft(messages)
+        else:
+            together = sorted([*messages, *self], key=lambda message: message.queue_offset)
+            self._lists = deque([together])
+        self._begin = 0
+        self.count += len(messages)
+
+    def clear(self) -> list[StoredMessage]:
+        """Forget all messages and return them."""
+        return self.take(self.count)
 
 
 class ProcessQueue(Reading):
@@ -115,7 +190,7 @@ class ProcessQueue(Reading):
         #: For orderly consumers: until when a refused message waits.
         self.suspended_until = 0.0
         self._limits = limits
-        self._ready: deque[StoredMessage] = deque()
+        self._ready = Ready()
         self._batches: set[Batch] = set()
         self.count = 0
         self._bytes = 0
@@ -127,12 +202,12 @@ class ProcessQueue(Reading):
         """The offset to commit; None until the start is known."""
         if isinstance(self.next_offset, Start):
             return None
-        first = self._ready[0].queue_offset if self._ready else self.next_offset
+        first = self._ready.first_offset if self._ready.count else self.next_offset
         return min([first, *(batch.offset for batch in self._batches)])
 
     @property
     def ready_count(self) -> int:
-        return len(self._ready)
+        return self._ready.count
 
     @property
     def in_work(self) -> list[Batch]:
@@ -158,21 +233,19 @@ class ProcessQueue(Reading):
                 message.replace(topic=message.properties.get(RETRY_TOPIC, message.topic))
                 for message in messages
             ]
-        self._ready.extend(messages)
+        self._ready.add(messages)
         self._count(messages, 1)
 
     def move_to(self, next_offset: int) -> None:
         """Read on elsewhere. Behind a broker that lost its end, what is here will come again."""
         assert not isinstance(self.next_offset, Start)
         if next_offset < self.next_offset:
-            self._count(self._ready, -1)
-            self._ready.clear()
+            self._count(self._ready.clear(), -1)
         self.next_offset = next_offset
 
     def take(self, count_max: int) -> Batch:
         """Hand out the first messages that are ready; there is at least one."""
-        count = min(count_max, len(self._ready))
-        batch = Batch(self, [self._ready.popleft() for _ in range(count)])
+        batch = Batch(self, self._ready.take(count_max))
         self._batches.add(batch)
         if self._idle.is_set():
             self._idle = trio.Event()
@@ -182,12 +255,10 @@ class ProcessQueue(Reading):
         """End a batch: have its messages that are not over taken again, first of all."""
         if batch in self._batches:
             self._batches.remove(batch)
-            over, rest = batch.messages[: batch.done], batch.messages[batch.done :]
-            if not self._ready or not rest or rest[-1].queue_offset < self._ready[0].queue_offset:
-                self._ready.extendleft(reversed(rest))
-            else:
-                rest = sorted([*rest, *self._ready], key=lambda message: message.queue_offset)
-                self._ready = deque(rest)
+            over = batch.messages
+            if batch.done < len(over):
+                self._ready.put_back(over[batch.done :])
+                over = over[: batch.done]
             self._end(over)
 
     def keep_failed(self, batch: Batch) -> None:
@@ -203,11 +274,12 @@ class ProcessQueue(Reading):
         """Give the queue up: read no more, hand nothing out any more."""
         self.is_dropped = True
         self.scope.cancel()
-        if self._ready:
+        for batch in self._batches:
+            batch.is_cut = True
+        if self._ready.count:
             # The offset stays where the first of them is.
-            self.next_offset = self._ready[0].queue_offset
-            self._count(self._ready, -1)
-            self._ready.clear()
+            self.next_offset = self._ready.first_offset
+            self._count(self._ready.clear(), -1)
 
     async def wait_idle(self) -> None:
         """Return when no message is in work."""
@@ -223,11 +295,10 @@ class ProcessQueue(Reading):
             "cachedMsgSizeInMiB": self._bytes >> 20,
         }
 
-    def _count(self, messages: Iterable[StoredMessage], sign: int) -> None:
+    def _count(self, messages: list[StoredMessage], sign: int) -> None:
         """Count messages that came or went, and let the reader go on or wait."""
-        sizes = list(map(len, map(_BODY, messages)))
-        self.count += sign * len(sizes)
-        self._bytes += sign * sum(sizes)
+        self.count += sign * len(messages)
+        self._bytes += sign * body_bytes(messages)
         if not self._is_full():
             self.room.set()
         elif self.room.is_set():
@@ -248,12 +319,14 @@ class ProcessQueue(Reading):
 
     def _bounds(self) -> tuple[int, int]:
         """Return the first and the last offset of what is here, 0 if nothing is."""
+        if not self.count:
+            return 0, 0
         begins = [batch.messages[0].queue_offset for batch in self._batches]
         ends = [batch.messages[-1].queue_offset for batch in self._batches]
-        if self._ready:
-            begins.append(self._ready[0].queue_offset)
-            ends.append(self._ready[-1].queue_offset)
-        return min(begins, default=0), max(ends, default=0)
+        if self._ready.count:
+            begins.append(self._ready.first_offset)
+            ends.append(self._ready.last_offset)
+        return min(begins), max(ends)
 
     def _check(self) -> None:
         """Assert what holds between two calls."""
@@ -261,6 +334,7 @@ class ProcessQueue(Reading):
         here += self._ready
         ready = [message.queue_offset for message in self._ready]
         assert ready == sorted(ready)
+        assert self._ready.count == len(ready)
         assert self.count == len(here)
         assert self._bytes == sum(len(message.body) for message in here)
         assert self.room.is_set() != self._is_full()

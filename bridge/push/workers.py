@@ -14,7 +14,7 @@ import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -35,6 +35,9 @@ QUICK_S: Final = 0.002
 EACH_S_MIN: Final = 1e-6
 #: What is left of a batch of single messages after this goes back, for the other workers.
 LONG_S: Final = 0.05
+#: How long messages take is looked at after so many. The quickest of such parts counts: the others
+#: may have waited for threads of this process that had nothing to do with them.
+PART: Final = 32
 
 # The user's function for one message, or for several of one queue.
 HandleOne: TypeAlias = (
@@ -78,6 +81,7 @@ class Workers:
     ) -> None:
         self.is_paused = False
         self._handler = handler
+        self._is_async = handler.is_async
         self._count = count
         self._batch_max = batch_max
         self._is_orderly = is_orderly
@@ -86,7 +90,8 @@ class Workers:
         self._settle = settle
         self._turn: deque[ProcessQueue] = deque()
         self._parked = trio.lowlevel.ParkingLot()
-        self._in_work: set[trio.CancelScope] = set()
+        self._in_work: dict[trio.CancelScope, Batch] = {}
+        self._idle_watch = trio.lowlevel.ParkingLot()
         self._threads = trio.CapacityLimiter(count)
         #: How long the function took for a message lately.
         self._each_s = QUICK_S
@@ -106,43 +111,67 @@ class Workers:
 
     async def run(self) -> None:
         """Handle messages until cancelled; a message in work is then ended by ``abandon``."""
-        is_async = self._handler.is_async
-        while True:
-            batch = self._next()
-            if batch is None:
-                await self._parked.park()
-                continue
-            begin = time.monotonic()
-            with trio.CancelScope(shield=True) as scope:
-                self._in_work.add(scope)
+        with trio.CancelScope() as scope:
+            while True:
+                batch = self._next()
+                if batch is None:
+                    await self._parked.park()
+                    continue
+                scope.shield = True
+                self._in_work[scope] = batch
+                if self._idle_watch:
+                    self._idle_watch.unpark()
                 try:
-                    if is_async:
-                        await self._await_handler(batch)
-                    else:
-                        await trio.to_thread.run_sync(
-                            self._call_handler, batch, limiter=self._threads, abandon_on_cancel=True
-                        )
-                    took_s = time.monotonic() - begin
-                    self._rates.consumed(
-                        batch.process_queue.queue.topic,
-                        batch.done - len(batch.failed),
-                        len(batch.failed),
-                        took_s,
-                    )
-                    each_s = max(took_s / max(batch.done, 1), EACH_S_MIN)
-                    self._each_s = (self._each_s + each_s) / 2
-                    if not batch.is_given_up:
-                        await self._settle(batch)
+                    await self._handle(batch)
                 finally:
-                    self._in_work.remove(scope)
-            self.offer(batch.process_queue)
-            # A function that never waits must not keep the readers from reading.
-            await trio.lowlevel.checkpoint()
+                    del self._in_work[scope]
+                    scope.shield = False
+                self.offer(batch.process_queue)
+                if self._turn:
+                    # A function that never waits must not keep the readers from reading.
+                    await trio.lowlevel.checkpoint()
+
+    async def _handle(self, batch: Batch) -> None:
+        """Call the function with a batch, note what it took, and do what its result asks for."""
+        if self._is_async:
+            await self._await_handler(batch)
+        else:
+            await trio.to_thread.run_sync(
+                self._call_handler, batch, limiter=self._threads, abandon_on_cancel=True
+            )
+        took_s = time.monotonic() - batch.begun_at
+        each_s = max(min(batch.each_s, took_s / max(batch.done, 1)), EACH_S_MIN)
+        self._each_s = (self._each_s + each_s) / 2
+        self._rates.consumed(
+            batch.process_queue.queue.topic,
+            batch.done - len(batch.failed),
+            len(batch.failed),
+            took_s,
+        )
+        if not batch.is_given_up:
+            await self._settle(batch)
+
+    async def watch(self) -> None:
+        """See which batches in work move, and which take so long that others get what is left.
+
+        So that nobody reads a clock for each message. With nothing in work it sleeps.
+        """
+        while True:
+            if not self._in_work:
+                await self._idle_watch.park()
+            await trio.sleep(LONG_S / 2)
+            now = time.monotonic()
+            for batch in self._in_work.values():
+                if batch.done != batch.seen_done:
+                    batch.seen_done = batch.done
+                    batch.moved_at = now
+                if now - batch.begun_at > LONG_S and not self._is_orderly:
+                    batch.is_cut = True
 
     async def call_once(self, message: StoredMessage) -> None:
         """Call the function with one message that is in no queue; its errors are raised."""
         argument = [message] if self._handler.in_batches else message
-        if self._handler.is_async:
+        if self._is_async:
             await self._handler.function(argument)
         else:
             await trio.to_thread.run_sync(self._handler.function, argument, abandon_on_cancel=True)
@@ -192,15 +221,17 @@ class Workers:
             else:
                 batch.done = len(batch.messages)
             return
-        for message in batch.messages:
-            if self._is_over(batch):
-                return
-            try:
-                await function(message)
-            except Exception as exc:
-                if self._refuse(batch, message, exc):
+        for part in self._parts(batch):
+            for message in part:
+                try:
+                    await function(message)
+                except Exception as exc:
+                    if self._refuse(batch, message, exc):
+                        return
+                batch.done += 1
+                # Not before the first one: there is progress with each batch.
+                if batch.is_cut:
                     return
-            batch.done += 1
 
     def _call_handler(self, batch: Batch) -> None:
         """As ``_await_handler``, in a thread."""
@@ -213,26 +244,33 @@ class Workers:
             else:
                 batch.done = len(batch.messages)
             return
-        for message in batch.messages:
-            if self._is_over(batch):
-                return
-            try:
-                _check_result(function(message))
-            except Exception as exc:
-                if self._refuse(batch, message, exc):
+        for part in self._parts(batch):
+            for message in part:
+                try:
+                    result = function(message)
+                    if result is not None:
+                        _check_result(result)
+                except Exception as exc:
+                    if self._refuse(batch, message, exc):
+                        return
+                batch.done += 1
+                if batch.is_cut:
                     return
-            batch.done += 1
 
-    def _is_over(self, batch: Batch) -> bool:
-        """Say whether the rest of the batch is somebody else's; begin the next message if not."""
-        batch.started_at = now = time.monotonic()
-        if batch.is_given_up:
-            return True
-        # There is progress with each batch, however slow the function is.
-        return batch.done > 0 and (
-            batch.process_queue.is_dropped
-            or (now - batch.begun_at > LONG_S and not self._is_orderly)
-        )
+    def _parts(self, batch: Batch) -> Iterator[list[StoredMessage]]:
+        """Yield the messages in parts while the batch is not long at work, and time each part.
+
+        ``watch`` sees long ones too, but not where an async function never waits.
+        """
+        begun_at = time.monotonic()
+        for begin in range(0, len(batch.messages), PART):
+            part = batch.messages[begin : begin + PART]
+            yield part
+            ended_at = time.monotonic()
+            batch.each_s = min(batch.each_s, (ended_at - begun_at) / len(part))
+            begun_at = ended_at
+            if ended_at - batch.begun_at > LONG_S and not self._is_orderly:
+                return
 
     def _refuse(self, batch: Batch, message: StoredMessage, exc: Exception) -> bool:
         """Note a failed message; True if nothing behind it may be handled before it."""

@@ -1,11 +1,12 @@
 """How much slower is the push consumer than the pull consumer?
 
 One broker in a process of its own with messages of 100 bytes, and one client process that reads
-them all: by ``poll``, by push with an async function for lists of messages and for single ones, and
-with a plain function in threads, as many as there are by default and one. Each is run several times
-in turn. Prints machine, Python and commit, then per case the client's processor time for each
-message and messages per second, the best of the rounds, and the median of the rounds' own ratios
-to the pull's processor time.
+them all: by ``poll``, also with an async function that is called for each message, by push with
+such a function for lists of messages and for single ones, and with a plain function in threads, as
+many as there are by default and one. Each is run several times in turn. Prints machine, Python and
+commit, then per case the client's processor time for each message and messages per second, the best
+of the rounds, and the median of the rounds' own ratios to the processor time of the pull that does
+as much: a function for each message is compared with one for each message.
 
     python tests/bench/bench_push.py [--messages 100000] [--rounds 3]
 """
@@ -20,6 +21,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -81,6 +83,22 @@ async def pull(namesrv: str, group: str, count: int) -> Figures:
     return meter.result()
 
 
+async def pull_each(namesrv: str, group: str, count: int) -> Figures:
+    meter = Meter(count)
+    is_over = False
+
+    async def handle(message: StoredMessage) -> None:
+        nonlocal is_over
+        is_over = meter.add(1)
+
+    async with PullConsumer(namesrv=namesrv, group=group) as consumer:
+        consumer.subscribe("bench")
+        while not is_over:
+            for message in await consumer.poll():
+                await handle(message)
+    return meter.result()
+
+
 async def push_batches(namesrv: str, group: str, count: int) -> Figures:
     meter = Meter(count)
     async with PushConsumer(namesrv=namesrv, group=group, batch_max=512) as consumer:
@@ -120,12 +138,17 @@ async def push_threads(namesrv: str, group: str, count: int, workers: int = WORK
     return meter.result()
 
 
-CASES: dict[str, Case] = {
-    "pull, poll()": pull,
-    "push, async, lists": push_batches,
-    "push, async, single": push,
-    "push, threads, single": push_threads,
-    "push, one thread, single": partial(push_threads, workers=1),
+PULL: Final = "pull, poll()"
+PULL_EACH: Final = "pull, poll(), each"
+
+# A case, and the one that it is compared with.
+CASES: Final[dict[str, tuple[Case, str]]] = {
+    PULL: (pull, PULL),
+    "push, async, lists": (push_batches, PULL),
+    PULL_EACH: (pull_each, PULL_EACH),
+    "push, async, single": (push, PULL_EACH),
+    "push, threads, single": (push_threads, PULL_EACH),
+    "push, one thread, single": (partial(push_threads, workers=1), PULL_EACH),
 }
 
 
@@ -145,17 +168,17 @@ async def main(count: int, rounds: int) -> None:
                         await producer.send_batch(messages)
                 found: dict[str, list[Figures]] = {name: [] for name in CASES}
                 for number in range(rounds):
-                    for name, case in CASES.items():
+                    for name, (case, _) in CASES.items():
                         group = f"bench-{number}-{list(CASES).index(name)}"
                         found[name].append(await case(address, group, count))
             finally:
                 await trio.to_thread.run_sync(broker.kill)
         nursery.cancel_scope.cancel()
-    pulled = [us for _, us in found["pull, poll()"]]
-    for name, figures in found.items():
-        rate, us = max(rate for rate, _ in figures), min(us for _, us in figures)
-        ratio = statistics.median(us / pull for (_, us), pull in zip(figures, pulled, strict=True))
-        print(f"{name:26} {us:6.2f} us {rate:10,.0f}/s {ratio:6.2f} x pull")  # noqa: T201
+    for name, (_, other) in CASES.items():
+        rate, us = max(rate for rate, _ in found[name]), min(us for _, us in found[name])
+        pairs = zip(found[name], found[other], strict=True)
+        ratio = statistics.median(us / beside for (_, us), (_, beside) in pairs)
+        print(f"{name:26} {us:6.2f} us {rate:10,.0f}/s {ratio:6.2f} x {other}")  # noqa: T201
 
 
 if __name__ == "__main__":

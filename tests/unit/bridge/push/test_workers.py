@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from motelog.bridge.push.process_queue import Batch, Limits, ProcessQueue
 from motelog.bridge.push.rates import Rates
-from motelog.bridge.push.workers import BATCH_MAX, LONG_S, Handler, Workers
+from motelog.bridge.push.workers import BATCH_MAX, LONG_S, PART, Handler, Workers
 from motelog.bridge.selector import SELECT_ALL
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import StoredMessage
@@ -60,6 +61,7 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     made = Stage(function, is_orderly=is_orderly)
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.workers.watch)
         for _ in range(COUNT):
             nursery.start_soon(made.workers.run)
         yield made
@@ -79,18 +81,64 @@ async def test_of_messages_that_are_handled_quickly_one_worker_takes_many() -> N
         assert taken > BATCH_MAX
 
 
-@pytest.mark.parametrize("is_orderly", [False, True])
-async def test_what_is_left_when_the_function_becomes_slow_goes_to_others(
-    is_orderly: bool,
-) -> None:
+async def test_what_is_left_when_the_function_becomes_slow_goes_to_others() -> None:
     slow_from = 6_400
 
     def handle(message: StoredMessage) -> None:
-        if message.queue_offset >= slow_from:
-            time.sleep(LONG_S * 1.1)
+        while message.queue_offset >= slow_from and not is_cut(message):
+            time.sleep(0.001)
 
-    async with stage(handle, is_orderly=is_orderly) as made:
+    def is_cut(message: StoredMessage) -> bool:
+        return any(
+            batch.is_cut and batch.offset == message.queue_offset for batch in made.queue.in_work
+        )
+
+    async with stage(handle) as made:
         for begin in range(0, slow_from, 640):
             await made.handle(begin, begin + 640)
-        batches = await made.handle(slow_from, slow_from + 12)
-        assert (max(batch.done for batch in batches) == 1) != is_orderly
+        with trio.fail_after(30):
+            batches = await made.handle(slow_from, slow_from + 12)
+        assert [batch.done for batch in batches] == [1] * 12
+
+
+async def test_an_async_function_that_never_waits_is_cut_after_a_part() -> None:
+    async def handle(message: StoredMessage) -> None:
+        if message.queue_offset == 6_400:
+            time.sleep(LONG_S * 1.1)  # noqa: ASYNC251  # it keeps everybody waiting
+
+    async with stage(handle) as made:
+        for begin in range(0, 6_400, 640):
+            await made.handle(begin, begin + 640)
+        batches = await made.handle(6_400, 7_040)
+        assert batches[0].done == PART
+        assert len(batches) > 1
+
+
+async def test_in_order_nothing_is_left_to_others() -> None:
+    def handle(message: StoredMessage) -> None:
+        time.sleep(LONG_S * 1.1)
+
+    async with stage(handle, is_orderly=True) as made:
+        (batch,) = await made.handle(0, 4)
+        assert not batch.is_cut
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+async def test_a_dropped_queue_is_left_when_the_message_in_work_has_ended(
+    is_orderly: bool,
+) -> None:
+    handled = []
+
+    async def handle(message: StoredMessage) -> None:
+        handled.append(message.queue_offset)
+        if message.queue_offset == 6_402:
+            made.queue.drop()
+
+    async with stage(handle, is_orderly=is_orderly) as made:
+        for begin in range(0, 6_400, 640):
+            await made.handle(begin, begin + 640)
+        made.queue.add(messages(6_400, 6_420), 6_420)
+        made.workers.offer(made.queue)
+        await trio.testing.wait_all_tasks_blocked()
+        assert handled[-1] == 6_402
+        assert made.queue.offset == 6_403
