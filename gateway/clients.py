@@ -1114,11 +1114,12 @@ class Clients:
         subscribed = subscribe(self._config, session, version, first_byte, body, acl)
         suback = connection.choose(subscribed.reasoned, subscribed.suback)
         connection.check_size(suback)  # a client that cannot be answered gets nothing
-        granted = [d for d in subscribed.decisions if isinstance(d, Granted)]
+        reads = self._delivery.reads
         starts = {
             one.topic_filter: one.start
-            for one in granted
-            if one.start or not self._delivery.reads(matched_filter(one.topic_filter))
+            for one in subscribed.decisions
+            if isinstance(one, Granted)
+            and (one.start or not reads(matched_filter(one.topic_filter)))
         }
         if starts:
             self._find_starts(session, subscribed, starts, suback)
@@ -1200,6 +1201,10 @@ class Clients:
 
     def _answer_stored(self, connection: Connection, session: Session, packet: bytes) -> None:
         """Send an answer when the state that it promises is in the log."""
+        if not session.expiry_s:
+            connection.send(packet)
+            self._delivery.begin_replays(session)
+            return
 
         def stored(error: MotelogError | None) -> None:
             if connection.session is not session:
@@ -1211,10 +1216,7 @@ class Clients:
                 code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
                 self.disconnect(connection, code, f"the session cannot be stored: {error}")
 
-        if session.expiry_s:
-            self._store(session, then=stored)
-        else:
-            stored(None)
+        self._store(session, then=stored)
 
     def _add_subscription(
         self, session: Session, granted: Granted, starts: dict[str, Starts]

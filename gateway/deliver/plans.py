@@ -148,7 +148,7 @@ class Plans:
         matches = self._subscriptions.merged(entries)
         wide_count = 0
         for _, topic_filter in entries:
-            wide_count += has_wildcard(topic_filter) and _is_wide(topic_filter)
+            wide_count += _is_wide(topic_filter)
         if not wide_count:
             return Plan((), matches, _ANY_VERSION)
         plan = Plan(entries, matches, self.version)
@@ -160,19 +160,24 @@ class Plans:
 
     def replan(self, topic_filter: str) -> None:
         """Have the plans changed that a change of this filter's subscribers or options touches."""
-        if not has_wildcard(topic_filter):
-            self.by_name.pop(topic_filter.encode(), None)
-        elif _is_wide(topic_filter):
+        if _is_wide(topic_filter):
             self.version += 1
-        elif self._names_count:
-            self._forget(_bucket_of(topic_filter.encode()))
+        else:
+            self._forget_few(topic_filter)
 
     def _on_entry(self, topic_filter: str) -> None:
         """Forget the plans of the names that a filter matches which is new or gone."""
-        if not _is_wide(topic_filter):
-            self.replan(topic_filter)
-        else:
+        if _is_wide(topic_filter):
             self._forget_all()
+        else:
+            self._forget_few(topic_filter)
+
+    def _forget_few(self, topic_filter: str) -> None:
+        """Forget the plans of the names that a filter matches which is not wide."""
+        if not has_wildcard(topic_filter):
+            self.by_name.pop(topic_filter.encode(), None)
+        elif self._names_count:
+            self._forget(_bucket_of(topic_filter.encode()))
 
     def _forget(self, bucket_number: int) -> None:
         bucket = self._buckets[bucket_number]
@@ -198,8 +203,8 @@ class Plans:
 
 def _is_wide(topic_filter: str) -> bool:
     """Whether the names that a filter matches differ in their first two levels."""
-    levels = topic_filter.split("/", 2)[:2]
-    return "#" in levels or "+" in levels
+    end = topic_filter.find("/", topic_filter.find("/") + 1)
+    return has_wildcard(topic_filter if end < 0 else topic_filter[:end])
 
 
 def _bucket_of(name: bytes) -> int:

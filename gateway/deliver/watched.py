@@ -126,8 +126,10 @@ class WatchedQueues:
         if choices is None:
             return None
         return tuple(
-            (topic, ALL if selector is None else choose_queue(selector, BUCKETS))
-            for topic, selector in choices
+            [
+                (topic, ALL if selector is None else choose_queue(selector, BUCKETS))
+                for topic, selector in choices
+            ]
         )
 
     def number_of(self, name: str) -> int | None:

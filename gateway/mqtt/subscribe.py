@@ -94,10 +94,9 @@ def encode_suback(
 
     Before MQTT 5 every failure is 0x80 [MQTT-3.9.3-2 of 3.1.1]; 3.1 has the same byte by custom.
     """
-    if version == 5:
-        encoded = bytes(codes)
-    else:
-        encoded = bytes(_FAILURE if code >= _FAILURE else code for code in codes)
+    encoded = bytes(codes)
+    if version != 5 and max(encoded) > _FAILURE:
+        encoded = bytes([min(code, _FAILURE) for code in encoded])
     return packet(PacketType.SUBACK, _head(version, packet_id, properties) + encoded)
 
 
@@ -158,6 +157,8 @@ def _check_filter(topic_filter: str, before_it: int) -> None:
 
 
 def _entry(version: int, topic_filter: str, options: int) -> SubscribeEntry:
+    if options < 3:  # a QoS alone, as in nearly every packet
+        return SubscribeEntry(topic_filter, options)
     qos = options & 3
     if qos == 3:
         raise ProtocolViolationError("subscription QoS is 3")  # section 3.8.3.1

@@ -50,7 +50,8 @@ def check_topic_filter(topic_filter: str) -> None:
     """Raise TopicFilterError unless ``topic_filter`` is legal, shared or not."""
     if not topic_filter:  # [MQTT-4.7.3-1]
         raise TopicFilterError("topic filter is empty")
-    found = _NOT_IN_FILTER.search(topic_filter)
+    # Nearly every filter is printable; checking that costs a tenth of the search.
+    found = None if topic_filter.isprintable() else _NOT_IN_FILTER.search(topic_filter)
     if found:  # [MQTT-4.7.3-2]
         raise TopicFilterError(f"topic filter holds {found.group()!r}")
     if len(topic_filter) * 4 > STRING_BYTES_MAX and len(topic_filter.encode()) > STRING_BYTES_MAX:
@@ -58,15 +59,15 @@ def check_topic_filter(topic_filter: str) -> None:
     shared = parse_shared(topic_filter)
     if shared is not None:
         topic_filter = shared[1]
-    if not has_wildcard(topic_filter):
-        return
-    levels = topic_filter.split("/")
-    last = len(levels) - 1
-    for i, level in enumerate(levels):
-        if "#" in level and (level != "#" or i != last):  # [MQTT-4.7.1-1]
-            raise TopicFilterError("'#' must be the whole last level of a topic filter")
-        if "+" in level and level != "+":  # [MQTT-4.7.1-2]
-            raise TopicFilterError("'+' must be a whole level of a topic filter")
+    hash_at = topic_filter.find("#")
+    if hash_at >= 0 and (
+        hash_at != len(topic_filter) - 1 or topic_filter[hash_at - 1 : hash_at] not in ("", "/")
+    ):  # [MQTT-4.7.1-1]
+        raise TopicFilterError("'#' must be the whole last level of a topic filter")
+    if "+" in topic_filter:
+        for level in topic_filter.split("/"):
+            if "+" in level and level != "+":  # [MQTT-4.7.1-2]
+                raise TopicFilterError("'+' must be a whole level of a topic filter")
 
 
 def parse_shared(topic_filter: str) -> tuple[str, str] | None:

@@ -22,7 +22,12 @@ from motelog.gateway.mqtt.subscribe import (
     encode_suback,
     encode_unsuback,
 )
-from motelog.gateway.mqtt.topics import FILTER_LEVELS_MAX, check_topic_filter, parse_shared
+from motelog.gateway.mqtt.topics import (
+    FILTER_LEVELS_MAX,
+    check_topic_filter,
+    matched_filter,
+    parse_shared,
+)
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.stream import StreamStart, stream_start, unprefixed
 from motelog.gateway.sessions.subscriptions import (
@@ -90,22 +95,26 @@ def subscribe(
     """
     packet = decode_subscribe(version, first_byte, body)
     added: set[str] = set()
+    count = session.subscriptions_count
     decisions: list[Granted | NotGranted] = []
+    codes: list[int] = []
+    reasons: list[str] = []
     for entry in packet.entries:
         topic_filter = unprefixed(entry.topic_filter)
-        is_new = not session.subscribes(topic_filter) and topic_filter not in added
-        has_room = session.subscriptions_count + len(added) < config.subscriptions_max
-        decision = _decide(
-            config, entry, packet.properties, is_new=is_new, has_room=has_room or not is_new
-        )
+        is_new = topic_filter not in added and not session.subscribes(topic_filter)
+        has_room = not is_new or count + len(added) < config.subscriptions_max
+        decision = _decide(config, entry, topic_filter, packet.properties, is_new, has_room)
         if rights is not None and isinstance(decision, Granted):
             decision = _within(rights, session, entry, decision)
-        if is_new and isinstance(decision, Granted):
-            added.add(topic_filter)
+        if isinstance(decision, Granted):
+            codes.append(decision.qos)
+            if is_new:
+                added.add(topic_filter)
+        else:
+            codes.append(decision.reason_code)
+            reasons.append(f"{decision.topic_filter}: {decision.why}")
         decisions.append(decision)
-    codes = [d.qos if isinstance(d, Granted) else d.reason_code for d in decisions]
     suback = reasoned = encode_suback(version, packet.packet_id, codes)
-    reasons = [f"{d.topic_filter}: {d.why}" for d in decisions if isinstance(d, NotGranted)]
     if reasons:
         told = reason_string("; ".join(reasons))
         reasoned = encode_suback(version, packet.packet_id, codes, told)
@@ -115,26 +124,26 @@ def subscribe(
 def _decide(
     config: GatewayConfig,
     entry: SubscribeEntry,
+    topic_filter: str,
     properties: Properties,
-    *,
     is_new: bool,
     has_room: bool,
 ) -> Granted | NotGranted:
-    """Decide about one entry (section 3.9.3)."""
-    topic_filter = unprefixed(entry.topic_filter)
+    """Decide about one entry (section 3.9.3); ``topic_filter`` is its filter without "$stream/"."""
     start: StreamStart | None = None
-    if topic_filter != entry.topic_filter:
-        try:
-            check_topic_filter(topic_filter)
-            start = stream_start(properties)
-        except (ValueError, TopicFilterError) as exc:
-            return NotGranted(entry.topic_filter, ReasonCode.TOPIC_FILTER_INVALID, str(exc))
-    shared = parse_shared(topic_filter)
-    if start is not None and shared is not None:
-        code, why = ReasonCode.TOPIC_FILTER_INVALID, "a shared subscription has no stream"
-    elif (topic_filter if shared is None else shared[1]).startswith("$") and not (
-        topic_filter.startswith("$SYS/")
-    ):
+    is_closed = False
+    if entry.topic_filter.startswith("$"):
+        if topic_filter != entry.topic_filter:
+            try:
+                check_topic_filter(topic_filter)
+                start = stream_start(properties)
+                if parse_shared(topic_filter) is not None:
+                    raise ValueError("a shared subscription has no stream")
+            except (ValueError, TopicFilterError) as exc:
+                return NotGranted(entry.topic_filter, ReasonCode.TOPIC_FILTER_INVALID, str(exc))
+        is_system = topic_filter.startswith("$SYS/")
+        is_closed = matched_filter(topic_filter).startswith("$") and not is_system
+    if is_closed:
         code, why = ReasonCode.NOT_AUTHORIZED, "filters that begin with '$' are the server's"
     elif len(topic_filter.encode()) > config.topic_bytes_max:
         code, why = ReasonCode.TOPIC_FILTER_INVALID, "the filter is too long"
