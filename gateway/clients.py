@@ -373,8 +373,9 @@ class Clients:
 
     def _stored(self, session: Session, *, left_ms: int | None = None) -> StoredSession:
         """Return the state of a session as the log keeps it."""
-        filters = tuple(self._stored_filter(session, text) for text in session.filters)
-        filters += self._shared.filters(session)
+        filters = tuple([self._stored_filter(session, text) for text in session.filters])
+        if session.has_particulars:
+            filters += self._shared.filters(session)
         stored = StoredSession(
             session.client_id,
             session.expiry_s,

@@ -138,10 +138,12 @@ class SharedSubscriptions:
 
     def resume(self, session: Session, stored: StoredSession) -> StoredSession:
         """Join the groups of a session that was away; return what else it has."""
+        others = tuple([one for one in stored.filters if not is_shared(one.topic_filter)])
+        if len(others) == len(stored.filters):
+            return stored
         for one in stored.filters:
             if is_shared(one.topic_filter):
                 self.join(session, one.topic_filter, one.options, one.identifier, one.since)
-        others = tuple(one for one in stored.filters if not is_shared(one.topic_filter))
         return msgspec.structs.replace(stored, filters=others)
 
     def leave(self, session: Session, name: str) -> None:

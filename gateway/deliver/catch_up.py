@@ -136,14 +136,18 @@ class CatchUp:
                     self._idle[queue] = elevator
         self._sender.send_batches()
 
-    def acknowledged(self, session: Session) -> None:
-        """Note that ``session`` has room in its window or socket again."""
-        if (
-            session.lagging
-            or session.has_replays
-            or (session.has_particulars and session.particulars.resend)
-        ):
+    def acknowledged(self, session: Session) -> bool:
+        """Note that ``session`` has room in its window or socket again.
+
+        Return whether something waits for it.
+        """
+        is_awaited = bool(session.lagging) or (
+            session.has_particulars
+            and bool(session.particulars.replays or session.particulars.resend)
+        )
+        if is_awaited:
             self.returning[session] = None
+        return is_awaited
 
     def forget(self, session: Session) -> None:
         """Drop the cursors of a session that has lost its connection."""
@@ -264,7 +268,9 @@ class CatchUp:
     @property
     def has_more(self) -> bool:
         """Whether ``serve`` has something to do before the log or a client says so."""
-        return bool(self.returning) or any(e.can_go_on for e in self._elevators.values())
+        if self.returning or not self._elevators:
+            return bool(self.returning)
+        return any(e.can_go_on for e in self._elevators.values())
 
     # --- quotas --------------------------------------------------------------------------
 

@@ -329,8 +329,13 @@ class Delivery:
         topic_filters = [one.topic_filter for one in stored.filters]
         by_name = self._queues.resume(topic_filters, stored.cursors)
         behind: dict[WatchedQueue, int] = {}
-        begins = [(name, at) for one in stored.filters for name, at in one.since.items()]
-        early = {name for name, at in begins if name in by_name and at > by_name[name].next_offset}
+        begins = {one.topic_filter: one.since for one in stored.filters if one.since}
+        early = {
+            name
+            for since in begins.values()
+            for name, at in since.items()
+            if name in by_name and at > by_name[name].next_offset
+        }
         for name, queue in by_name.items():
             # A queue that the session does not know is younger than its last connection.
             cursor = stored.cursors.get(name, 0)
@@ -343,17 +348,17 @@ class Delivery:
             behind[queue] = cursor
         if behind:
             self._catch_up.resume(session, behind)
-        for topic_filter in stored.filters:
-            for name, queue_offset in topic_filter.since.items():
+        for topic_filter, since in begins.items():
+            for name, queue_offset in since.items():
                 if name in by_name:
-                    offsets = session.particulars.since.setdefault(topic_filter.topic_filter, {})
+                    offsets = session.particulars.since.setdefault(topic_filter, {})
                     offsets[by_name[name]] = queue_offset
         for name, queue_offset in stored.delivered:
             if name in by_name:
                 session.particulars.delivered.add((by_name[name], queue_offset))
         self._replays.resume(session, stored)
-        self._catch_up.acknowledged(session)
-        self._wake()
+        if self._catch_up.acknowledged(session):
+            self._wake()
 
     def acknowledged(self, session: Session) -> None:
         """Note that ``session`` has room in its window or socket again."""
@@ -371,10 +376,12 @@ class Delivery:
         """Return where delivery to a session goes on, for each queue that its filters need."""
         lagging = session.lagging or {}
         cursors: dict[str, int] = {}
-        since = session.particulars.since.get(ALL_FILTERS, {}) if session.has_particulars else {}
-        for replay in self._replays.stored(session):
-            # So places of retained messages are not kept as delivered: ``after`` says what is.
-            cursors[RETAINED_QUEUE] = max(replay.before, cursors.get(RETAINED_QUEUE, 0))
+        since: Mapping[WatchedQueue, int] = {}
+        if session.has_particulars:
+            since = session.particulars.since.get(ALL_FILTERS, {})
+            for replay in self._replays.stored(session):
+                # So places of retained messages are not kept as delivered: ``after`` says what is.
+                cursors[RETAINED_QUEUE] = max(replay.before, cursors.get(RETAINED_QUEUE, 0))
         for topic_filter in session.filters:
             for queue in self._queues.needed(topic_filter):
                 if queue in lagging:

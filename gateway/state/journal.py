@@ -214,13 +214,16 @@ class SessionJournal:
         """
         self._owe(session, lagging)
         now_ms = self._clock.now_ms()
-        records = [*self._marks_records(), SessionRecord(*self._head(), session, None, claim)]
-        messages = [message_of(record, self._queue, now_ms) for record in records]
-        size_bytes = sum(len(message[1]) for message in messages)
+        size_bytes = 0
+        collected: list[tuple[Record, tuple[Any, ...]]] = []
+        for record in (*self._marks_records(), SessionRecord(*self._head(), session, None, claim)):
+            message = message_of(record, self._queue, now_ms)
+            size_bytes += len(message[1])
+            collected.append((record, message))
         is_large = size_bytes > _ALONE_BYTES
         if is_large:
             self._flush()
-        self._collected += zip(records, messages, strict=True)
+        self._collected += collected
         self._collected_names.add(session.client_id)
         self._collected_bytes += size_bytes
         if then is not None:
@@ -231,18 +234,15 @@ class SessionJournal:
 
     def _owe(self, session: StoredSession, lagging: Iterable[str]) -> None:
         """Have the next tick tell what a whole record that is appended now does not."""
+        client_id = session.client_id
+        self._owed.pop(client_id, None)
+        self._tick[1].pop(client_id, None)
+        self._has_saved = True
         if session.left_ms is None:
             cursors = {queue: session.cursors[queue] for queue in lagging}
             if cursors or session.inflight or session.replays:
-                self._owed[session.client_id] = Progress(
-                    session.client_id, cursors, session.inflight, session.replays
-                )
-            else:
-                self._owed.pop(session.client_id, None)
-        else:
-            self._owed.pop(session.client_id, None)
-        self._tick[1].pop(session.client_id, None)
-        self._has_saved = True
+                entry = Progress(client_id, cursors, session.inflight, session.replays)
+                self._owed[client_id] = entry
 
     def end(self, client_id: str, *, claim: int = 0, unless: str = "") -> Ticket:
         """Append that the session is no more; ``claim`` as for ``save``.
@@ -388,6 +388,8 @@ class SessionJournal:
 
     def _marks_records(self) -> list[Record]:
         """Return the records of the steps collected so far: they come before what comes now."""
+        if not self._marks:
+            return []
         marks, self._marks = self._marks, []
         return [MarksRecord(*self._head(), part) for part in _parts(marks)]
 
@@ -430,17 +432,16 @@ class SessionJournal:
     def _note(self, record: Record, body: bytes, ticket: Ticket) -> None:
         """Keep what a record changes until it has been read back."""
         changes: Iterable[tuple[str, _Change]] = ()
-        match record:
-            case SessionRecord():
-                changes = ((record.session.client_id, body),)
-            case EndRecord():
-                changes = ((record.client_id, record),)
-            case MarksRecord():
-                changes = ((mark.client_id, mark) for mark in record.marks)
-            case TickRecord():
-                changes = ((entry.client_id, entry) for entry in record.progress)
-                if record.positions or record.left:
-                    self._moves.append((ticket, record))
+        if isinstance(record, SessionRecord):
+            changes = ((record.session.client_id, body),)
+        elif isinstance(record, EndRecord):
+            changes = ((record.client_id, record),)
+        elif isinstance(record, MarksRecord):
+            changes = ((mark.client_id, mark) for mark in record.marks)
+        elif isinstance(record, TickRecord):
+            changes = ((entry.client_id, entry) for entry in record.progress)
+            if record.positions or record.left:
+                self._moves.append((ticket, record))
         written = self._written
         names = []
         for client_id, change in changes:

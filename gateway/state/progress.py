@@ -95,6 +95,8 @@ class SessionState(msgspec.Struct, frozen=True):
     ) -> StoredSession:
         """Return the session with its cursors as they are; ``left_ms`` if its run is over."""
         session = self.session
+        if session.left_ms is not None and not (session.delivered or session.inflight):
+            return session  # as most that are away
         cursors = session.cursors
         if session.left_ms is None:
             names = dict.fromkeys(cursors)

@@ -153,11 +153,10 @@ def decode_record(body: bytes) -> Record:
 def message_of(record: Record, queue: QueueHandle, now_ms: int) -> tuple[Any, ...]:
     """Return the message that LogPort appends for ``record``."""
     text, code = _KINDS[type(record)]
-    match record:
-        case SessionRecord():
-            text += encode_properties({KEYS: record.session.client_id})
-        case EndRecord():
-            text += encode_properties({KEYS: record.client_id})
+    if isinstance(record, SessionRecord):
+        text += encode_properties({KEYS: record.session.client_id})
+    elif isinstance(record, EndRecord):
+        text += encode_properties({KEYS: record.client_id})
     return (queue, _encoder.encode(record), text, code, now_ms, _HOST, 0, 0, 0, 0)
 
 

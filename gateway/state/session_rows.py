@@ -608,11 +608,8 @@ class SessionRows:
         """Return (run, due) of a session's row."""
         session = state.session
         if session.left_ms is not None:
-            times = [ms for ms in (session.expires_ms, session.will_due_ms) if ms is not None]
-            return AWAY, min(times, default=None)
-        left = msgspec.structs.replace(session, left_ms=0)  # as long after the run's end
-        times = [ms for ms in (left.expires_ms, left.will_due_ms) if ms is not None]
-        return self.runs[state.run].number, min(times, default=None)
+            return AWAY, session.due_ms(session.left_ms)
+        return self.runs[state.run].number, session.due_ms(0)  # as long after the run's end
 
     def is_away(self, state: SessionState) -> bool:
         """Say whether the session has no connection, be it that its run is over."""
@@ -705,16 +702,16 @@ class SessionRows:
 
     def _pack(self, state: SessionState) -> bytes:
         session = state.session
-        queue_id = self._queue_id
-        return msgspec.msgpack.encode(
+        queue_id, numbered = self._queue_id, self._numbered
+        return _row_encoder.encode(
             (
                 session.expiry_s,
                 session.left_ms,
                 [
-                    (f.topic_filter, f.options, f.identifier, self._numbered(f.since))
+                    (f.topic_filter, f.options, f.identifier, numbered(f.since))
                     for f in session.filters
                 ],
-                self._numbered(session.cursors),
+                numbered(session.cursors),
                 [
                     (f.packet_id, queue_id(f.queue), f.queue_offset, f.qos, f.state)
                     for f in session.inflight
@@ -726,7 +723,7 @@ class SessionRows:
                 [(queue_id(queue), queue_offset) for queue, queue_offset in session.delivered],
                 session.will,
                 session.replays,
-                self._numbered(state.pinned),
+                numbered(state.pinned),
                 state.is_told,
                 state.is_claimed,
                 session.owner,
@@ -749,27 +746,31 @@ class SessionRows:
             is_claimed,
             owner,
         ) = _row_decoder.decode(data)
-        name = self._queue_names
+        name, named = self._queue_names, self._named
         session = StoredSession(
             client_id,
             expiry_s,
             left_ms,
-            tuple(StoredFilter(f[0], f[1], f[2], self._named(f[3])) for f in filters),
-            self._named(cursors),
-            tuple(StoredFlight(f[0], name[f[1]], f[2], f[3], f[4]) for f in inflight),
-            tuple(Received(r[0], name[r[1]], r[2], r[3]) for r in received),
-            tuple((name[queue], queue_offset) for queue, queue_offset in delivered),
+            tuple([StoredFilter(f[0], f[1], f[2], named(f[3])) for f in filters]),
+            named(cursors),
+            tuple([StoredFlight(f[0], name[f[1]], f[2], f[3], f[4]) for f in inflight]),
+            tuple([Received(r[0], name[r[1]], r[2], r[3]) for r in received]),
+            tuple([(name[queue], queue_offset) for queue, queue_offset in delivered]),
             will,
             replays,
             owner,
         )
         key = self._by_number[run].key if run != AWAY else AWAY
-        return SessionState(session, key, at, self._named(pinned), is_told, is_claimed)
+        return SessionState(session, key, at, named(pinned), is_told, is_claimed)
 
-    def _numbered(self, by_queue: Mapping[str, int]) -> dict[int, int]:
+    def _numbered(self, by_queue: Mapping[str, int]) -> Mapping[int, int]:
+        if not by_queue:  # as most of a session's are
+            return _NO_QUEUES
         return {self._queue_id(queue): queue_offset for queue, queue_offset in by_queue.items()}
 
     def _named(self, by_number: Mapping[int, int]) -> dict[str, int]:
+        if not by_number:
+            return {}
         name = self._queue_names
         return {name[number]: queue_offset for number, queue_offset in by_number.items()}
 
@@ -787,6 +788,8 @@ def _json(client_ids: Iterable[str]) -> str:
     return msgspec.json.encode(list(client_ids)).decode()
 
 
+_NO_QUEUES: Final[Mapping[int, int]] = {}
+_row_encoder: Final = msgspec.msgpack.Encoder()
 _row_decoder: Final = msgspec.msgpack.Decoder(
     tuple[
         int,

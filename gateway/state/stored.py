@@ -129,9 +129,15 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True):
         """When the will is to be published; None while there is a connection or without a will."""
         if self.left_ms is None or self.will is None:
             return None
-        due_ms = self.left_ms + self.will.delay_s * 1000
-        expires_ms = self.expires_ms
-        return due_ms if expires_ms is None else min(due_ms, expires_ms)
+        return self.due_ms(self.left_ms)
+
+    def due_ms(self, left_ms: int) -> int | None:
+        """When its end or its will is due if its connection ends at ``left_ms``; None: never."""
+        expires_ms = None if self.expiry_s == EXPIRY_NEVER else left_ms + self.expiry_s * 1000
+        if self.will is None:
+            return expires_ms
+        will_due_ms = left_ms + self.will.delay_s * 1000
+        return will_due_ms if expires_ms is None else min(will_due_ms, expires_ms)
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):

@@ -21,6 +21,7 @@ from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, RETAIN_AS_PUBLISHED, SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
+from motelog.gateway.state.stored import StoredFilter, StoredSession
 from motelog.gateway.state.view import IN_MEMORY, View
 from tests.support.fake_log import HOST, FakeLog
 from tests.support.memory_output import MemoryOutput
@@ -653,3 +654,23 @@ def test_a_queue_whose_tail_is_not_known_is_read_from_there_as_soon_as_it_is() -
     stage.publish("t/a", b"after")
     stage.deliver()
     assert [payload for _, _, payload in stage.got(1)] == [b"after"]
+
+
+@pytest.mark.parametrize(("missed", "wakes"), [(0, 0), (3, 1)])
+def test_session_that_comes_back_wakes_delivery_if_something_waits(missed: int, wakes: int) -> None:
+    stage = Stage()
+    stage.session(1, "t/a", 1)  # so that the queue is read
+    tail = stage.log.tail(stage.log.queue_tail("t", 0))
+    for _ in range(missed):
+        stage.publish("t/a", b"x")
+    stage.deliver()
+    session = stage.session(2, "t/b", 1)
+    stage.wakes = 0
+    filters = (StoredFilter("t/a", 1),)
+    cursors = {"t/0": tail or 0, "t/1": 0}
+    stored = StoredSession(session.client_id, 60, 1, filters, cursors)
+    stage.tree.add("t/a", session, 1)
+    stage.delivery.resume(session, stored)
+    assert stage.wakes == wakes
+    stage.deliver()
+    assert len(stage.got(2)) == missed
