@@ -319,8 +319,11 @@ class BackBench(ConnectBench):
 
 
 def reconnect(options: BenchOptions) -> Reconnected:
-    """Open ``connections`` persistent sessions, end the connections, and have all come back."""
-    options = replace(options, is_persistent=True, run_id=time.monotonic_ns() % (1 << 31), qos=1)
+    """Open ``connections`` persistent sessions, end the connections, and have all come back.
+
+    The options have a ``run_id``, so that ``end_sessions`` finds the sessions.
+    """
+    options = replace(options, is_persistent=True, qos=1)
     before_bytes = anonymous_bytes(options.server_pid) or 0
     bench = SubscribedBench(options)
     try:
@@ -340,3 +343,13 @@ def reconnect(options: BenchOptions) -> Reconnected:
     finally:
         returning.shut_down()
     return Reconnected(new, grown_bytes / options.connections, back)
+
+
+def end_sessions(options: BenchOptions) -> None:
+    """End the sessions that ``reconnect`` has left, by a clean start each."""
+    bench = BackBench(replace(options, is_persistent=False))
+    try:
+        bench.open_clients()
+    finally:
+        bench.shut_down()
+    time.sleep(2.0)  # the server reads back that they have ended

@@ -317,15 +317,22 @@ def connect_row(name: str, count: int, measure: Measure) -> Row:
 
 def reconnect_row() -> Row:
     """Return persistent sessions: opened, idle, away, and all back."""
-    options = BenchOptions(connections=RECONNECTED, duration_s=2.0, connect_timeout_s=120.0)
+    run_id = time.monotonic_ns() % (1 << 31)
+    options = BenchOptions(
+        connections=RECONNECTED, duration_s=2.0, connect_timeout_s=120.0, run_id=run_id
+    )
     measure = partial(pinned, session_load.reconnect, options)
     with tempfile.TemporaryDirectory(prefix="motelog-bench-") as folder:
         with MotelogProcess(data=folder) as motelog:
-            empty_bytes = anonymous_bytes(motelog.pid) or 0
             ours = measure(Server(*motelog.mqtt, motelog.pid))
         # A process that has them all away: its own memory after they left is what it once needed.
         with MotelogProcess(data=folder) as motelog:
-            away_bytes = ((anonymous_bytes(motelog.pid) or 0) - empty_bytes) / RECONNECTED
+            with_all_bytes = anonymous_bytes(motelog.pid) or 0
+            pinned(session_load.end_sessions, options, Server(*motelog.mqtt, motelog.pid))
+        # And one that has none: a start keeps some memory that it needs to walk over the log.
+        with MotelogProcess(data=folder) as motelog:
+            with_none_bytes = anonymous_bytes(motelog.pid) or 0
+    away_bytes = (with_all_bytes - with_none_bytes) / RECONNECTED
     with mosquitto_server() as peer:
         theirs = None if peer is None else measure(peer)
 
