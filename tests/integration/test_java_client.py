@@ -260,6 +260,79 @@ async def test_java_delayed_messages_come_later_and_again_when_refused(
         assert stack.broker.api.max_offset("%DLQ%G", 0) == 0
 
 
+MODES = [
+    VERSION_5,
+    pytest.param(VERSION_4, marks=pytest.mark.java_all),
+]
+
+
+@pytest.mark.parametrize("version", MODES)
+async def test_java_messages_of_a_key_stay_in_order(tmp_path: Path, version: str) -> None:
+    async with started_stack(tmp_path) as stack:
+        stack.broker.api.create_topic("Ordered", 4)
+        await routed(stack, "Ordered")
+        sent = await run_client(version, "ordered", stack, "Ordered", "G", str(COUNT))
+        places = [[str(key), str(number)] for number in range(COUNT) for key in range(2)]
+        assert sent == [["sent", "SEND_OK", *place] for place in places]
+        read = await run_client(version, "orderly", stack, "Ordered", "G", str(2 * COUNT), "*")
+        for key in range(2):
+            bodies = [line[-1] for line in read if line[0] == str(key)]
+            assert bodies == [f"ordered{2 * number + key}" for number in range(COUNT)]
+
+
+@pytest.mark.parametrize("version", MODES)
+async def test_java_members_of_a_broadcast_get_all(tmp_path: Path, version: str) -> None:
+    async with started_stack(tmp_path) as stack:
+        stack.broker.api.create_topic("Broadcast", 4)
+        await routed(stack, "Broadcast")
+        lines = await run_client(version, "broadcast", stack, "Broadcast", "B", str(COUNT))
+        members = ("member0", "member1")
+        expected = [(one, "0", f"broadcast{i}") for one in members for i in range(COUNT)]
+        assert sorted(map(tuple, lines)) == expected
+        # They keep their offsets themselves.
+        assert stack.broker.tables.offsets.groups_of("Broadcast") == []
+
+
+@pytest.mark.parametrize("version", MODES)
+async def test_java_messages_that_are_refused_too_often_are_dead_letters(
+    tmp_path: Path, version: str
+) -> None:
+    store = store_config(tmp_path, delay_levels="1s")
+    async with started_stack(tmp_path, store=store) as stack:
+        lines = await run_client(version, "dead", stack, "Dead", "D", str(COUNT))
+        bodies = [f"dead{i}" for i in range(COUNT)]
+        expected = [("refused", times, body) for times in ("0", "1") for body in bodies]
+        assert sorted(map(tuple, lines)) == expected
+        await eventually(lambda: stack.broker.api.max_offset("%DLQ%D", 0) == COUNT)
+
+
+@pytest.mark.parametrize("version", MODES)
+async def test_java_consumer_goes_back_when_its_group_is_reset(
+    tmp_path: Path, version: str
+) -> None:
+    async with (
+        started_stack(tmp_path) as stack,
+        Producer(namesrv=stack.namesrv_address) as producer,
+    ):
+        for i in range(COUNT):
+            await producer.send(Message("Reset", b"%d" % i))
+        await routed(stack, "Reset")
+        await run_client(version, "join", stack, "Reset", "R", "0", "average")
+
+        async def taken(count: int) -> list[str]:
+            with trio.fail_after(DEADLINE_S):
+                while len(lines := await DRIVER.run(version, "taken", *"---0")) < count:  # noqa: ASYNC110  # no event
+                    await trio.sleep(0.1)
+            return sorted(line[-1] for line in lines)
+
+        bodies = [str(i) for i in range(COUNT)]
+        assert await taken(COUNT) == bodies
+        words = ("resetOffsetByTime", "-g", "R", "-t", "Reset", "-s", "0")
+        await run_client(version, "mqadmin", stack, *words)
+        assert await taken(2 * COUNT) == sorted(2 * bodies)
+        await DRIVER.run(version, "leave", *"---0")
+
+
 async def test_java_producer_recalls_messages_that_wait(tmp_path: Path) -> None:
     async with started_stack(tmp_path) as stack:
         lines = await run_client(VERSION_5, "recall", stack, "T", "G", str(COUNT))

@@ -71,9 +71,10 @@ _CLIENTS: Final = (
     (
         "Java, `rocketmq-client`",
         _JAVA,
-        "`DefaultMQProducer`: single, batch, asynchronous, oneway, compressed, delay levels;"
-        " messages found by key and both kinds of id. `DefaultMQPushConsumer`: concurrent and"
-        " orderly, by tags and by SQL92, retries; 5.3 also by POP and with queues that the broker"
+        "`DefaultMQProducer`: single, batch, asynchronous, oneway, ordered by a key, compressed,"
+        " delay levels, transactions; messages found by key and both kinds of id."
+        " `DefaultMQPushConsumer`: concurrent and orderly, broadcast, by tags and by SQL92, retries"
+        " up to dead letters, reset while it runs; 5.3 also by POP and with queues that the broker"
         " chooses (`setClientRebalance(false)`). Request and reply. `DefaultLitePullConsumer`."
         " Message trace. Light queues (`%LMQ%`). `mqadmin brokerStatus`, `clusterList`, `statsAll`,"
         " `queryMsgTraceById`",
@@ -108,8 +109,8 @@ _CLIENTS: Final = (
         "this release",
         "Producers (requests and replies too), pull and push consumers, groups with Java's members,"
         f" also against Apache RocketMQ {_JAVA}; simple consumers (POP) against {VERSION_5}",
-        "`tests/integration/test_apache_rocketmq.py`, `test_push_java.py`,"
-        " `test_simple_consumer.py`",
+        "`tests/integration/test_apache_rocketmq.py`, `test_apache_ways.py`,"
+        " `test_apache_slave.py`, `test_push_java.py`, `test_simple_consumer.py`",
     ),
     (
         "requests, byte by byte",
