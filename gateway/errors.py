@@ -48,6 +48,12 @@ class ClientIdentifierError(GatewayError):
     reason_code = 0x85
 
 
+class OutcomeUnknownError(GatewayError):
+    """A log elsewhere has not answered an append: it may have the messages, or not."""
+
+    reason_code = 0x83
+
+
 class TopicFilterError(GatewayError):
     """A topic filter is malformed."""
 

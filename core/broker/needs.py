@@ -123,6 +123,7 @@ NEEDS: Final[Table] = {
     RequestCode.UPDATE_BROKER_CONFIG: administrator,
     RequestCode.GET_BROKER_CONFIG: administrator,
     RequestCode.GET_BROKER_RUNTIME_INFO: administrator,
+    RequestCode.GET_BROKER_HA_STATUS: administrator,
     RequestCode.GET_ALL_CONSUMER_OFFSET: administrator,
     RequestCode.GET_ALL_DELAY_OFFSET: administrator,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: administrator,

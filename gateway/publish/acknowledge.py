@@ -23,7 +23,7 @@ from typing import Final
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError, StoreFullError
 from motelog.core.limited_log import LimitedByKey
-from motelog.gateway.errors import GatewayError
+from motelog.gateway.errors import GatewayError, OutcomeUnknownError
 from motelog.gateway.log.log_port import Settled, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
@@ -162,10 +162,16 @@ class Answers:
         is_full = isinstance(error, StoreFullError)
         code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         refusal = GatewayError(str(error), reason_code=code)
+        is_unknown = isinstance(error, OutcomeUnknownError)
         for number, packet_id in acks:
             connection = self._connections[number]
             if connection is None:
                 self._metrics.publishes_refused += 1
+            elif is_unknown:
+                # It may be in the log, so no answer is true. A client that comes back sends all of
+                # it again, in its order; what it has sent behind it must not be taken before that.
+                self._metrics.publishes_refused += 1
+                self._disconnect(connection, code, str(error))
             else:
                 self._refuse(kind, connection, packet_id, refusal)
 

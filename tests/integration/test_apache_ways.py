@@ -17,7 +17,8 @@ from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
 from motelog.bridge.push.offsets import FileOffsets
-from motelog.core.message import DELAY, Message, StoredMessage
+from motelog.core.message import DELAY, Message
+from motelog.core.records.decode import StoredMessage
 from tests.support.java import VERSION_4, VERSION_5, ApacheServer
 
 pytestmark = [pytest.mark.java, pytest.mark.java_all, pytest.mark.timeout(300)]

@@ -80,8 +80,10 @@ ROWS: Final[dict[ReasonCode, Row]] = {
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: Row(
         "PUBACK, PUBREC, DISCONNECT",
         "The log cannot take the message or the session at the moment: a disk too slow, a broker"
-        " that is away or refuses. The message was not acknowledged; it may be stored all the same",
-        "Publish again. If it lasts: `/health/ready` and the log say what is wrong",
+        " that is away or refuses. The message was not acknowledged; it may be stored all the same."
+        " DISCONNECT: a broker has not answered, so that nobody knows whether it has the message",
+        "Publish again; after DISCONNECT clients do so themselves once they have connected again."
+        " If it lasts: `/health/ready` and the log say what is wrong",
     ),
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: Row(
         "CONNACK", "Neither MQTT 3.1, 3.1.1 nor 5.0", "Have the client speak one of these"

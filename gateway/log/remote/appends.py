@@ -4,9 +4,10 @@ Owns: RemoteTicket, Part, Appends: batches by queue, the limits of what waits, w
 which ticket. Must not touch: routes, reads.
 Invariants: tickets settle in the order of their appends. A queue has one send under way at a time,
 since a broker may take two out of turn; whatever comes meanwhile shares the next one. What may have
-reached a broker is never sent a second time: if no answer comes, its publishers are refused, and
-what they send again is their decision. Of one append, what is for a gateway's own topic is stored
-before the messages behind it are sent: marks of QoS 2 are there before what they mark.
+reached a broker is never sent a second time: if no answer comes, the ticket settles with
+OutcomeUnknownError, and what publishers send again is their decision. Of one append, what is for a
+gateway's own topic is stored before the messages behind it are sent: marks of QoS 2 are there
+before what they mark.
 Spec: RocketMQ SendMessageRequestHeaderV2, MessageBatch.
 
     append -> a part per queue -> one SEND_BATCH per queue -> answer -> tickets
@@ -47,6 +48,7 @@ from motelog.core.remoting.frames import (
     encode_batch_items,
 )
 from motelog.core.topic_names import DEFAULT_TOPIC, GATEWAY_TOPICS
+from motelog.gateway.errors import OutcomeUnknownError
 from motelog.gateway.log.log_port import Settled, Ticket
 from motelog.gateway.log.remote.links import BrokerLinks
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
@@ -297,7 +299,7 @@ class Appends:
             except RemotingConnectError:
                 continue  # nothing was sent: it is away now
             except RemotingError as exc:
-                return exc
+                return OutcomeUnknownError(f"the broker has not said that it has them: {exc}")
             if answer.code == ResponseCode.SUCCESS:
                 return None
             if STORE_FULL in answer.ext:

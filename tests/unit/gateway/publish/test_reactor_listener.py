@@ -7,6 +7,7 @@ import pytest
 from motelog.core.errors import BrokerError, FlushTimeoutError, StoreFencedError, StoreFullError
 from motelog.core.net.reactor import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig, TopicRule
+from motelog.gateway.errors import OutcomeUnknownError
 from tests.support.gateway_stage import Stage, publish
 from tests.support.mqtt_wire import varint
 
@@ -119,6 +120,25 @@ def test_a_disk_that_takes_too_long_is_told_and_never_acknowledged() -> None:
     assert stage.sent(1) == [b"\x40\x02\x00\x02"]
     assert stage.sent(2) == []
     assert [record[13] for record in stage.stored()] == [b"1", b"2", b"3"]
+
+
+def test_publishers_that_cannot_be_told_what_became_of_a_message_are_disconnected() -> None:
+    stage = Stage()
+    stage.log.settles_at_once = False
+    for number in (1, 2, 3):
+        stage.connect(number, version=5)
+    stage.turn((1, publish("t/a", b"1", 1, version=5)), (1, publish("t/a", b"2", 2, version=5)))
+    stage.turn((2, publish("t/a", b"3", 1, version=5)), (3, publish("t/a", b"4", 1, version=5)))
+    stage.log.settle(1, OutcomeUnknownError("no answer"))
+    # MQTT 3 has no other way anyway; here a PUBACK would have said that the log has them not.
+    assert [packet[:1] for packet in stage.sent(1)] == [b"\xe0"]
+    assert stage.output.closed == [1]
+    assert stage.metrics.publishes_refused == 2
+    # What the client had sent behind them comes again after them, and must not be there before.
+    stage.turn((1, publish("t/a", b"5", 3, version=5)))
+    stage.log.settle()
+    assert stage.sent(2) == stage.sent(3) == [b"\x40\x02\x00\x01"]
+    assert b"5" not in [record[13] for record in stage.stored()]
 
 
 def test_full_store_refuses_with_quota_exceeded_and_goes_on_when_there_is_room() -> None:
