@@ -24,6 +24,7 @@ CORNERS = {
     "jwt": ("gateway/access/tokens.py", "tests"),
     "lark": ("core/filter/sql_compiler.py", "tests"),
     "yaml": ("core/acl/files.py", "tests"),
+    "opentelemetry": ("src/motelog/otel.py", "tests"),
     "mmap": ("core/store/disk/files.py", "bridge/mapped_log.py", "tests"),
 }
 
