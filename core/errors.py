@@ -22,6 +22,10 @@ class ConfigError(MotelogError):
     """The configuration cannot be used; the text says where, what is wrong, what was expected."""
 
 
+class CertificateError(ConfigError):
+    """A file of a certificate, a key or authorities cannot be used; the text names it."""
+
+
 class StoreError(MotelogError):
     """Root of the store's errors."""
 

@@ -21,7 +21,7 @@ import trio
 
 from motelog.core.addresses import format_address
 from motelog.core.clock import Clock, SystemClock
-from motelog.core.errors import MotelogError
+from motelog.core.errors import CertificateError, MotelogError
 from motelog.core.net.codec import Codec
 from motelog.core.net.config import ListenerConfig
 from motelog.core.net.driver import HELD_S, drive
@@ -66,7 +66,7 @@ GATHER_S_MAX: Final = 0.3
 
 
 class ListenerError(MotelogError):
-    """A listener beside the gateway's own cannot be opened, or its certificate not be read."""
+    """A listener beside the gateway's own cannot be opened."""
 
     def __init__(self, name: str, exc: OSError) -> None:
         super().__init__(f"the listener {name} cannot be used: {exc.strerror or exc}")
@@ -127,7 +127,8 @@ class Gateway:
         """Serve until cancelled; started with ``await nursery.start(gateway.run)``.
 
         Raises OSError, in a group, when it cannot listen on the address, ListenerError when it
-        cannot on one of the others; AccessFileError before anybody is let in.
+        cannot on one of the others, CertificateError for a file of its TLS; AccessFileError before
+        anybody is let in.
         """
         if self._access is not None:
             await trio.to_thread.run_sync(self._access.read)
@@ -363,6 +364,8 @@ def _open_one(config: ListenerConfig, *, is_shared: bool) -> _Listener:
             sock = open_unix_listener(path)
         else:
             sock = open_listener(config.address, is_shared=is_shared)
+    except CertificateError as exc:
+        raise CertificateError(f"the listener {config.name}: {exc}") from exc
     except OSError as exc:
         raise ListenerError(config.name, exc) from exc
     return _Listener(sock, codec, config.connections_max, path)

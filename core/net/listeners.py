@@ -20,7 +20,7 @@ from motelog.core.net.websocket import WebSocketCodec
 def codec_maker(config: ListenerConfig) -> Callable[[], Codec] | None:
     """Return what makes the codec of each connection, None if its bytes are the frames.
 
-    Reads the certificate: OSError names the file that cannot be used.
+    Reads the certificate: CertificateError names the file that cannot be used.
     """
     makers: list[Callable[[], Codec]] = []
     if config.proxy_protocol:
@@ -42,7 +42,10 @@ def codec_maker(config: ListenerConfig) -> Callable[[], Codec] | None:
 
 
 def tls_maker(keys: TlsKeys, *, may_be_plain: bool = False) -> Callable[[], Codec]:
-    """Return what makes the TLS of each connection; OSError names the file that cannot be used."""
+    """Return what makes the TLS of each connection.
+
+    CertificateError names the file that cannot be used.
+    """
     contexts = TlsContexts(
         keys.tls_certificate,
         keys.tls_key,

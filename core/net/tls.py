@@ -18,6 +18,7 @@ from collections.abc import Callable
 from time import monotonic, time
 from typing import Any, Final
 
+from motelog.core.errors import CertificateError
 from motelog.core.net.codec import Certificate, Decoded, Stream
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class TlsContexts:
         is_client_optional: bool = False,
         monotonic_s: Callable[[], float] = monotonic,
     ) -> None:
-        """Read the files; OSError names the one that cannot be used.
+        """Read the files; CertificateError names the one that cannot be used.
 
         With ``client_ca`` each client needs a certificate, unless ``is_client_optional``.
         """
@@ -73,7 +74,7 @@ class TlsContexts:
         self._times = times
         try:
             self._context = self._read()
-        except OSError as exc:
+        except CertificateError as exc:
             logger.warning("a certificate is not read again, the one before stays: %s", exc)
         else:
             logger.info("a certificate was read again path=%s", self._certificate)
@@ -276,6 +277,16 @@ def _time_of(path: str) -> tuple[int, int, int]:
     return (found.st_mtime_ns, found.st_ino, found.st_size)
 
 
-def _unusable(path: str, exc: Exception) -> OSError:
-    reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
-    return OSError(getattr(exc, "errno", None) or 0, f"cannot use {path}: {reason}")
+_FILE_FAULTS: Final = {
+    "KEY_VALUES_MISMATCH": "the key is another certificate's",
+    "NO_CERTIFICATE_OR_CRL_FOUND": "there is no certificate in it",
+    None: "one of them has no PEM of its kind",
+}
+
+
+def _unusable(path: str, exc: Exception) -> CertificateError:
+    if isinstance(exc, ssl.SSLError):
+        reason = _FILE_FAULTS.get(exc.reason) or tls_fault(exc)
+    else:
+        reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
+    return CertificateError(f"cannot use {path}: {reason}")

@@ -34,7 +34,6 @@ import trio
 
 from motelog.core.errors import (
     BrokerError,
-    ConfigError,
     RemotingConnectionError,
     RemotingDecodeError,
     StoreError,
@@ -410,14 +409,11 @@ class RemotingServer:
 def codec_of(keys: ListenKeys) -> Callable[[], Codec] | None:
     """Return what makes the codec of each connection, None if its bytes are the frames.
 
-    ConfigError names the file that cannot be used.
+    CertificateError names the file that cannot be used.
     """
     if not keys.tls_certificate:
         return None
-    try:
-        return tls_maker(keys, may_be_plain=not keys.takes_tls_alone)
-    except OSError as exc:
-        raise ConfigError(exc.strerror or str(exc)) from exc
+    return tls_maker(keys, may_be_plain=not keys.takes_tls_alone)
 
 
 def answer_with(processor: Processor, request: RemotingCommand, connection: Connection) -> None:

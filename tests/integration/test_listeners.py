@@ -381,6 +381,41 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.parametrize("where", ["listener", "namesrv", "admin"])
+@pytest.mark.parametrize("fault", ["mismatch", "missing", "no PEM"])
+def test_certificate_that_cannot_be_used_is_a_fault_of_the_configuration(
+    tmp_path: Path, where: str, fault: str
+) -> None:
+    files = certificates()
+    no_pem = tmp_path / "no.pem"
+    no_pem.write_text("none")
+    key, text = {
+        "mismatch": (files.client_key, "the key is another certificate's"),
+        "missing": ("/no/such.key", "No such file or directory"),
+        "no PEM": (str(no_pem), "one of them has no PEM of its kind"),
+    }[fault]
+    tls = f'tls_certificate = "{files.server}"\ntls_key = "{key}"\n'
+    address = '"127.0.0.1:0"\n'
+    others = (
+        f"[namesrv]\nlisten = {address}[broker]\nlisten = {address}vip = false\n"
+        f'[broker.store]\ndirectory = "{tmp_path / "store"}"\n'
+        f"[gateway]\nlisten = {address}[admin]\nlisten = {address}"
+    )
+    config = tmp_path / "motelog.toml"
+    config.write_text(
+        {
+            "listener": f'{others}[[listener]]\nname = "tls"\naddress = {address}{tls}',
+            "namesrv": f'roles = ["namesrv"]\n[namesrv]\nlisten = {address}{tls}',
+            "admin": f"{others}{tls}",
+        }[where]
+    )
+    done = motelog("up", "--config", str(config))
+    assert done.returncode == 78, done.stderr
+    assert f"cannot use {files.server}, {key}: {text}\n" in done.stderr
+    assert done.stderr.endswith("looks at each certificate, and says what to do\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_certificate_is_read_again_and_nobody_is_dropped(tmp_path: Path) -> None:
     files = make_certificates(tmp_path)
     table = (

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from motelog.cli.finding import Finding
+from motelog.core.errors import CertificateError
 from motelog.core.net.tls import TlsContexts
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def _look(title: str, certificate: str, key: str, client_ca: str) -> Finding:
             return Finding(name, "fault", f"cannot read {path}: {exc.strerror}", remedy)
     try:
         TlsContexts(certificate, key, client_ca=client_ca)
-    except OSError as exc:
+    except CertificateError as exc:
         remedy = UNFIT.format(certificate=certificate, key=key or certificate)
-        return Finding(name, "fault", exc.strerror or str(exc), remedy)
+        return Finding(name, "fault", str(exc), remedy)
     return _follow(name, certificate, client_ca)
 
 

@@ -42,6 +42,9 @@ def status_of(error: MotelogError) -> tuple[Status, str | None]:
     from motelog.bridge import errors as bridge
 
     match error:
+        case core.CertificateError():
+            text = "motelog doctor --config FILE looks at each certificate, and says what to do"
+            return Status.CONFIG, text
         case core.ConfigError():
             return Status.CONFIG, None
         case core.StoreFolderError():

@@ -109,7 +109,7 @@ class Console:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.
 
-        OSError if the address cannot be bound, or if it names the certificate.
+        OSError if the address cannot be bound, CertificateError if a file of TLS cannot be used.
         """
         tls: TlsContexts | None = None
         if self._config.tls_certificate:
