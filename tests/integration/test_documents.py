@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -76,11 +77,22 @@ class Reader:
                 elif lines:
                     yield block, self._run(["bash", "-e", "-c", self._addressed("\n".join(lines))])
 
-    def seen_by_subscriber(self) -> str:
-        """Return what the subscriber in the other terminal has printed."""
+    def seen_by_subscriber(self, *, until: str) -> list[str]:
+        """Return the lines that the subscriber in the other terminal has printed, up to this one.
+
+        What a producer has sent when its program ends may still be on its way to it.
+        """
         (other,) = self.others
-        other.terminate()
-        return other.communicate(timeout=20)[0]
+        assert other.stdout is not None
+        seen: list[str] = []
+        deadline = Timer(20, other.kill)
+        deadline.start()
+        for line in other.stdout:
+            seen.append(line.rstrip("\n"))
+            if seen[-1] == until:
+                break
+        deadline.cancel()
+        return seen
 
     def close(self) -> None:
         for other in self.others:
@@ -151,9 +163,9 @@ def test_readme_as_it_is_pasted(tmp_path: Path) -> None:
             "telemetry/dev42/temperature 21.5", "telemetry/dev42/temperature 22",
             "telemetry/dev42 21.5",
         }  # fmt: skip
-        seen = someone.seen_by_subscriber()
-        assert seen.startswith("telemetry/dev42/temperature 21.5\n")
-        assert seen.endswith("telemetry/dev42 21.5\n")
+        last = "telemetry/dev42 21.5"
+        seen = someone.seen_by_subscriber(until=last)
+        assert (seen[0], seen[-1]) == ("telemetry/dev42/temperature 21.5", last)
 
 
 @pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto_pub is missing")
@@ -175,8 +187,8 @@ def test_quickstart_as_it_is_pasted(tmp_path: Path) -> None:
         assert "commands/dev42 restart\n" in output_of("motelog produce")
         assert "ready" in output_of("curl -s http://127.0.0.1:8080/health/ready")
         assert "valid" in output_of("motelog config check")
-        seen = someone.seen_by_subscriber().splitlines()
-        assert seen[:3] == [f"telemetry/dev42/temperature {one}" for one in values]
+        told = [f"telemetry/dev42/temperature {one}" for one in values]
+        assert someone.seen_by_subscriber(until=told[-1]) == told
 
 
 def test_quickstart_configurations_are_valid(tmp_path: Path) -> None:
