@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Kernel of core/records/decode.py: concatenated records in memory to tuples, a batch per call.
+"""Kernel of core/records/decode.py: records in memory to tuples and messages, a batch per call.
 
 Schema: the drawing in core/records/layout.py. Mirrors: core/records/_decode_py.py, answer for
 answer. Preconditions: none; each record is parsed before any part of it is read or allocated. The
@@ -7,7 +7,7 @@ records must be in memory and not in a mapped file: there is no guard. What is n
 times make sense, and, unless the caller asks for it, the CRC of bodies (the store's recovery has
 checked it).
 The GIL is held. decode_stored takes 0.11 us a record of three properties and 100 bytes, 0.55 before
-it left properties for later, and a message with all its properties 0.41 (2026-11-25, busy 2-core
+it left properties for later, and 0.36 when somebody looks at all of them (2026-11-25, busy 2-core
 x86-64). decode takes 0.13 us a record of eight properties, the reference 6 (2026-11-22, busy
 2-core x86-64); decode_values takes 0.4 us, decode and core.message's decode_properties 4.
 """
