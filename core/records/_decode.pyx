@@ -230,7 +230,10 @@ def decode_stored(records, type kind not None):
             if r.born_bytes != born_bytes or memcmp(born_host_of(&r), born_at, born_bytes) != 0:
                 born_at, born_bytes = born_host_of(&r), r.born_bytes
                 born = decode_host(cut(born_at, born_bytes))
-            if r.store_bytes != store_bytes or memcmp(store_host_of(&r), store_at, store_bytes) != 0:
+            if (
+                r.store_bytes != store_bytes
+                or memcmp(store_host_of(&r), store_at, store_bytes) != 0
+            ):
                 store_at, store_bytes = store_host_of(&r), r.store_bytes
                 store = decode_host(cut(store_at, store_bytes))
             one = <StoredFields> new_of(kind, ())
