@@ -262,10 +262,14 @@ class RetainedStore:
         begin = max(lowest, after)
         if "+" not in topic_filter and next(self._written.irange(begin, highest), None) is None:
             rows = self._rows.messages(lowest, after, highest, limit)
-            for message in rows:
-                # Behind a literal prefix all match; "#" alone leaves out those with "$".
-                if lowest or matches(topic_filter, message.name):
-                    self._add(messages, message, before)
+            now_ms = self._clock.now_ms()
+            # By position and without calls: a new subscription may be owed a million of them.
+            messages += [
+                row for row in rows
+                if row[4] < before.queue_offset and (row[5] is None or row[5] > now_ms)
+            ]  # fmt: skip
+            if not lowest:  # behind a literal prefix all match; "#" alone leaves out "$" names
+                messages = [one for one in messages if matches(topic_filter, one.name)]
             return Slice(messages, rows[-1].name if len(rows) == limit else None)
         # Behind a literal prefix alone, nearly every name matches.
         count = NAMES_MAX if "+" in topic_filter else limit

@@ -15,8 +15,9 @@ Must not touch: the log (``follower`` reads it), what a gateway has appended and
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import NAME_END, VALUE_END
@@ -77,6 +78,8 @@ class Retained(NamedTuple):
 
 
 _COLUMNS: Final = "name, payload, properties, store_ms, at, expires_ms"
+#: As ``Retained._make``, which is written in Python: a third of its time.
+_retained: Final = cast("Callable[[Any], Retained]", partial(tuple.__new__, Retained))
 
 
 class RetainedRows:
@@ -194,7 +197,7 @@ class RetainedRows:
 
     def messages(self, lowest: str, after: str, highest: str, limit: int) -> list[Retained]:
         """Return the messages whose names ``named`` returns."""
-        return list(map(Retained._make, self._range(_COLUMNS, lowest, after, highest, limit)))
+        return list(map(_retained, self._range(_COLUMNS, lowest, after, highest, limit)))
 
     def _range(
         self, columns: str, lowest: str, after: str, highest: str, limit: int
