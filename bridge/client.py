@@ -26,6 +26,7 @@ from motelog.bridge.routes import MASTER_ID, TopicRoute, decode_route
 from motelog.core.addresses import format_address, parse_address
 from motelog.core.errors import (
     BrokerError,
+    RemotingConnectError,
     RemotingDecodeError,
     RemotingError,
     RemotingTimeoutError,
@@ -271,11 +272,19 @@ class Client:
         connection = self._connections.get(address)
         if connection is not None and connection.is_open:
             return connection
-        async with self._connecting[address]:
+        # Who waits here for another's connection that does not come has the less time for its own.
+        deadline = trio.current_time() + timeout_s
+        lock = self._connecting[address]
+        with trio.move_on_at(deadline) as waiting:
+            await lock.acquire()
+        if waiting.cancelled_caught:
+            raise RemotingConnectError(f"{address}: no connection within {max(0, timeout_s):.3g} s")
+        try:
             connection = self._connections.get(address)
             if connection is not None and connection.is_open:
                 return connection
-            stream = await connect(address, timeout_s=timeout_s, tls=self.tls)
+            left_s = max(0.0, deadline - trio.current_time())
+            stream = await connect(address, timeout_s=left_s, tls=self.tls)
             connection = RemotingClient(
                 stream,
                 peer=address,
@@ -288,6 +297,8 @@ class Client:
                 # It may have been started anew, and then knows none of its clients.
                 self._heartbeat_wanted.set()
             return connection
+        finally:
+            lock.release()
 
     async def _fetch_route(self, topic: str, for_sending: bool) -> TopicRoute:
         route = await self._ask_route(topic, topic)
