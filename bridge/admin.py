@@ -45,7 +45,7 @@ from motelog.bridge.users import (
 )
 from motelog.core.addresses import format_address
 from motelog.core.errors import BrokerError, RemotingDecodeError, RemotingError
-from motelog.core.message import MessageQueue
+from motelog.core.message import MessageQueue, decode_host, decode_offset_id
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import (
     Permission,
@@ -404,6 +404,49 @@ class Admin:
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
         answer = await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
         return dict(_loads(answer.body))
+
+    async def consume_directly(self, group: str, client_id: str, offset_id: str) -> dict[str, Any]:
+        """Have a running push consumer handle one message now, and return how it went.
+
+        ``offset_id`` is that of a SendResult or StoredMessage. The answer has the names of
+        RocketMQ's ConsumeMessageDirectlyResult: ``consumeResult`` is CR_SUCCESS when the message
+        was handled. Offsets stay.
+        """
+        host, _ = decode_offset_id(offset_id)
+        ext = {"consumerGroup": group, "clientId": client_id, "msgId": offset_id}
+        address = format_address(*decode_host(host))
+        answer = await self._ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
+        return dict(_loads(answer.body))
+
+    async def member_offsets(self, topic: str, group: str) -> dict[str, dict[MessageQueue, int]]:
+        """Return, by client id, how far the running members of a group are, committed or not."""
+        found: dict[str, dict[MessageQueue, int]] = {}
+        ext = {"topic": topic, "group": group}
+        for _, address in await self._masters_of(topic):
+            answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ext)
+            for client_id, offsets in (_loads(answer.body).get("consumerTable") or {}).items():
+                table = found.setdefault(client_id, {})
+                table |= {_queue(key): offset for key, offset in offsets.items()}
+        return found
+
+    async def close_topic(self, topic: str, group: str, *, is_closed: bool = True) -> None:
+        """Close one topic to a group: its pulls are refused. Or open it again."""
+        ext = {"topic": topic, "group": group, "readable": str(not is_closed).lower()}
+        for _, address in await self._masters_of(topic):
+            await self._ask(address, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, ext)
+
+    async def set_request_mode(
+        self, topic: str, group: str, *, by_pop: bool, shared_queues: int = 0
+    ) -> None:
+        """Have members whose queues the broker chooses get a topic by POP, or by pulls.
+
+        With POP several members may have one queue: each gets those of ``shared_queues`` others as
+        well, or all of them with 0. Brokers know this from RocketMQ 5.0 on.
+        """
+        mode = {"topic": topic, "consumerGroup": group, "mode": "POP" if by_pop else "PULL"}
+        body = dumps({**mode, "popShareQueueNum": shared_queues})
+        for _, address in await self._masters_of(topic):
+            await self._ask(address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
 
     async def resend_dead_letters(
         self,

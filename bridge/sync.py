@@ -669,6 +669,30 @@ class SyncAdmin(_Blocking[Admin]):
         """As Admin.running_info."""
         return self._call(self._service.running_info, group, client_id)
 
+    def consume_directly(self, group: str, client_id: str, offset_id: str) -> dict[str, Any]:
+        """As Admin.consume_directly."""
+        return self._call(self._service.consume_directly, group, client_id, offset_id)
+
+    def member_offsets(self, topic: str, group: str) -> dict[str, dict[MessageQueue, int]]:
+        """As Admin.member_offsets."""
+        return self._call(self._service.member_offsets, topic, group)
+
+    def close_topic(self, topic: str, group: str, *, is_closed: bool = True) -> None:
+        """As Admin.close_topic."""
+        self._call(self._service.close_topic, topic, group, is_closed=is_closed)
+
+    def set_request_mode(
+        self, topic: str, group: str, *, by_pop: bool, shared_queues: int = 0
+    ) -> None:
+        """As Admin.set_request_mode."""
+        self._call(
+            self._service.set_request_mode,
+            topic,
+            group,
+            by_pop=by_pop,
+            shared_queues=shared_queues,
+        )
+
     def resend_dead_letters(
         self,
         group: str,

@@ -11,6 +11,7 @@ import trio
 from motelog.bridge.admin import Admin, ResetTo
 from motelog.bridge.errors import ClientError, NoNameServerError, RouteError
 from motelog.bridge.producer import Producer
+from motelog.bridge.pull import PullConsumer
 from motelog.bridge.sync import SyncAdmin
 from motelog.core.errors import BrokerError
 from motelog.core.message import Message
@@ -25,6 +26,25 @@ from tests.support.broker_stack import connected, joined, pull_ext, started_stac
 async def test_an_operator_s_calls(tmp_path: Path) -> None:
     async with started_stack(tmp_path) as stack:
         await administer(stack.namesrv_address)
+
+
+async def test_a_topic_is_closed_to_a_group_and_opened_again(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+        namesrv = stack.namesrv_address
+        async with (
+            Admin(namesrv=namesrv) as admin,
+            Producer(namesrv=namesrv) as producer,
+            PullConsumer(namesrv=namesrv, group="G") as consumer,
+        ):
+            queue = (await producer.send(Message("T", b"x"))).queue
+            await admin.put_group("G")
+            await consumer.queues("T", wait_s=10)
+            await admin.close_topic("T", "G")
+            with pytest.raises(BrokerError) as refused:
+                await consumer.pull(queue, 0)
+            assert refused.value.code == ResponseCode.NO_PERMISSION
+            await admin.close_topic("T", "G", is_closed=False)
+            assert (await consumer.pull(queue, 0)).messages()
 
 
 async def test_times_are_seconds_or_dates(tmp_path: Path) -> None:

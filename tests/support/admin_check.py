@@ -16,6 +16,7 @@ from motelog.bridge.admin import Admin
 from motelog.bridge.errors import ClientError, RouteError
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
+from motelog.bridge.push.consumer import PushConsumer
 from motelog.core.errors import BrokerError
 from motelog.core.message import Message, MessageQueue
 from motelog.core.records.decode import StoredMessage
@@ -25,6 +26,7 @@ T = TypeVar("T")
 TOPIC = "admin_check"
 GROUP = "admin_group"
 COPY = "admin_copy"
+ASKED = "admin_asked"
 QUEUES = 2
 WITHIN_S = 60.0
 
@@ -110,8 +112,38 @@ async def _groups(admin: Admin, namesrv: str, *, resets_offline: bool) -> None:
     else:
         with pytest.raises(BrokerError, match="not online"):
             await admin.reset_offsets(GROUP, TOPIC, "first")
+    await _asks_members(admin, namesrv, has_pop=resets_offline)
     await admin.delete_group(GROUP)
     assert GROUP not in await admin.groups()
+
+
+async def _asks_members(admin: Admin, namesrv: str, has_pop: bool) -> None:
+    """Ask a running member how far it is, and give it one message once more."""
+    handled: list[bytes] = []
+    async with (
+        trio.open_nursery() as nursery,
+        PushConsumer(namesrv=namesrv, group=ASKED, hold_s=1) as consumer,
+    ):
+        consumer.subscribe(TOPIC)
+        nursery.start_soon(consumer.run, lambda message: handled.append(message.body))
+        with trio.fail_after(WITHIN_S):
+            while len(handled) < 20:  # noqa: ASYNC110  # no event
+                await trio.sleep(0.05)
+        member = consumer._client.client_id
+        offsets = (await admin.member_offsets(TOPIC, ASKED))[member]
+        assert sum(offsets.values()) == 20
+        async with PullConsumer(namesrv=namesrv, group=COPY) as reader:
+            (first, *_) = (await reader.pull(next(iter(offsets)), 0)).messages()
+        told = await admin.consume_directly(ASKED, member, first.offset_id)
+        assert told["consumeResult"] == "CR_SUCCESS"
+        assert handled[20:] == [first.body]
+        consumer.stop()
+    with pytest.raises(BrokerError):
+        await admin.member_offsets(TOPIC, ASKED)
+    if has_pop:
+        await admin.set_request_mode(TOPIC, ASKED, by_pop=True, shared_queues=2)
+        await admin.set_request_mode(TOPIC, ASKED, by_pop=False)
+    await admin.delete_group(ASKED)
 
 
 async def _resets(admin: Admin, queues: tuple[MessageQueue, ...], middle: float) -> None:
