@@ -57,6 +57,7 @@ def test_java_s_clients_lose_nothing_when_servers_are_killed(tmp_path: Path, ver
 
 @pytest.mark.node
 @pytest.mark.cpp
+@pytest.mark.java_all
 @pytest.mark.timeout(120 + 30 * ROUNDS)
 def test_other_clients_lose_nothing_when_servers_are_killed(tmp_path: Path) -> None:
     done: list[Round] = []
