@@ -14,8 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-# Their tests share one start: of Spark, of the drivers of RocketMQ's client.
-SHARED_STARTS = ("tests/integration/spark/", "tests/integration/test_java_client.py")
+# Their tests share one start: of Spark, of the drivers of RocketMQ's client, reading all sources.
+SHARED_STARTS = (
+    "tests/integration/spark/",
+    "tests/integration/test_java_client.py",
+    "tests/repo/",
+)
 
 # Examples run beside other processes on few cores, so a slow one is no fault.
 settings.register_profile("motelog", deadline=None, max_examples=100)
@@ -30,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class SharedStarts(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Each test by itself to whichever worker is free, but all that share a JVM to one worker.
+    """Each test by itself to whichever worker is free, but all that share a start to one worker.
 
     pytest-xdist's own groups write into the node id, which pytest 9 no longer reads.
     """
