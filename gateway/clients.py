@@ -21,6 +21,7 @@ is known who sends it, and nothing if the session is another's.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import secrets
 from array import array
@@ -957,10 +958,13 @@ class Clients:
         if isinstance(found, Denied):
             self._refuse(connection, refuse(accepted, found.reason_code, found.why))
             return
+        certificate = connection.output.identity(connection.number)
+        if certificate is not None:
+            found = dataclasses.replace(found, certificate_name=certificate.name or "")
         accepted = accepted.as_user(found)
         acl, will = self._acl, accepted.will
         if acl is not None and will is not None:
-            whose = Who(found.user_name, accepted.client_id, found.rules)
+            whose = Who(found.user_name, accepted.client_id, found.rules, found.certificate_name)
             is_retained = will.retain and not acl.may_retain(whose, will.topic)
             if acl.publish_qos(whose, will.topic) < will.qos or is_retained:
                 self._metrics.wills_not_allowed += 1
@@ -1275,7 +1279,8 @@ class Clients:
 
 
 def _who_left(stored: StoredSession) -> Who:
-    return Who(stored.owner or "", stored.client_id)
+    certificate_name = "" if stored.will is None else stored.will.certificate_name
+    return Who(stored.owner or "", stored.client_id, certificate_name=certificate_name)
 
 
 def _new_client_id() -> str:

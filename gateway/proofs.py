@@ -133,7 +133,9 @@ class Proofs:
             why = found.why if isinstance(found, Denied) else "the client is another user's"
             self._disconnect(connection, ReasonCode.NOT_AUTHORIZED, why)  # [MQTT-4.12.1-2]
             return
-        session.identity, shown_data = found
+        proved, shown_data = found
+        # Its connection is the same, and so is the certificate that it has shown.
+        session.identity = dataclasses.replace(proved, certificate_name=identity.certificate_name)
         connection.send(encode_auth(Auth(ReasonCode.SUCCESS, METHOD, shown_data)))
 
     def _challenge(

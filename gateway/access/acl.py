@@ -12,9 +12,9 @@ match a message of it.
     topics = ["plant7/{user_name}/#"]    topic filters
     qos_max = 1                          of what is allowed; 2 if left out
 
-``{user_name}`` and ``{client_id}`` stand for the client's own. A value with a wildcard, a "/" or a
-control character in it, or an empty one, is never filled in: a rule that allows is none for that
-client, and one that denies does so for the whole branch.
+``{user_name}``, ``{client_id}`` and ``{certificate_name}`` stand for the client's own. A value with
+a wildcard, a "/" or a control character in it, or an empty one, is never filled in: a rule that
+allows is none for that client, and one that denies does so for the whole branch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TOLD_RULES_MAX: Final = 100
 USERS_MAX: Final = 10_000
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w*)\}")
-_NAMES: Final = ("user_name", "client_id")
+_NAMES: Final = ("user_name", "client_id", "certificate_name")
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

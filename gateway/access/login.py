@@ -48,7 +48,8 @@ class Identity:
 
     ``proof`` is what the login rests on, where that can change later: the password's hash.
     ``expires_s`` is when the login ends (seconds since 1970). ``rules`` are those that came with
-    the login, beside the file's.
+    the login, beside the file's. ``certificate_name`` is that of the client's certificate, whoever
+    has logged it in; empty if it has shown none.
     """
 
     user_name: str
@@ -56,6 +57,7 @@ class Identity:
     proof: str = field(default="", repr=False)
     expires_s: float | None = None
     rules: tuple[Rule, ...] = ()
+    certificate_name: str = ""
 
     @property
     def owner(self) -> str | None:

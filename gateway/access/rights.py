@@ -16,12 +16,14 @@ NONE = -1
 class Who(NamedTuple):
     """Whose rights are asked for; the user name of an anonymous client is empty.
 
-    ``rules`` are further ones, which came with its login.
+    ``rules`` are further ones, which came with its login. ``certificate_name`` is that of the
+    certificate which its connection has shown, empty if it has none.
     """
 
     user_name: str
     client_id: str
     rules: tuple[Any, ...] = ()
+    certificate_name: str = ""
 
 
 class Authoriser(Protocol):

@@ -99,7 +99,10 @@ class Accepted(NamedTuple):
     def as_user(self, identity: Identity) -> Accepted:
         """Return the terms for a client that has logged in; its name is that of the login."""
         will = self.will and msgspec.structs.replace(
-            self.will, user_name=identity.user_name, is_granted=bool(identity.rules)
+            self.will,
+            user_name=identity.user_name,
+            is_granted=bool(identity.rules),
+            certificate_name=identity.certificate_name,
         )
         return self._replace(will=will, identity=identity)
 

@@ -196,8 +196,9 @@ def resumable(rights: Authoriser, session: Session, stored: StoredSession) -> St
 def who(session: Session) -> Who:
     """Return whose rights count for a session."""
     identity = session.identity
-    rules = () if identity is None else identity.rules
-    return Who(session.owner or "", session.client_id, rules)
+    if identity is None:
+        return Who("", session.client_id)
+    return Who(identity.owner or "", session.client_id, identity.rules, identity.certificate_name)
 
 
 def judged(topic_filter: str) -> str:

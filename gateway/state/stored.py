@@ -68,6 +68,7 @@ class StoredWill(msgspec.Struct, frozen=True, array_like=True):
     """The will that CONNECT brought; ``properties`` is the text of the record's own properties.
 
     ``is_granted``: the right to publish it came with the login, and is not asked for again.
+    ``certificate_name`` is that of the certificate which the client had shown.
     """
 
     topic: str
@@ -78,6 +79,7 @@ class StoredWill(msgspec.Struct, frozen=True, array_like=True):
     properties: bytes
     user_name: str
     is_granted: bool = False
+    certificate_name: str = ""
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True):

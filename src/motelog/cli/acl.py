@@ -38,6 +38,12 @@ def check(
     client_id: Annotated[
         str, typer.Option("--client-id", "-i", metavar="ID", help="What {client_id} stands for.")
     ] = "",
+    certificate_name: Annotated[
+        str,
+        typer.Option(
+            "--certificate-name", metavar="NAME", help="What {certificate_name} stands for."
+        ),
+    ] = "",
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="The ACL file.")
     ] = None,
@@ -63,11 +69,12 @@ def check(
     except GatewayError as exc:
         raise CliError(str(exc), status=Status.USAGE) from None
     rules = read_acl(_path(file, config))
+    whose = Who(user, client_id, certificate_name=certificate_name)
     is_filter = has_wildcard(judged_by) or judged_by != topic
     actions: tuple[Action, ...] = ("publish", "retain", "subscribe")
     decided = {}
     for action in actions:
-        found = rules.decide(Who(user, client_id), action, judged_by)
+        found = rules.decide(whose, action, judged_by)
         if is_filter and action != "subscribe":
             found = NONE, None
         decided[action] = found

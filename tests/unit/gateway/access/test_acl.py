@@ -92,6 +92,12 @@ def test_hostile_placeholder_opens_nothing(value: str) -> None:
         assert "+" in topic or "#" in topic or acl.publish_qos(who, topic) == NONE
 
 
+def test_rule_for_the_name_of_a_certificate() -> None:
+    acl = parse_acl('[[rule]]\nallow = ["publish"]\ntopics = ["d/{certificate_name}/#"]', "acl")
+    for name, qos in (("press", 2), ("other", NONE), ("", NONE), ("+", NONE), ("press/x", NONE)):
+        assert acl.publish_qos(Who("u", "c", certificate_name=name), "d/press/x") == qos
+
+
 def test_hostile_placeholder_opens_no_server_topics() -> None:
     acl = parse_acl(
         '[[rule]]\nallow = ["subscribe"]\ntopics = ["{client_id}/#", "{user_name}{client_id}/x"]',

@@ -462,6 +462,26 @@ def test_will_needs_a_right_at_connect_and_when_it_fires(stage: Stage) -> None:
     assert stage.metrics.wills_not_allowed == 4
 
 
+def test_rules_can_name_the_certificate_of_whoever_has_logged_in(stage: Stage) -> None:
+    rule = '[[rule]]\nallow = ["publish", "subscribe"]\ntopics = ["line/{certificate_name}/#"]\n'
+    change(stage, rule)
+    stage.output.certificates = {1: Certificate("press-7"), 2: Certificate("a/b")}
+    will = Will("line/press-7/gone", b"", 1, False, Properties(will_delay_interval_s=30))
+    assert connect(stage, 1, "alice", client_id="1", will=will) == 0
+    assert subscribe(stage, 1, "line/press-7/#", "line/press-8/#") == [1, 0x87]
+    stage.turn((1, publish("line/press-7/x", b"", 1, version=5)))
+    assert stage.sent(1)[0] == bytes((0x40, 2, 0, 1))
+    # A name that is no level, and no certificate: the rule is none for them.
+    for number in (2, 3):
+        assert connect(stage, number, "alice", client_id=str(number)) == 0
+        assert subscribe(stage, number, "line/a/b/#", "line//x") == [0x87, 0x87]
+    stage.turn(closed=[(1, CloseReason.PEER)])
+    stage.clients.read_back(100)
+    stage.clock.advance(31_000)
+    stage.clients.tick()
+    assert names(stage) == ["line/press-7/x", "line/press-7/gone"]
+
+
 def test_rights_follow_the_login_and_not_what_a_client_says(stage: Stage) -> None:
     change(stage, OPEN + '[[rule]]\nusers = ["bob"]\ndeny = ["publish"]\ntopics = ["x"]\n')
     connect(stage, 1, "bob", client_id="alice")
