@@ -68,7 +68,9 @@ class GatewayParts:
 
 
 def _quota_of(config: GatewayConfig) -> Quota:
-    return Quota(config.session_messages_max, config.session_age_max_s * 1000)
+    return Quota(
+        config.session_messages_max, config.session_age_max_s * 1000, config.session_bytes_max
+    )
 
 
 def _retained_limits(config: GatewayConfig) -> dict[str, int]:

@@ -31,7 +31,7 @@ LIVE: Final = frozenset(
         "client_id_bytes_max", "keep_alive_max_s", "inflight_max", "subscriptions_max",
         "session_expiry_max_s", "will_bytes_max",
         "publish_rate_max", "publish_bytes_per_s_max", "connect_rate_max",
-        "session_messages_max", "session_age_max_s",
+        "session_messages_max", "session_bytes_max", "session_age_max_s",
         "retained_count_max", "retained_client_count_max", "retained_bytes_max",
         "memory_bytes_max", "state_rewrite_hours",
     }
@@ -171,6 +171,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     session_messages_max: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Most messages of one queue that wait for a session which is away or lags. Beyond, the oldest
     are passed over and counted. 0: the log's retention is the limit."""
+
+    session_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Likewise by the bytes that the messages have in the log, as many as were of the size of those
+    that were read of the queue last: so it is not exact. 0: the log's retention is the limit."""
 
     session_age_max_s: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Age at which a message that waits for such a session is passed over and counted. 0: the log's

@@ -53,11 +53,19 @@ NAMES_MAX: Final = 4096
 class Quota(NamedTuple):
     """What may wait for one session that lags; 0: no limit but the log's retention.
 
-    ``messages_max`` is for each queue.
+    ``messages_max`` and ``bytes_max`` are for each queue.
     """
 
     messages_max: int
     age_max_ms: int
+    bytes_max: int = 0
+
+    def begin(self, queue: WatchedQueue) -> int:
+        """Return before which queue offset nothing may wait; 0 if all may."""
+        counts = [self.messages_max] if self.messages_max else []
+        if self.bytes_max and queue.record_bytes:
+            counts.append(max(1, int(self.bytes_max / queue.record_bytes)))
+        return queue.next_offset - min(counts) if counts else 0
 
 
 class CatchUp:
@@ -174,9 +182,8 @@ class CatchUp:
             queue.lagging.add(session)
         if session.expiry_s:
             self._sender.note_change(session)
-        if self._quota.messages_max:
-            for queue in behind:
-                self.pass_over(session, queue)
+        for queue in behind:
+            self.pass_over(session, queue)
 
     def reached(self, session: Session, queue: WatchedQueue) -> None:
         """Have a receiver get ``queue`` from the live path, or not at all."""
@@ -275,19 +282,19 @@ class CatchUp:
     # --- quotas --------------------------------------------------------------------------
 
     def keep_to_quota(self) -> None:
-        """Pass over what is beyond the quota of messages, for all that lag."""
-        if self._quota.messages_max:
+        """Pass over what is beyond the quota of messages or bytes, for all that lag."""
+        if self._quota.messages_max or self._quota.bytes_max:
             for queue in self._queues.by_handle.values():
                 for session in list(queue.lagging):
                     self.pass_over(session, queue)
 
     def pass_over(self, session: Session, queue: WatchedQueue) -> None:
-        """Have a session that lags in ``queue`` go on where the quota of messages begins.
+        """Have a session that lags in ``queue`` go on where its quota begins.
 
         What is in between is not read: some of it may be for others.
         """
-        begin = queue.next_offset - self._quota.messages_max
-        if not self._quota.messages_max or not queue.is_known:
+        begin = self._quota.begin(queue)
+        if begin <= 0 or not queue.is_known:
             return
         cursor = self.cursor_of(session, queue)
         if cursor >= begin:
@@ -306,7 +313,8 @@ class CatchUp:
         if "quota" not in session.particulars.dropped:
             self._log.warning(
                 "messages are passed over that wait for a client: it lags by more than"
-                " gateway.session_messages_max or session_age_max_s allows client_id=%r",
+                " gateway.session_messages_max, session_bytes_max or session_age_max_s allows"
+                " client_id=%r",
                 session.client_id,
             )
         session.note_dropped("quota", count)

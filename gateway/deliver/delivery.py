@@ -513,6 +513,7 @@ class Delivery:
         by_name = plans.by_name
         shared: dict[Group, list[Matched]] = {}
         records = decode_brief(read.records, TOPIC_PROPERTY)
+        queue.note_sizes(len(read.records), len(records))
         if records:
             self._metrics.deliver_ms.observe(max(now_ms - records[0][6], 0), len(records))
         for record in records:

@@ -298,6 +298,7 @@ class Elevator:
             count_lost(self._metrics, self._queue.name, car.position, read.begin_offset)
         end = min(read.next_offset, self._queue.next_offset)
         records = decode_brief(read.records, TOPIC_PROPERTY)
+        self._queue.note_sizes(len(read.records), len(records))
         if records and records[-1][0] >= end:
             records = [record for record in records if record[0] < end]
         return Slice(car.position, end, records, tags)

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 #: Selectors are counted by their hash modulo this. It decides the queue of a topic whose number of
 #: queues divides it; of any other topic all queues are watched.
 BUCKETS: Final = 64
+#: By how much one read's mean size of records counts beside that of all before.
+SIZE_SHARE: Final = 0.1
 #: In place of a bucket: all queues of the topic.
 ALL: Final = -1
 #: Filters whose buckets are found at once.
@@ -39,7 +41,7 @@ class WatchedQueue:
     While it ``is_waiting`` for the log, nothing is read: the records are not at hand, or the tail
     is not known yet (``is_known``). ``waited`` is what the log returned for a read that is tried
     again, else None. ``lagging`` has the sessions with a cursor in the queue. ``number`` stands for
-    the queue in flights.
+    the queue in flights. ``record_bytes`` is the mean size of the records read last, 0 before any.
     """
 
     __slots__ = (
@@ -50,6 +52,7 @@ class WatchedQueue:
         "name",
         "next_offset",
         "number",
+        "record_bytes",
         "topic",
         "waited",
     )
@@ -64,6 +67,14 @@ class WatchedQueue:
         self.is_waiting = False
         self.waited: Waiting | None = None
         self.lagging: set[Session] = set()
+        self.record_bytes = 0.0
+
+    def note_sizes(self, records_bytes: int, count: int) -> None:
+        """Take the sizes of one read into account."""
+        if count:
+            mean = records_bytes / count
+            old = self.record_bytes or mean
+            self.record_bytes = old + (mean - old) * SIZE_SHARE
 
 
 class WatchedQueues:

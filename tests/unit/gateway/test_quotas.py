@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from motelog.gateway.config import GatewayConfig
+from motelog.gateway.log.log_port import LogRead
 from tests.support.gateway_stage import Stage
 from tests.unit.gateway.test_sessions import (
     ack,
@@ -108,3 +109,60 @@ def test_messages_that_have_waited_too_long_are_passed_over() -> None:
     settle(stage)
     assert payloads(stage, 1) == [b"young"]
     assert stage.metrics.messages_dropped_quota == dropped(stage) == 2
+
+
+def size_of_a_record(*payloads: bytes) -> int:
+    stage = Stage()
+    publish(stage, *payloads)
+    read = stage.log.read(stage.log.queue_of("t", "1"), 0, count_max=100, bytes_max=1_000_000)
+    assert isinstance(read, LogRead)
+    return len(read.records) // len(payloads)
+
+
+def test_quota_in_bytes_is_by_the_size_of_what_was_read_last() -> None:
+    config = GatewayConfig(session_bytes_max=10 * size_of_a_record(b"00"), inflight_max=3)
+    stage = Stage(config)
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    publish(stage, *numbers(10, 30))
+    settle(stage)
+    assert payloads(stage, 1) == numbers(10, 13)
+    stage.clients.tick()
+    # What is in flight stays, and ten are to come.
+    assert stage.metrics.messages_dropped_quota == dropped(stage) == 7
+    ack(stage, 1, 0x40, 1, 2, 3)
+    settle(stage)
+    assert payloads(stage, 1) == numbers(20, 23)
+
+
+def test_quota_in_bytes_holds_for_a_session_that_was_away() -> None:
+    size = size_of_a_record(b"00")
+    stage = Stage(GatewayConfig(inflight_max=3))
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    publish(stage, *numbers(10, 40))
+    after = Stage(GatewayConfig(session_bytes_max=5 * size + 1, inflight_max=3), log=stage.log)
+    connect(after, 1)
+    settle(after)
+    # Of this queue nothing had been read: the first messages said how large they are.
+    assert payloads(after, 1) == numbers(10, 13)
+    after.clients.tick()
+    assert after.metrics.messages_dropped_quota == dropped(after) == 22
+    ack(after, 1, 0x40, 1, 2, 3)
+    settle(after)
+    assert payloads(after, 1) == numbers(35, 38)
+
+
+def test_quota_of_less_than_a_message_leaves_one() -> None:
+    stage = Stage(GatewayConfig(session_bytes_max=1, session_messages_max=10, inflight_max=1))
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    publish(stage, *numbers(10, 20))
+    settle(stage)
+    stage.clients.tick()
+    assert payloads(stage, 1) == [b"10"]
+    ack(stage, 1, 0x40, 1)
+    settle(stage)
+    assert payloads(stage, 1) == [b"19"]
+    assert dropped(stage) == 8
