@@ -13,10 +13,11 @@ import os
 import random
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import trio
+from msgspec.structs import replace
 
 from motelog.bridge.pull import PullConsumer
 from motelog.cli.mqtt_client import WANTED, MqttClient, connect
