@@ -272,9 +272,7 @@ class Operator:
                 for flight in stored.inflight
             ],
             received=[received.packet_id for received in stored.received],
-            dropped=dict(session.particulars.dropped)
-            if session and session.has_particulars
-            else {},
+            dropped=dict(_dropped(session)),
             will=None if stored.will is None else _will(stored.will),
             will_due_ms=stored.will_due_ms,
         )

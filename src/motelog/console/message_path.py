@@ -19,7 +19,7 @@ from motelog.console.gateway import NO_SESSION, GatewayApi
 from motelog.console.queue_answers import Message
 from motelog.console.queues import QueueApi, shown, view
 from motelog.core.addresses import format_address
-from motelog.core.message import MQTT_CLIENT_ID, MQTT_TOPIC, MessageQueue
+from motelog.core.message import MQTT_CLIENT_ID, MessageQueue
 from motelog.core.records.decode import StoredMessage
 from motelog.gateway.operator_answers import MessageReceiver
 
@@ -79,7 +79,7 @@ class MessagePathApi:
         async with self._queues.admin() as admin:
             names = await admin.groups_of(message.topic)
             groups = [await _group(admin, name, queue, message) for name in names[:GROUPS_MAX]]
-        name = _mqtt_name(message)
+        name = message.mqtt_topic
         receivers, more = None, 0
         gateway = self._gateway.gateway
         if gateway is not None:
@@ -118,12 +118,6 @@ def _called(queue: MessageQueue) -> list[str]:
     """Return what a gateway calls a queue: of the broker in its process, or of one elsewhere."""
     topic, broker, queue_id = queue.topic, queue.broker_name, queue.queue_id
     return [f"{topic}/{queue_id}", f"{topic}/{broker}/{queue_id}"]
-
-
-def _mqtt_name(message: StoredMessage) -> str:
-    """Return the topic name under which MQTT subscribers get a message."""
-    native = f"{message.topic}/{message.tags}" if message.tags else message.topic
-    return message.properties.get(MQTT_TOPIC, native)
 
 
 async def _group(
