@@ -383,7 +383,7 @@ class CatchUp:
             self._matches[name] = found
         return found
 
-    def offer(
+    def _offer(
         self,
         session: Session,
         options: int,
@@ -407,7 +407,12 @@ class CatchUp:
         return self._sender.hand(session, options, message, queue.number, queue_offset)
 
     def offer_run(
-        self, session: Session, records: Sequence[BriefRecord], queue: WatchedQueue, now_ms: int
+        self,
+        session: Session,
+        records: Sequence[BriefRecord],
+        queue: WatchedQueue,
+        now_ms: int,
+        made: dict[int, OutgoingMessage],
     ) -> int | None:
         is_particular = session.has_particulars and bool(
             session.particulars.delivered or session.particulars.since
@@ -425,8 +430,10 @@ class CatchUp:
             name = record[1] or native_topic_name(record)
             options = self.matches(name).get(session)
             if options is not None:
-                message = OutgoingMessage(record, name, now_ms)
-                if not self.offer(session, options, name, message, queue, record[0]):
+                message = made.get(record[0])
+                if message is None:
+                    message = made[record[0]] = OutgoingMessage(record, name, now_ms)
+                if not self._offer(session, options, name, message, queue, record[0]):
                     return record[0]
             position += 1
 

@@ -19,8 +19,8 @@ Where the filters of all riders fix their tags, the log passes over the other re
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
@@ -43,10 +43,16 @@ from motelog.gateway.sessions.session import Session
 CARS_MAX: Final = 8
 #: A receiver waits for a car that is at most so many records before its cursor.
 NEAR: Final = 4096
-#: Most records of one slice, and their bytes. With tags it looks at as many and returns fewer.
+#: Most records of one slice, and their bytes.
 SLICE_COUNT: Final = 512
-SLICE_COUNT_BY_TAGS: Final = 4096
 SLICE_BYTES: Final = 262_144
+#: Records that a slice by tags looks at, at first and at most: a car looks at more where few are
+#: wanted, so that each rider gets several at once.
+SLICE_COUNT_BY_TAGS: Final = 4096
+LOOKS_MAX: Final = 65_536
+
+#: Offers that wait to be made together.
+OFFERED_MAX: Final = 65_536
 
 #: For so few riders a slice is as long as their windows; each message is taken for so large.
 FEW: Final = 8
@@ -69,22 +75,18 @@ class Passenger(Protocol):
         """Return who wants a topic name, with the options to deliver by."""
         ...
 
-    def offer(
+    def offer_run(
         self,
         session: Session,
-        options: int,
-        name: bytes,
-        message: OutgoingMessage,
+        records: Sequence[BriefRecord],
         queue: WatchedQueue,
-        queue_offset: int,
-    ) -> bool:
-        """Send one message; return False if it must wait for window or socket."""
-        ...
-
-    def offer_run(
-        self, session: Session, records: Sequence[BriefRecord], queue: WatchedQueue, now_ms: int
+        now_ms: int,
+        made: dict[int, OutgoingMessage],
     ) -> int | None:
-        """Offer records to one session; return the queue offset of the first that must wait."""
+        """Offer records to one session; return the queue offset of the first that must wait.
+
+        Records that have to be made a message are looked for in ``made`` by queue offset.
+        """
         ...
 
     def arrived(self, session: Session, queue: WatchedQueue) -> bool:
@@ -107,10 +109,12 @@ class Slice(NamedTuple):
 class Car:
     """One pass over a queue; its riders have got everything before ``position``."""
 
-    __slots__ = ("is_waiting", "position", "riders", "tags", "waited")
+    __slots__ = ("is_waiting", "looks", "position", "riders", "tags", "waited")
 
     def __init__(self, position: int) -> None:
         self.position = position
+        #: How many records its next slice by tags looks at.
+        self.looks = SLICE_COUNT_BY_TAGS
         #: Session -> tag hashes of what it can want; None: of any.
         self.riders: dict[Session, frozenset[int] | None] = {}
         #: How many riders want each tag; None counts those that want any.
@@ -221,13 +225,20 @@ class Elevator:
             if not any(other.position <= lowest <= other.position + NEAR for other in self.cars):
                 self._start(lowest)
 
-    def _pick_up(self, car: Car, until: int) -> None:
-        """Take in those whose cursors are from the car's position to ``until``."""
+    def _pick_up(self, car: Car, until: int) -> dict[Session, int]:
+        """Take in those whose cursors are from the car's position to ``until``.
+
+        Return the cursors of those that are ahead of the car.
+        """
+        on_the_way: dict[Session, int] = {}
         for cursor in list(self._ready.irange(car.position, until)):
             for session, tags in self._ready.pop(cursor).items():
                 del self._waiting_at[session]
                 self._riding[session] = car
                 car.take(session, tags)
+                if cursor > car.position:
+                    on_the_way[session] = cursor
+        return on_the_way
 
     # --- a slice -------------------------------------------------------------------------
 
@@ -241,28 +252,17 @@ class Elevator:
         queue = self._queue
         if car.position < queue.next_offset:
             # Whoever is picked up on the way is one of those here, so that its tags count.
-            until = car.position + SLICE_COUNT_BY_TAGS
-            boarding = deque(self._ready.irange(car.position, until))
+            until = car.position + car.looks
+            boarding = list(self._ready.irange(car.position, until))
             found = self._slice(car, boarding)
             if found is None:
                 return
-            end, records = found.end, found.records
-            if boarding and boarding[0] == car.position:
-                boarding.popleft()
-                self._pick_up(car, car.position)
-            if len(car.riders) == 1 and not boarding:
-                end, records = self._deliver_run(car, found, now_ms), []
-            for record in records:
-                if boarding and boarding[0] <= record[0]:
-                    while boarding and boarding[0] <= record[0]:
-                        boarding.popleft()
-                    self._pick_up(car, record[0])
-                self._deliver(car, record, now_ms)
-                if not car.riders and not boarding:
-                    end = record[0] + 1
-                    break
-            self._pick_up(car, end)
-            car.position = max(end, car.position)
+            on_the_way = self._pick_up(car, found.end)
+            if len(car.riders) == 1 and not on_the_way:
+                car.position = max(self._deliver_run(car, found, now_ms), car.position)
+            else:
+                self._deliver(car, found.records, on_the_way, now_ms)
+                car.position = max(found.end, car.position)
         else:
             self._pick_up(car, car.position)
         if car.position >= queue.next_offset:
@@ -317,7 +317,7 @@ class Elevator:
     def _read(
         self, car: Car, boarding: Sequence[int], tags: AbstractSet[int] | None
     ) -> LogRead | None:
-        count_max, bytes_max = SLICE_COUNT if tags is None else SLICE_COUNT_BY_TAGS, SLICE_BYTES
+        count_max, bytes_max = SLICE_COUNT if tags is None else car.looks, SLICE_BYTES
         room = self._room(car, boarding)
         if room is not None:
             ahead = AHEAD_BYTES if self._is_drained else 0
@@ -334,6 +334,9 @@ class Elevator:
         )
         if isinstance(read, LogRead):
             car.waited = None
+            if tags is not None:
+                is_sparse = len(read.records) < bytes_max // 2
+                car.looks = min(car.looks * 2, LOOKS_MAX) if is_sparse else SLICE_COUNT_BY_TAGS
             return read
         car.waited = read
 
@@ -363,7 +366,7 @@ class Elevator:
         """Offer the records of a slice to the only rider; return where the car is then."""
         [session] = car.riders
         records = found.records
-        queue_offset = self._passenger.offer_run(session, records, self._queue, now_ms)
+        queue_offset = self._passenger.offer_run(session, records, self._queue, now_ms, {})
         if queue_offset is None:
             return found.end
         rest = records[bisect_left(records, queue_offset, key=itemgetter(0)) :]
@@ -380,23 +383,45 @@ class Elevator:
         session.lagging[self._queue] = queue_offset
         self.drop(session)
 
-    def _deliver(self, car: Car, record: BriefRecord, now_ms: int) -> None:
-        """Offer one record to the riders that want it; park those that have no room for it."""
-        name = record[1] or native_topic_name(record)
-        matches = self._passenger.matches(name)
+    def _deliver(
+        self,
+        car: Car,
+        records: Sequence[BriefRecord],
+        on_the_way: Mapping[Session, int],
+        now_ms: int,
+    ) -> None:
+        """Offer records to the riders that want them; park those that have no room.
+
+        Those ``on_the_way`` get what is at their cursors and behind. Each rider is offered at once
+        what it wants of the slice: a call for each message would cost more than the message.
+        """
         riders = car.riders
-        if len(riders) < len(matches):
-            wanting = [session for session in riders if session in matches]
-        else:
-            wanting = [session for session in matches if session in riders]
-        if not wanting:
-            return
-        queue = self._queue
-        message = OutgoingMessage(record, name, now_ms)
-        for session in wanting:
-            options = matches[session]
-            if not self._passenger.offer(session, options, name, message, queue, record[0]):
-                self._park(session, record[0])
+        wanted: dict[Session, list[BriefRecord]] = {}
+        count = 0
+        for record in records:
+            matches = self._passenger.matches(record[1] or native_topic_name(record))
+            if len(riders) < len(matches):
+                wanting = [session for session in riders if session in matches]
+            else:
+                wanting = [session for session in matches if session in riders]
+            for session in wanting:
+                if not on_the_way or record[0] >= on_the_way.get(session, 0):
+                    wanted.setdefault(session, []).append(record)
+            count += len(wanting)
+            if count >= OFFERED_MAX:
+                self._offer(wanted, now_ms)
+                wanted.clear()
+                count = 0
+        self._offer(wanted, now_ms)
+
+    def _offer(self, wanted: Mapping[Session, Sequence[BriefRecord]], now_ms: int) -> None:
+        """Offer to each rider what it wants; park those that have no room."""
+        # What many riders want is made a message once.
+        made: dict[int, OutgoingMessage] = {}
+        for session, records in wanted.items():
+            queue_offset = self._passenger.offer_run(session, records, self._queue, now_ms, made)
+            if queue_offset is not None:
+                self._park(session, queue_offset)
 
     def _check(self) -> None:
         """Assert the invariants; for tests."""

@@ -39,14 +39,21 @@ class CatchUpMachine(RuleBasedStateMachine):
         self.online: set[int] = set()
         self.known: set[int] = set()
 
-    @initialize(cars=st.integers(1, 3), near=st.sampled_from([0, 2, 4096]))
-    def begin(self, cars: int, near: int) -> None:
+    @initialize(
+        cars=st.integers(1, 3),
+        near=st.sampled_from([0, 2, 4096]),
+        looks=st.sampled_from([2, 8]),
+        offered=st.sampled_from([1, 65_536]),
+    )
+    def begin(self, cars: int, near: int, looks: int, offered: int) -> None:
         # Slices of one or two records, so that everything else happens in the middle of a pass.
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(elevator, "CARS_MAX", cars)
         self.patch.setattr(elevator, "NEAR", near)
         self.patch.setattr(elevator, "SLICE_COUNT", 1)
         self.patch.setattr(elevator, "SLICE_COUNT_BY_TAGS", 2)
+        self.patch.setattr(elevator, "LOOKS_MAX", looks)
+        self.patch.setattr(elevator, "OFFERED_MAX", offered)
         packet = Connect(version=4, clean_start=True, keep_alive_s=60, client_id="publisher")
         self.stage.turn((PUBLISHER, encode_connect(packet)), opened=[PUBLISHER])
 

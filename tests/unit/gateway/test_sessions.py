@@ -978,6 +978,7 @@ def test_topic_aliases_are_set_where_the_client_takes_them() -> None:
 
 def test_filter_added_in_the_middle_of_a_pass_is_read_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elevator, "SLICE_COUNT_BY_TAGS", 1)
+    monkeypatch.setattr(elevator, "LOOKS_MAX", 1)
     stage = Stage(GatewayConfig(topic_queue_count=1))
     connect(stage, 1)
     subscribe(stage, 1, "t/a", "t/c")
@@ -988,6 +989,32 @@ def test_filter_added_in_the_middle_of_a_pass_is_read_for(monkeypatch: pytest.Mo
     publish(stage, b"b", topic="t/b")
     settle(stage)
     assert [payload for _, _, payload in got(stage, 1)] == [b"1", b"2", b"3", b"b"]
+
+
+def test_a_pass_looks_at_more_records_at_once_where_few_are_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(elevator, "SLICE_COUNT_BY_TAGS", 2)
+    monkeypatch.setattr(elevator, "LOOKS_MAX", 16)
+    stage = Stage(GatewayConfig(topic_queue_count=1))
+    connect(stage, 1)
+    subscribe(stage, 1, "t/mine")
+    lose(stage, 1)
+    for _ in range(30):
+        publish(stage, b"x", topic="t/other")
+    publish(stage, b"1", topic="t/mine")
+    looked: list[int] = []
+    read = stage.log.read
+
+    def counted(*args: Any, count_max: int, **kwargs: Any) -> Any:
+        looked.append(count_max)
+        return read(*args, count_max=count_max, **kwargs)
+
+    monkeypatch.setattr(stage.log, "read", counted)
+    connect(stage, 1)
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 1)] == [b"1"]
+    assert looked == [2, 4, 8, 16, 16]
 
 
 # --- $SYS topics -----------------------------------------------------------------------------
