@@ -86,6 +86,7 @@ class Guarded:
 @asynccontextmanager
 async def guarded(directory: Path, **broker: Any) -> AsyncIterator[Guarded]:
     file, own = directory / "plain_acl.yml", directory / "tools.yml"
+    own.touch(0o600)
     file.write_text(RULES)
     own.write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
     async with started_stack(

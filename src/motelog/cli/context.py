@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -81,6 +81,7 @@ def add(
     is_replaced: Annotated[
         bool, typer.Option("--replace", help="Take the place of one of this name.")
     ] = False,
+    json: Json = False,
 ) -> None:
     """Add a context: the addresses of a cluster, and the files with what opens it.
 
@@ -113,6 +114,9 @@ def add(
         raise CliError("--password-file needs --user-name", status=Status.USAGE)
     used = name if is_used else known.used
     contexts.save(contexts.Contexts({**known.by_name, name: made}, used))
+    if json:
+        write_json(_value(name, made, is_used=used == name))
+        return
     write(f"added {name}" + (", which is used" if used == name else ""))
 
 
@@ -124,7 +128,7 @@ def list_contexts(json: Json = False) -> None:
     rows: list[tuple[str, ...]] = [("", "context", "admin", "name server", "MQTT")]
     for name, one in sorted(known.by_name.items()):
         if json:
-            write_json({"context": name, "is_used": name == meant, **asdict(one)})
+            write_json(_value(name, one, is_used=name == meant))
         sign = "*" if name == meant else ""
         rows.append((sign, name, one.admin or "-", one.namesrv or "-", one.mqtt or "-"))
     if not json:
@@ -134,20 +138,31 @@ def list_contexts(json: Json = False) -> None:
 @context.command(epilog="Example: motelog context use site-a")
 def use(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context; '' for none.")],
+    json: Json = False,
 ) -> None:
     """Have commands mean this context unless they name another; '' for none."""
     known = contexts.load()
     if name:
         known.get(name)
     contexts.save(replace(known, used=name))
+    if json:
+        write_json({"used": name})
+        return
     write(f"{name} is used" if name else "no context is used")
 
 
 @context.command(epilog="Example: motelog context remove site-a")
-def remove(name: Name) -> None:
+def remove(name: Name, json: Json = False) -> None:
     """Remove a context; the files that it names stay."""
     contexts.save(contexts.load().without(name))
+    if json:
+        write_json({"removed": name})
+        return
     write(f"removed {name}")
+
+
+def _value(name: str, one: contexts.Context, *, is_used: bool) -> dict[str, Any]:
+    return {"context": name, "is_used": is_used, **asdict(one)}
 
 
 def _checked(option: str, text: str) -> str:

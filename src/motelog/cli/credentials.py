@@ -22,13 +22,17 @@ CredentialsFile = Annotated[
         "--credentials",
         metavar="FILE",
         envvar=VARIABLE,
-        help="File with accessKey and secretKey, for servers with access control.",
+        help="File with accessKey and secretKey, for servers with access control; mode 600.",
     ),
 ]
 
 
 def credentials_of(file: str | None) -> Credentials | None:
-    """Return what the file of the option says; ConfigError if it cannot be used."""
+    """Return what the file of the option says; ConfigError or CliError if it cannot be used."""
+    from motelog.cli.contexts import check_private
     from motelog.core.acl.files import read_credentials
 
-    return read_credentials(file) if file else None
+    if not file:
+        return None
+    check_private(file)
+    return read_credentials(file)

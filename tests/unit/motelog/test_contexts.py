@@ -71,15 +71,16 @@ def test_contexts_are_added_listed_used_and_removed(home: Path) -> None:
     assert run("context", "list") == "no contexts\n"
     run("context", "add", "a", "--admin", "http://127.0.0.1:1/", "--namesrv", "h:1;h:2")
     assert "already" in run("context", "add", "a", "--namesrv", "h:3", status=5)
-    run("context", "add", "b", "--mqtt", "mqtts://h", "--use")
+    added = json.loads(run("context", "add", "b", "--mqtt", "mqtts://h", "--use", "--json"))
     first, second = [json.loads(line) for line in run("context", "list", "--json").splitlines()]
     assert (first["context"], first["admin"], first["is_used"]) == ("a", "127.0.0.1:1", False)
     assert (second["mqtt"], second["is_used"]) == ("mqtts://h", True)
+    assert second == added
     file = home / "motelog" / "contexts.json"
     assert file.stat().st_mode & 0o777 == 0o600
     assert [one.name for one in file.parent.iterdir()] == [file.name], "nothing else is left"
-    run("context", "use", "a")
-    run("context", "remove", "b")
+    assert json.loads(run("context", "use", "a", "--json")) == {"used": "a"}
+    assert json.loads(run("context", "remove", "b", "--json")) == {"removed": "b"}
     assert "127.0.0.1:1" in run("status", status=4), "it is asked where the context says"
     assert "no context" in run("context", "use", "b", status=3)
     assert "no context" in run("--context", "b", "status", status=3)
@@ -117,6 +118,15 @@ def test_secrets_are_in_files_that_nobody_else_may_read(home: Path) -> None:
     assert "chmod 600" in run(
         "context", "add", "b", "--admin", "h:1", "--token-file", str(token), status=78
     )
+
+
+def test_credentials_are_in_a_file_that_nobody_else_may_read(home: Path) -> None:
+    file = secret(home, "tools.yml", "accessKey: motelog\nsecretKey: geheim-geheim\n")
+    ask = ("produce", "jobs", "-m", "text", "--namesrv", "127.0.0.1:1", "--credentials", str(file))
+    file.chmod(0o644)
+    assert f"chmod 600 {file}" in run(*ask, status=78)
+    file.unlink()
+    assert "No such file" in run(*ask, status=78)
 
 
 def test_a_context_opens_its_admin_listener_and_no_other(
