@@ -178,6 +178,8 @@ class Game:
         ]
         self.strangers = [Stranger() for _ in range(STRANGERS)]
         self.generation = 0
+        #: How many packets the gateway has been sent.
+        self.packets_in = 0
         #: How many the gateway has sent, and peers have read.
         self._packets = 0
         self._known: set[tuple[str, bytes]] = set()
@@ -285,6 +287,7 @@ class Game:
                 faults.append((number, chance.choice(list(Fault))))
                 if isinstance(peer, Client):
                     self._will_comes(peer)
+        self.packets_in += len(frames)
         self.stage.turn(*frames, opened=opened, closed=closed, drained=drained, faults=faults)
         while self.stage.delivery.deliver(self.stage.clock.now_ms()):
             if chance.random() < 0.3:
@@ -524,6 +527,7 @@ class Game:
             ]
             for peer in self._peers():
                 peer.frames = []
+            self.packets_in += len(frames)
             self.stage.turn(*frames, opened=opened, drained=drained)
             self._log_goes_on(wholly=True)
             while self.stage.delivery.deliver(self.stage.clock.now_ms()):
@@ -769,18 +773,22 @@ def main() -> int:
     logging.getLogger("motelog").setLevel(logging.ERROR)
     end = time.monotonic() + seconds
     number = 0 if only is None else only
+    packets = 0
     while True:
         errors.texts.clear()
         try:
-            Game(f"{seed}/{number}", errors).run()
+            game = Game(f"{seed}/{number}", errors)
+            game.run()
         except Exception as exc:
             traceback.print_exception(exc)
             print(f"again: python tests/fuzz/fuzz_gateway.py 0 {seed} {number}")  # noqa: T201
             return 1
+        packets += game.packets_in
         number += 1
         if only is not None or time.monotonic() >= end:
             break
-    print(f"fuzz_gateway rounds={number - (only or 0)}: no fault")  # noqa: T201
+    rounds = number - (only or 0)
+    print(f"fuzz_gateway rounds={rounds} packets={packets}: no fault")  # noqa: T201
     return 0
 
 
