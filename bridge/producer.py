@@ -650,7 +650,7 @@ class Producer:
             queue = queue(route.write_queues)
         if queue is not None:
             if queue.topic != route.topic:
-                raise MessageRefusedError(f"{queue} is not a queue of topic {route.topic!r}")
+                raise MessageRefusedError(f"queue {queue} is not one of topic {route.topic!r}")
             return queue
         queues = route.write_queues
         if hash_key is not None:

@@ -444,7 +444,7 @@ class PullConsumer:
         try:
             return self._reading[queue]
         except KeyError:
-            text = f"{queue} is not assigned to this consumer now: `assigned` has what is"
+            text = f"queue {queue} is not assigned to this consumer now: `assigned` has what is"
             raise ClientError(text) from None
 
     def _read_only(

@@ -106,7 +106,7 @@ class QueueRequests:
         }
         answer = await self.ask(queue, RequestCode.CHECK_CLIENT_CONFIG, {}, body=dumps(body))
         if answer.code in _REFUSALS:
-            raise FilterError(answer.remark or f"the broker of {queue} takes no SQL92 filter")
+            raise FilterError(answer.remark or f"the broker of queue {queue} takes no SQL92 filter")
         check(answer, queue.topic)
 
     async def committed(self, queue: MessageQueue) -> int | None:

@@ -78,6 +78,10 @@ class MessageQueue:
     broker_name: str
     queue_id: int
 
+    def __str__(self) -> str:
+        """Return what errors and log lines call it; a topic's name has neither sign."""
+        return f"{self.topic}/{self.queue_id}@{self.broker_name}"
+
 
 @dataclass(frozen=True, slots=True, init=False)
 class Message:

@@ -59,6 +59,7 @@ async def test_a_mistake_is_told_with_its_place_and_a_remedy(tmp_path: Path) -> 
                 await routed(stack, topic)
             await admin.put_group("closed", {"consumeEnable": False})
         producer = Producer(namesrv=namesrv)
+        behind, of_another = MessageQueue("T", "broker-a", 99), MessageQueue("U", "broker-a", 0)
         large = Message("T", random.Random(1).randbytes(5_000_000))
         elsewhere = MessageQueue("T", "other", 0)
         mistakes: list[tuple[Call, type[Exception], str]] = [
@@ -91,6 +92,16 @@ async def test_a_mistake_is_told_with_its_place_and_a_remedy(tmp_path: Path) -> 
                 lambda: send(namesrv, Message("T", b""), queue=elsewhere),
                 SendFailedError,
                 "no master of broker 'other': is it running",
+            ),
+            (
+                lambda: send(namesrv, Message("T", b""), queue=behind),
+                BrokerError,
+                rf"queue id 99 is illegal: topic T has 8 queues, from 0 on \(code 29 .*, {FROM}",
+            ),
+            (
+                lambda: send(namesrv, Message("T", b""), queue=of_another),
+                MessageRefusedError,
+                "queue U/0@broker-a is not one of topic 'T'",
             ),
             (lambda: send(namesrv, Message("a/b", b"")), MessageRefusedError, "'a/b' holds"),
             (

@@ -6,12 +6,13 @@ touch: time; its clock stands until a test moves it.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, QueueTail, ReadResult
 from motelog.core.broker.assembly import (
@@ -53,6 +54,9 @@ LIMITS: dict[str, Any] = {
     "pull_count_max": 100,
     "pull_bytes_max": 1 << 20,
 }
+
+#: A value as Python writes it: TopicConfig(topic_name='T', ...), <object at 0x7f12>.
+_IN_PYTHON: Final = re.compile(r"\w\(\w+=|<.* at 0x")
 
 
 @dataclass(eq=False)
@@ -170,7 +174,10 @@ class BrokerStage:
         client: Client | None = None,
         **fields: Any,
     ) -> RemotingCommand:
-        """Return the one answer to a request; a ``body`` that is no bytes is sent as JSON."""
+        """Return the one answer to a request; a ``body`` that is no bytes is sent as JSON.
+
+        Its remark is for people: it shows no value of the broker's as Python writes it.
+        """
         client = client or Client()
         before = len(client.answers)
         texts = {name: str(value) for name, value in (ext or {}).items()}
@@ -178,6 +185,7 @@ class BrokerStage:
         self.process(RemotingCommand(code, ext=texts, body=data, **fields), client)
         answers = [answer for answer in client.answers[before:] if answer.is_response]
         (answer,) = answers
+        assert not _IN_PYTHON.search(answer.remark or ""), answer.remark
         return answer
 
     def code(self, code: int, ext: dict[str, Any] | None = None, body: Any = b"") -> ResponseCode:

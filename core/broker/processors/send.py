@@ -464,7 +464,8 @@ class SendProcessor:
             self._next_queue += 1
             return topic, self._next_queue % config.write_queue_nums
         if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
-            text = f"queue id {queue_id} of topic {topic} is illegal, {config}"
+            count = max(config.write_queue_nums, config.read_queue_nums)
+            text = f"queue id {queue_id} is illegal: topic {topic} has {count} queues, from 0 on"
             raise BrokerError(ResponseCode.INVALID_PARAMETER, text)
         return topic, queue_id
 

@@ -168,6 +168,11 @@ def test_a_body_has_a_limit(stage: BrokerStage) -> None:
     )  # fmt: skip
 
 
+def test_a_queue_that_is_not_there_is_named(stage: BrokerStage) -> None:
+    said = stage.ask(V2, send_ext("T", queue_id=9)).remark
+    assert said == "queue id 9 is illegal: topic T has 2 queues, from 0 on"
+
+
 def test_the_long_names_of_the_fields_mean_the_same(stage: BrokerStage) -> None:
     ext = {
         "producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4,
