@@ -1,7 +1,7 @@
 """What an operator does over RocketMQ's protocol: topics, groups, users, brokers, name servers.
 
-Owns: Admin and the values it returns. Must not touch: connections and routes (bridge.client), what
-a server does with a request. Works with our servers and Apache's.
+Owns: Admin. Must not touch: connections and routes (bridge.client), what an answer says
+(bridge.admin_answers), what a server does with a request. Works with our servers and Apache's.
 A change goes to every master that it concerns, in turn; BrokerError says which broker refused it.
 Those before it have made the change, and asking again is safe.
 Spec: RocketMQ DefaultMQAdminExt, MQClientAPIImpl.
@@ -11,14 +11,36 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeAlias
 
-import msgspec
 import trio
 
+from motelog.bridge.admin_answers import (
+    BrokerInfo,
+    ClientInfo,
+    QueueProgress,
+    QueueStats,
+    QueueTimes,
+    QueueUnit,
+    Rates,
+    Replication,
+    TopicSettings,
+    decode_all_progress,
+    decode_lowest,
+    decode_producers,
+    decode_progress,
+    decode_rates,
+    decode_replication,
+    decode_times,
+    decode_topic,
+    decode_units,
+    object_of,
+    properties_of,
+    queue_of,
+    sorted_progress,
+)
 from motelog.bridge.client import (
     REQUEST_TIMEOUT_S,
     Client,
@@ -44,7 +66,7 @@ from motelog.bridge.users import (
     user_body,
 )
 from motelog.core.addresses import format_address
-from motelog.core.errors import BrokerError, RemotingDecodeError, RemotingError
+from motelog.core.errors import BrokerError, RemotingError
 from motelog.core.message import MessageQueue, decode_host, decode_offset_id
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import (
@@ -53,13 +75,11 @@ from motelog.core.remoting.frames import (
     RequestCode,
     ResponseCode,
     dumps,
-    loads,
 )
 from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX
 
 READ_WRITE: Final = Permission.READ | Permission.WRITE
-T = TypeVar("T")
 #: The time that stands for the end of a queue.
 _LATEST_MS: Final = -1
 
@@ -68,77 +88,6 @@ TRACES_MAX: Final = 64
 
 #: "first", "last", or a time: what a group's offsets are set to.
 ResetTo: TypeAlias = "datetime | float | str"
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerInfo:
-    """A broker that the name servers know; ``broker_id`` 0 is the master."""
-
-    cluster: str
-    name: str
-    broker_id: int
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """The ends of a queue; ``last_ms`` is when its last message was stored, 0 if there is none."""
-
-    queue: MessageQueue
-    begin_offset: int
-    end_offset: int
-    last_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueProgress:
-    """How far a group has consumed a queue; ``last_ms`` is of the last message it consumed.
-
-    ``waiting_ms`` is of the first one that waits for it, 0 if none does. RocketMQ's brokers do not
-    tell it: there it is ``last_ms``.
-    """
-
-    queue: MessageQueue
-    end_offset: int
-    committed_offset: int
-    last_ms: int
-    waiting_ms: int
-
-    @property
-    def lag(self) -> int:
-        """How many messages wait."""
-        return self.end_offset - self.committed_offset
-
-
-@dataclass(frozen=True, slots=True)
-class ClientInfo:
-    """A client that is connected to a broker as a member of a group."""
-
-    client_id: str
-    address: str
-    language: str
-    version: int
-
-
-class _TopicConfig(msgspec.Struct, rename="camel"):
-    topic_name: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
-    order: bool = False
-    attributes: dict[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """A topic on one broker; ``permission`` adds up 4 (read) and 2 (write)."""
-
-    broker_name: str
-    read_queues: int
-    write_queues: int
-    permission: int
-    is_ordered: bool
-    attributes: Mapping[str, str]
 
 
 class Admin:
@@ -179,7 +128,7 @@ class Admin:
     async def brokers(self) -> list[BrokerInfo]:
         """Return the brokers that live, by cluster, name and id."""
         body = await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
-        info = _loads(body)
+        info = object_of(body)
         table = info.get("brokerAddrTable") or {}
         found = [
             BrokerInfo(cluster, name, int(broker_id), address)
@@ -193,12 +142,12 @@ class Admin:
         """Return what a broker tells of its work, under RocketMQ's names."""
         address = await self._master(broker)
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-        return dict(_loads(answer.body)["table"])
+        return dict(object_of(answer.body)["table"])
 
     async def broker_config(self, broker: str) -> dict[str, str]:
         """Return a broker's settings, under RocketMQ's names."""
         address = await self._master(broker)
-        return _properties((await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body)
+        return properties_of((await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body)
 
     async def set_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
         """Change settings of a running broker, under RocketMQ's names."""
@@ -217,12 +166,41 @@ class Admin:
         """Take ``stop_writes`` back."""
         return await self._write_permission(broker, RequestCode.ADD_WRITE_PERM_OF_BROKER, "add")
 
+    async def rates(self, broker: str, name: str, key: str) -> Rates:
+        """Return what a broker has counted under a name and key of RocketMQ's.
+
+        Such as "TOPIC_PUT_NUMS" of "TOPIC", "GROUP_GET_NUMS" of "TOPIC@GROUP", "BROKER_PUT_NUMS" of
+        the cluster. BrokerError if it has counted nothing there.
+        """
+        address = await self._master(broker)
+        ext = {"statsName": name, "statsKey": key}
+        return decode_rates(
+            (await self._ask(address, RequestCode.VIEW_BROKER_STATS_DATA, ext)).body
+        )
+
+    async def replication(self, broker: str) -> Replication:
+        """Return a master's slaves, and how far they are; brokers tell it from RocketMQ 5.0 on."""
+        address = await self._master(broker)
+        return decode_replication((await self._ask(address, RequestCode.GET_BROKER_HA_STATUS)).body)
+
+    async def remove_expired_log(self, broker: str) -> None:
+        """Have a broker remove the log's files that have expired, and not wait for its hour."""
+        await self._ask(await self._master(broker), RequestCode.DELETE_EXPIRED_COMMITLOG)
+
+    async def remove_expired_queues(self, broker: str) -> None:
+        """Have a broker remove the files of queues whose messages are no more in the log."""
+        await self._ask(await self._master(broker), RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+
+    async def remove_unused_queues(self, broker: str) -> None:
+        """Have a broker remove the queues of topics that it does not have; ours have none."""
+        await self._ask(await self._master(broker), RequestCode.CLEAN_UNUSED_TOPIC)
+
     # --- topics
 
     async def topics(self) -> list[str]:
         """Return the names of all topics, the system's and the groups' included."""
         body = await self._ask_namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(_loads(body)["topicList"])
+        return sorted(object_of(body)["topicList"])
 
     async def topic(self, topic: str) -> list[TopicSettings]:
         """Return a topic's settings on each of its brokers; RouteError if it does not exist."""
@@ -230,19 +208,9 @@ class Admin:
         for name, address in await self._masters_of(topic):
             # Apache's 4.x brokers do not tell of one topic alone.
             answer = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
-            table = _loads(answer.body)["topicConfigTable"]
-            config = _convert(table[topic], _TopicConfig) if topic in table else None
-            if config is not None:
-                settings.append(
-                    TopicSettings(
-                        name,
-                        config.read_queue_nums,
-                        config.write_queue_nums,
-                        config.perm,
-                        config.order,
-                        config.attributes,
-                    )
-                )
+            found = decode_topic(name, answer.body, topic)
+            if found is not None:
+                settings.append(found)
         return settings
 
     async def put_topic(
@@ -289,11 +257,31 @@ class Admin:
         stats = []
         for _, address in await self._masters_of(topic):
             answer = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-            for key, ends in _loads(answer.body)["offsetTable"].items():
-                queue = _queue(key)
+            for key, ends in object_of(answer.body)["offsetTable"].items():
+                queue = queue_of(key)
                 last_ms = max(ends["lastUpdateTimestamp"], 0)
                 stats.append(QueueStats(queue, ends["minOffset"], ends["maxOffset"], last_ms))
         return sorted(stats, key=lambda one: (one.queue.broker_name, one.queue.queue_id))
+
+    async def queue_units(
+        self, queue: MessageQueue, offset: int, count: int = 32
+    ) -> list[QueueUnit]:
+        """Return where messages of a queue are in the log, from ``offset`` or the queue's begin on.
+
+        At most ``count``, and no more than 1000 at once.
+        """
+        address = dict(await self._masters_of(queue.topic)).get(queue.broker_name)
+        if address is None:
+            raise ClientError(f"no master of broker {queue.broker_name!r} has {queue.topic!r}")
+        ext = {
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "index": str(offset),
+            "count": str(count),
+        }
+        answer = await self._ask(address, RequestCode.QUERY_CONSUME_QUEUE, ext)
+        # Apache's brokers answer with nothing where there is no such offset.
+        return decode_units(answer.body, offset) if answer.body else []
 
     async def groups_of(self, topic: str) -> list[str]:
         """Return the consumer groups that have consumed a topic or subscribe to it."""
@@ -302,7 +290,7 @@ class Admin:
             answer = await self._ask(
                 address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic}
             )
-            names |= set(_loads(answer.body)["groupList"])
+            names |= set(object_of(answer.body)["groupList"])
         return sorted(names)
 
     # --- groups
@@ -333,7 +321,7 @@ class Admin:
         found: dict[str, dict[str, Any]] = {}
         for address in await self._chosen(None):
             answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            found |= _loads(answer.body)["subscriptionGroupTable"]
+            found |= object_of(answer.body)["subscriptionGroupTable"]
         return found
 
     async def consumers(self, group: str) -> list[ClientInfo]:
@@ -348,24 +336,67 @@ class Admin:
             RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group}
         )
 
+    async def producer_groups(self) -> dict[str, list[ClientInfo]]:
+        """Return the members of all producer groups that are connected, each once."""
+        found: dict[str, dict[str, ClientInfo]] = {}
+        for address in await self._chosen(None):
+            answer = await self._ask(address, RequestCode.GET_ALL_PRODUCER_INFO)
+            for group, members in decode_producers(answer.body).items():
+                found.setdefault(group, {}).update((one.client_id, one) for one in members)
+        return {
+            group: [found[group][client_id] for client_id in sorted(found[group])]
+            for group in sorted(found)
+        }
+
     async def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """Return how far a group has consumed each queue, of all its topics or one."""
         ext = {"consumerGroup": group} | ({"topic": topic} if topic else {})
-        found = []
+        found: list[QueueProgress] = []
         for address in await self._chosen(None):
             answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, ext)
-            for key, one in _loads(answer.body)["offsetTable"].items():
-                queue = _queue(key)
-                # Some brokers do not look at the topic.
-                if topic is None or queue.topic == topic:
-                    end, committed = one["brokerOffset"], one["consumerOffset"]
-                    last_ms = max(one["lastTimestamp"], 0)
-                    waiting_ms = max(one.get("waitingTimestamp", last_ms), 0)
-                    waiting_ms = waiting_ms if committed < end else 0
-                    found.append(QueueProgress(queue, end, committed, last_ms, waiting_ms))
-        return sorted(
-            found, key=lambda one: (one.queue.topic, one.queue.broker_name, one.queue.queue_id)
-        )
+            found += decode_progress(object_of(answer.body))
+        # Some brokers do not look at the topic.
+        return sorted_progress(one for one in found if topic in (None, one.queue.topic))
+
+    async def progress_of_all(
+        self, *, only_ordered: bool = False
+    ) -> dict[str, list[QueueProgress]]:
+        """Return how far each group has consumed the queues in which it has an offset.
+
+        Of a group with members only the topics that they subscribe to. With ``only_ordered`` only
+        topics that were created with ``is_ordered``.
+        """
+        ext = {"isOrder": str(only_ordered).lower()}
+        found: dict[str, list[QueueProgress]] = {}
+        for address in await self._chosen(None):
+            answer = await self._ask(address, RequestCode.GET_BROKER_CONSUME_STATS, ext)
+            for group, queues in decode_all_progress(answer.body).items():
+                found.setdefault(group, []).extend(queues)
+        return {group: sorted_progress(found[group]) for group in sorted(found)}
+
+    async def queue_times(self, group: str, topic: str) -> list[QueueTimes]:
+        """Return from when to when messages are in a topic's queues, and where a group is."""
+        found: list[QueueTimes] = []
+        ext = {"group": group, "topic": topic}
+        for _, address in await self._masters_of(topic):
+            answer = await self._ask(address, RequestCode.QUERY_CONSUME_TIME_SPAN, ext)
+            found += decode_times(answer.body)
+        return sorted(found, key=lambda one: (one.queue.broker_name, one.queue.queue_id))
+
+    async def lowest_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the lowest offset that any group has committed, by queue.
+
+        What is below it no group will read again. A queue without an offset is left out; Apache's
+        brokers do not count offsets below the begin of the queue.
+        """
+        # The group to compare with has to be named, and changes nothing: its own offset counts.
+        # A list of groups to leave out is not sent: Apache's brokers delete their offsets.
+        ext = {"topic": topic, "compareGroup": topic}
+        found: dict[MessageQueue, int] = {}
+        for name, address in await self._masters_of(topic):
+            answer = await self._ask(address, RequestCode.QUERY_CORRECTION_OFFSET, ext)
+            found |= decode_lowest(answer.body, topic, name)
+        return found
 
     async def reset_offsets(
         self, group: str, topic: str, to: ResetTo, *, force: bool = True
@@ -384,8 +415,8 @@ class Admin:
         table: dict[MessageQueue, int] = {}
         for _, address in await self._masters_of(topic):
             answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
-            offsets = _loads(answer.body)["offsetTable"]
-            table |= {_queue(key): offset for key, offset in offsets.items()}
+            offsets = object_of(answer.body)["offsetTable"]
+            table |= {queue_of(key): offset for key, offset in offsets.items()}
         return table
 
     async def clone_offsets(self, source: str, target: str, topic: str) -> None:
@@ -403,7 +434,7 @@ class Admin:
         address = random.choice(_masters(route))[1]
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
         answer = await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
-        return dict(_loads(answer.body))
+        return dict(object_of(answer.body))
 
     async def consume_directly(self, group: str, client_id: str, offset_id: str) -> dict[str, Any]:
         """Have a running push consumer handle one message now, and return how it went.
@@ -416,7 +447,7 @@ class Admin:
         ext = {"consumerGroup": group, "clientId": client_id, "msgId": offset_id}
         address = format_address(*decode_host(host))
         answer = await self._ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
-        return dict(_loads(answer.body))
+        return dict(object_of(answer.body))
 
     async def member_offsets(self, topic: str, group: str) -> dict[str, dict[MessageQueue, int]]:
         """Return, by client id, how far the running members of a group are, committed or not."""
@@ -424,13 +455,17 @@ class Admin:
         ext = {"topic": topic, "group": group}
         for _, address in await self._masters_of(topic):
             answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ext)
-            for client_id, offsets in (_loads(answer.body).get("consumerTable") or {}).items():
+            for client_id, offsets in (object_of(answer.body).get("consumerTable") or {}).items():
                 table = found.setdefault(client_id, {})
-                table |= {_queue(key): offset for key, offset in offsets.items()}
+                table |= {queue_of(key): offset for key, offset in offsets.items()}
         return found
 
     async def close_topic(self, topic: str, group: str, *, is_closed: bool = True) -> None:
-        """Close one topic to a group: its pulls are refused. Or open it again."""
+        """Close one topic to a group: its pulls and POPs are refused. Or open it again.
+
+        Apache's brokers (5.x) refuse only pulls that rely on the subscription of a heartbeat, as
+        Java's push consumers' do; and opening one topic opens all that were closed to the group.
+        """
         ext = {"topic": topic, "group": group, "readable": str(not is_closed).lower()}
         for _, address in await self._masters_of(topic):
             await self._ask(address, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, ext)
@@ -476,6 +511,17 @@ class Admin:
             per_second=per_second,
             request_timeout_s=self._timeout_s,
         )
+
+    async def check_transaction(self, offset_id: str) -> None:
+        """Have producers asked again, from the first time on, about a transaction without end.
+
+        ``offset_id`` is that of the half message, or of where it ended up after the last time.
+        BrokerError if it is none, or was committed.
+        """
+        host, _ = decode_offset_id(offset_id)
+        ext = {"msgId": offset_id}
+        address = format_address(*decode_host(host))
+        await self._ask(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, ext)
 
     # --- users and rules
 
@@ -694,7 +740,7 @@ class Admin:
                 if exc.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
                     continue
                 raise
-            for one in _loads(answer.body)["connectionSet"]:
+            for one in object_of(answer.body)["connectionSet"]:
                 found[one["clientId"]] = ClientInfo(
                     one["clientId"], one["clientAddr"], one["language"], one["version"]
                 )
@@ -723,35 +769,3 @@ def _timestamp_ms(to: ResetTo) -> int:
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e11:
         raise ValueError(f"to is 'first', 'last' or a time in seconds, not {to!r}")
     return int(seconds * 1000)
-
-
-def _loads(body: bytes) -> dict[str, Any]:
-    value = loads(body)
-    if not isinstance(value, dict):
-        raise RemotingDecodeError("the answer's body is no object")
-    return value
-
-
-def _queue(key: str) -> MessageQueue:
-    """Return the queue that is the key of a table."""
-    found = _convert(loads(key.encode()), _QueueKey)
-    return MessageQueue(found.topic, found.broker_name, found.queue_id)
-
-
-class _QueueKey(msgspec.Struct, rename="camel"):
-    topic: str
-    broker_name: str
-    queue_id: int
-
-
-def _convert(value: object, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as exc:
-        raise RemotingDecodeError(f"the answer's body: {exc}") from exc
-
-
-def _properties(text: bytes) -> dict[str, str]:
-    """Return the pairs of a text that has a line ``name=value`` for each."""
-    lines = (line.partition("=") for line in text.decode(errors="replace").splitlines())
-    return {name: value for name, found, value in lines if found}

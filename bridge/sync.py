@@ -18,14 +18,16 @@ from typing import Any, Generic, Self, Unpack
 
 import trio
 
-from motelog.bridge.admin import (
-    READ_WRITE,
-    Admin,
+from motelog.bridge.admin import READ_WRITE, Admin, ResetTo
+from motelog.bridge.admin_answers import (
     BrokerInfo,
     ClientInfo,
     QueueProgress,
     QueueStats,
-    ResetTo,
+    QueueTimes,
+    QueueUnit,
+    Rates,
+    Replication,
     TopicSettings,
 )
 from motelog.bridge.background import Background, Service
@@ -584,6 +586,26 @@ class SyncAdmin(_Blocking[Admin]):
         """As Admin.allow_writes."""
         return self._call(self._service.allow_writes, broker)
 
+    def rates(self, broker: str, name: str, key: str) -> Rates:
+        """As Admin.rates."""
+        return self._call(self._service.rates, broker, name, key)
+
+    def replication(self, broker: str) -> Replication:
+        """As Admin.replication."""
+        return self._call(self._service.replication, broker)
+
+    def remove_expired_log(self, broker: str) -> None:
+        """As Admin.remove_expired_log."""
+        self._call(self._service.remove_expired_log, broker)
+
+    def remove_expired_queues(self, broker: str) -> None:
+        """As Admin.remove_expired_queues."""
+        self._call(self._service.remove_expired_queues, broker)
+
+    def remove_unused_queues(self, broker: str) -> None:
+        """As Admin.remove_unused_queues."""
+        self._call(self._service.remove_unused_queues, broker)
+
     def topics(self) -> list[str]:
         """As Admin.topics."""
         return self._call(self._service.topics)
@@ -621,6 +643,10 @@ class SyncAdmin(_Blocking[Admin]):
         """As Admin.topic_stats."""
         return self._call(self._service.topic_stats, topic)
 
+    def queue_units(self, queue: MessageQueue, offset: int, count: int = 32) -> list[QueueUnit]:
+        """As Admin.queue_units."""
+        return self._call(self._service.queue_units, queue, offset, count)
+
     def groups_of(self, topic: str) -> list[str]:
         """As Admin.groups_of."""
         return self._call(self._service.groups_of, topic)
@@ -651,9 +677,25 @@ class SyncAdmin(_Blocking[Admin]):
         """As Admin.producers."""
         return self._call(self._service.producers, group)
 
+    def producer_groups(self) -> dict[str, list[ClientInfo]]:
+        """As Admin.producer_groups."""
+        return self._call(self._service.producer_groups)
+
     def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """As Admin.progress."""
         return self._call(self._service.progress, group, topic)
+
+    def progress_of_all(self, *, only_ordered: bool = False) -> dict[str, list[QueueProgress]]:
+        """As Admin.progress_of_all."""
+        return self._call(self._service.progress_of_all, only_ordered=only_ordered)
+
+    def queue_times(self, group: str, topic: str) -> list[QueueTimes]:
+        """As Admin.queue_times."""
+        return self._call(self._service.queue_times, group, topic)
+
+    def lowest_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """As Admin.lowest_offsets."""
+        return self._call(self._service.lowest_offsets, topic)
 
     def reset_offsets(
         self, group: str, topic: str, to: ResetTo, *, force: bool = True
@@ -709,6 +751,10 @@ class SyncAdmin(_Blocking[Admin]):
             count_max=count_max,
             per_second=per_second,
         )
+
+    def check_transaction(self, offset_id: str) -> None:
+        """As Admin.check_transaction."""
+        self._call(self._service.check_transaction, offset_id)
 
     def create_user(
         self,

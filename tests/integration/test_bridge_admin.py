@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from motelog.bridge.admin import Admin, ResetTo
+from motelog.bridge.admin_answers import Replication
 from motelog.bridge.errors import ClientError, NoNameServerError, RouteError
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.sync import SyncAdmin
+from motelog.bridge.transactions import TransactionProducer, TransactionState
+from motelog.core.addresses import parse_address
 from motelog.core.errors import BrokerError
-from motelog.core.message import Message
+from motelog.core.message import Message, encode_host, encode_offset_id
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
+from motelog.core.topic_names import TRANS_CHECK_MAX_TOPIC
 from tests.support.admin_check import administer
-from tests.support.broker_stack import connected, joined, pull_ext, started_stack
+from tests.support.broker_stack import connected, eventually, joined, pull_ext, started_stack
 
 
 async def test_an_operator_s_calls(tmp_path: Path) -> None:
@@ -84,6 +89,49 @@ async def test_without_a_broker_the_name_server_is_not_enough(nursery: trio.Nurs
         with pytest.raises(ClientError, match="is one running"):
             await admin.put_topic("T")
     nursery.cancel_scope.cancel()
+
+
+async def test_only_ordered_topics_are_looked_at_where_that_is_asked(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+        namesrv = stack.namesrv_address
+        async with Admin(namesrv=namesrv) as admin:
+            await admin.put_group("G")
+            for topic in ("Ordered", "Other"):
+                await admin.put_topic(topic, queues=1, is_ordered=topic == "Ordered")
+                await admin.reset_offsets("G", topic, "first")
+            for only_ordered, topics in ((True, ["Ordered"]), (False, ["Ordered", "Other"])):
+                found = (await admin.progress_of_all(only_ordered=only_ordered))["G"]
+                assert [one.queue.topic for one in found] == topics
+
+
+async def test_producers_are_asked_again_about_a_transaction_that_was_given_up(
+    tmp_path: Path,
+) -> None:
+    asked = 0
+
+    async def check(_: StoredMessage) -> TransactionState:
+        nonlocal asked
+        asked += 1
+        return TransactionState.COMMIT if asked > 1 else TransactionState.UNKNOWN
+
+    async def not_yet(_: Message) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    often: dict[str, Any] = {"transaction_timeout_s": 0.1, "transaction_check_interval_s": 0.1}
+    async with started_stack(tmp_path, transaction_check_max=1, **often) as stack:
+        namesrv = stack.namesrv_address
+        async with (
+            Admin(namesrv=namesrv) as admin,
+            TransactionProducer(check, namesrv=namesrv) as producer,
+        ):
+            result = await producer.send_in_transaction(Message("T", b"x"), not_yet)
+
+            topics = stack.broker.tables.topics
+            await eventually(lambda: topics.get(TRANS_CHECK_MAX_TOPIC) is not None)
+            assert asked == 1
+            await admin.check_transaction(result.sent.offset_id)
+            await eventually(lambda: asked > 1)
+            assert asked == 2
 
 
 async def test_dead_letters_are_sent_again_once_each(tmp_path: Path) -> None:
@@ -162,6 +210,20 @@ async def test_an_operator_s_calls_from_a_plain_thread(tmp_path: Path) -> None:
                 assert [len(admin.topic_stats("T")), admin.consumers("G")] == [2, []]
                 assert set(admin.reset_offsets("G", "T", "last").values()) == {0}
                 assert {one.lag for one in admin.progress("G", "T")} == {0}
+                assert admin.progress_of_all()["G"] == admin.progress("G", "T")
+                assert [one.waiting_for_ms for one in admin.queue_times("G", "T")] == [0, 0]
+                queues = [one.queue for one in admin.topic_stats("T")]
+                assert admin.lowest_offsets("T") == dict.fromkeys(queues, 0)
+                assert admin.queue_units(queues[0], 0, 1) == []
+                assert admin.producer_groups() == {}
+                assert admin.rates(broker.name, "BROKER_PUT_NUMS", broker.cluster).day.total == 0
+                assert admin.replication(broker.name) == Replication(0, 0, ())
+                admin.remove_expired_log(broker.name)
+                admin.remove_expired_queues(broker.name)
+                admin.remove_unused_queues(broker.name)
+                nothing = encode_offset_id(encode_host(*parse_address(broker.address)), 0)
+                with pytest.raises(BrokerError, match="no half message"):
+                    admin.check_transaction(nothing)
                 admin.put_value("N", "k", "v")
                 assert admin.value("N", "k") == "v"
                 admin.delete_topic("T")

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from motelog.bridge.admin import Admin
+from motelog.bridge.admin_answers import QueueProgress, Rates
 from motelog.bridge.errors import ClientError, RouteError
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
@@ -74,12 +75,26 @@ async def _topics(admin: Admin, namesrv: str, broker: str) -> None:
             (queue, 0, 10) for queue in queues
         ]
         assert all(abs(one.last_ms / 1000 - time.time()) < WITHIN_S for one in stats)
-        assert await admin.producers("motelog")
+        (sender,) = await admin.producers("motelog")
+        assert (await admin.producer_groups())["motelog"] == [sender]
     assert await admin.producers("nobody") == []
+    await _units(admin, queues[1])
     with pytest.raises(ClientError, match="no master of a broker 'none'"):
         await admin.put_topic("other", brokers=["none"])
     with pytest.raises(BrokerError, match=r"from 127\.0\.0\.1:"):
         await admin.put_topic("no/name")
+
+
+async def _units(admin: Admin, queue: MessageQueue) -> None:
+    """The units of a queue say where its messages are; behind its end there are none."""
+    units = await admin.queue_units(queue, 4, 3)
+    assert [one.offset for one in units] == [4, 5, 6]
+    assert [one.tag_hash for one in units] == [0, 0, 0]
+    assert units[0].physical_offset < units[1].physical_offset < units[2].physical_offset
+    assert all(one.size_bytes > len(queue.topic) for one in units)
+    assert await admin.queue_units(queue, 10, 3) == []
+    with pytest.raises(ClientError, match="no master of broker 'none' has"):
+        await admin.queue_units(MessageQueue(queue.topic, "none", 0), 0)
 
 
 async def _groups(admin: Admin, namesrv: str, *, resets_offline: bool) -> None:
@@ -105,8 +120,16 @@ async def _groups(admin: Admin, namesrv: str, *, resets_offline: bool) -> None:
     ]
     assert GROUP in await admin.groups_of(TOPIC)
     await _until(lambda: admin.consumers(GROUP), lambda members: not members)
+    every = await admin.progress_of_all()
+    assert [one for one in every[GROUP] if one.queue.topic == TOPIC] == progress
+    assert not any(await _ordered_alone(admin))
+    for times in await admin.queue_times(GROUP, TOPIC):
+        assert times.queue in queues
+        assert 0 < times.first_ms <= times.last_ms == times.consumed_ms
+        assert times.waiting_for_ms == 0
     await admin.clone_offsets(GROUP, COPY, TOPIC)
     assert await _committed(admin, COPY) == dict.fromkeys(queues, 10)
+    assert await admin.lowest_offsets(TOPIC) == dict.fromkeys(queues, 10)
     if resets_offline:
         await _resets(admin, queues, middle)
     else:
@@ -115,6 +138,11 @@ async def _groups(admin: Admin, namesrv: str, *, resets_offline: bool) -> None:
     await _asks_members(admin, namesrv, has_pop=resets_offline)
     await admin.delete_group(GROUP)
     assert GROUP not in await admin.groups()
+
+
+async def _ordered_alone(admin: Admin) -> list[QueueProgress]:
+    found = await admin.progress_of_all(only_ordered=True)
+    return [one for queues in found.values() for one in queues if one.queue.topic == TOPIC]
 
 
 async def _asks_members(admin: Admin, namesrv: str, has_pop: bool) -> None:
@@ -149,6 +177,8 @@ async def _asks_members(admin: Admin, namesrv: str, has_pop: bool) -> None:
 async def _resets(admin: Admin, queues: tuple[MessageQueue, ...], middle: float) -> None:
     assert await admin.reset_offsets(GROUP, TOPIC, "first") == dict.fromkeys(queues, 0)
     assert await _committed(admin, GROUP) == dict.fromkeys(queues, 0)
+    assert await admin.lowest_offsets(TOPIC) == dict.fromkeys(queues, 0)
+    assert all(one.waiting_for_ms > 0 for one in await admin.queue_times(GROUP, TOPIC))
     reset = await admin.reset_offsets(GROUP, TOPIC, middle)
     assert reset.keys() == set(queues)
     assert 0 < sum(reset.values()) < 20
@@ -165,6 +195,7 @@ async def _brokers(admin: Admin, namesrv: str, broker: str) -> None:
     assert "putTps" in await admin.broker_status(broker)
     config = await admin.broker_config(broker)
     assert config["brokerName"] == broker
+    await _upkeep(admin, broker, config["brokerClusterName"])
     await admin.set_broker_config(broker, {"autoCreateTopicEnable": "false"})
     assert (await admin.broker_config(broker))["autoCreateTopicEnable"] == "false"
     async with Producer(namesrv=namesrv) as producer:
@@ -173,6 +204,30 @@ async def _brokers(admin: Admin, namesrv: str, broker: str) -> None:
             await producer.queues(TOPIC)
         assert await admin.allow_writes(broker) > 0
         assert len(await producer.queues(TOPIC)) == QUEUES
+
+
+async def _upkeep(admin: Admin, broker: str, cluster: str) -> None:
+    """What is removed has expired; nothing of this check has."""
+    before = await admin.topic_stats(TOPIC)
+    await admin.remove_expired_log(broker)
+    await admin.remove_expired_queues(broker)
+    await admin.remove_unused_queues(broker)
+    assert await admin.topic_stats(TOPIC) == before
+
+    # What came before a counter's first sample is not in its sums.
+    rates = await _until(lambda: _rates_if_any(admin, broker), lambda found: found is not None)
+    assert rates is not None
+    assert 0 <= rates.minute.total <= rates.day.total <= 20
+    assert (await admin.rates(broker, "BROKER_PUT_NUMS", cluster)).minute.per_second >= 0
+    with pytest.raises(BrokerError, match="NONE"):
+        await admin.rates(broker, "NONE", TOPIC)
+
+
+async def _rates_if_any(admin: Admin, broker: str) -> Rates | None:
+    try:
+        return await admin.rates(broker, "TOPIC_PUT_NUMS", TOPIC)
+    except BrokerError:
+        return None
 
 
 async def _values(admin: Admin) -> None:

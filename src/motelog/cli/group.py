@@ -22,7 +22,8 @@ from motelog.cli.status import Status
 from motelog.cli.tls import TlsFile
 
 if TYPE_CHECKING:
-    from motelog.bridge.admin import Admin, ClientInfo, QueueProgress, ResetTo
+    from motelog.bridge.admin import Admin, ResetTo
+    from motelog.bridge.admin_answers import ClientInfo, QueueProgress
     from motelog.bridge.pull import PullConsumer
     from motelog.core.message import MessageQueue
 

@@ -18,7 +18,8 @@ from motelog.cli.status import Status
 from motelog.cli.tls import tls_of
 
 if TYPE_CHECKING:
-    from motelog.bridge.admin import Admin, BrokerInfo
+    from motelog.bridge.admin import Admin
+    from motelog.bridge.admin_answers import BrokerInfo
     from motelog.bridge.pull import PullConsumer
 
 

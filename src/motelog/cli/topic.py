@@ -24,7 +24,8 @@ from motelog.cli.status import Status
 from motelog.cli.tls import TlsFile
 
 if TYPE_CHECKING:
-    from motelog.bridge.admin import Admin, BrokerInfo, QueueStats, TopicSettings
+    from motelog.bridge.admin import Admin
+    from motelog.bridge.admin_answers import BrokerInfo, QueueStats, TopicSettings
     from motelog.bridge.pull import PullConsumer
     from motelog.core.records.decode import StoredMessage
 

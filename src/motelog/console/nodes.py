@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 import trio
 
-from motelog.bridge.admin import Admin, BrokerInfo
+from motelog.bridge.admin import Admin
+from motelog.bridge.admin_answers import BrokerInfo
 from motelog.console.api import Endpoint, NoParameters
 from motelog.console.asking import RefusedError
 from motelog.console.gateway import GatewayApi

@@ -18,7 +18,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 import trio
 
-from motelog.bridge.admin import Admin, QueueProgress
+from motelog.bridge.admin import Admin
+from motelog.bridge.admin_answers import QueueProgress
 from motelog.bridge.errors import ClientError, NoNameServerError, RouteError
 from motelog.bridge.pull import PullConsumer
 from motelog.console.api import Endpoint
