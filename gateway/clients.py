@@ -1,9 +1,9 @@
-"""The shell for all packets but PUBLISH and its acknowledgements: it applies what the rules decide.
+"""The shell for CONNECT, DISCONNECT and AUTH: it applies what the rules decide.
 
 Owns: the session of each connection and of each client identifier, its life from CONNECT to expiry,
 when its will is published, the order in which a decision takes effect, metrics and log lines.
-Must not touch: what a client may ask for (``sessions.connect_rules``, ``subscribe_rules``),
-appends, delivery plans; it tells ``Delivery`` what subscriptions need.
+Must not touch: what a client may ask for (``sessions.connect_rules``), subscriptions of a session
+that is connected (``subscribing``), appends, delivery plans.
 State changes between two awaits of its callers.
 Spec: MQTT 5.0 and 3.1.1 chapter 3, 4.1.
 
@@ -45,8 +45,7 @@ from motelog.gateway.access.rights import Who
 from motelog.gateway.access.scram import METHOD
 from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.deliver.delivery import Delivery, Starts
-from motelog.gateway.deliver.sys_topics import SYS_PREFIX
+from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import (
     GatewayError,
     MalformedPacketError,
@@ -57,7 +56,6 @@ from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import reason_string
-from motelog.gateway.mqtt.topics import matched_filter
 from motelog.gateway.output import Output
 from motelog.gateway.proofs import Proofs
 from motelog.gateway.rechecks import Rechecks
@@ -74,14 +72,8 @@ from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.publish_rules import unexpected
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.sessions.stream import StreamStart
 from motelog.gateway.sessions.subscribe_rules import (
-    Granted,
-    NotGranted,
-    Subscribed,
     resumable,
-    subscribe,
-    unsubscribe,
     who,
 )
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
@@ -90,6 +82,7 @@ from motelog.gateway.state.journal import SessionJournal, Then
 from motelog.gateway.state.session_rows import ClaimHeard
 from motelog.gateway.state.stored import Received, StoredFilter, StoredSession, StoredWill
 from motelog.gateway.state.view import ViewError
+from motelog.gateway.subscribing import Subscribing
 
 logger = logging.getLogger(__name__)
 
@@ -107,10 +100,6 @@ _FAULTS: Final = {
 }
 #: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
 DUE_MAX: Final = 100
-#: How long a SUBSCRIBE waits for brokers to say where queues end: a client waits longer for SUBACK.
-TAILS_MS_MAX: Final = 4_000
-#: SUBSCRIBE and UNSUBSCRIBE of one client that wait for an earlier SUBSCRIBE.
-WAITING_MAX: Final = 16
 #: Bytes of the packets behind a CONNECT that is parked. Nothing more is read from such a client, so
 #: that it is what came with the CONNECT.
 KEPT_BYTES_MAX: Final = 1_048_576
@@ -133,18 +122,6 @@ class Parked:
         #: As the frames kernel makes them.
         self.kept: list[tuple[Any, ...]] = []
         self.kept_bytes = 0
-
-
-class Subscribing(NamedTuple):
-    """A SUBSCRIBE that waits for the log to say where queues end and streams begin.
-
-    ``later`` has first byte and body of the packets behind it that change subscriptions too.
-    ``give_up`` carries it out without the queues' ends.
-    """
-
-    begun_ms: int
-    later: list[tuple[int, bytes]]
-    give_up: Callable[[], None]
 
 
 class Connected(NamedTuple):
@@ -218,9 +195,20 @@ class Clients:
         #: million.
         self._connected_ms = array("Q", bytes(8 * len(connections)))
         self._keep_alive_s = array("H", bytes(2 * len(connections)))
-        #: Session whose SUBSCRIBE waits for the log -> that.
-        self._subscribing: dict[Session, Subscribing] = {}
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
+        self._subscribing = Subscribing(
+            config,
+            subscriptions,
+            shared,
+            delivery,
+            metrics,
+            clock=clock,
+            access=access,
+            peer_log=self._peer_log,
+            store=lambda session, then: self._store(session, then=then),
+            handle_again=self.handle,
+            disconnect=self.disconnect,
+        )
         self._proofs: Proofs | None = None
         self._rechecks: Rechecks | None = None
         if access is not None:
@@ -455,7 +443,7 @@ class Clients:
             return False
         if self._rechecks is not None:
             self._rechecks.end_logins()
-        self._give_up_waiting()
+        self._subscribing.give_up_waiting()
         self._delivery.keep_to_quota()
         delivery = self._delivery
         self._journal.tick(delivery.positions(), delivery.progress(), delivery.take_left())
@@ -660,6 +648,7 @@ class Clients:
         """Take the limits of ``config`` for CONNECTs and SUBSCRIBEs that come from now on."""
         self._config = config
         self._connect_rules = ConnectRules(config, methods=self._methods)
+        self._subscribing.configure(config)
 
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
         """Return the client identifiers of sessions in order, connected or away; ViewError."""
@@ -802,16 +791,8 @@ class Clients:
         self, connection: Connection, session: Session, first_byte: int, body: bytes
     ) -> None:
         packet_type = first_byte >> 4
-        waits = self._subscribing.get(session)
-        if waits is not None and packet_type in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE):
-            if len(waits.later) == WAITING_MAX:
-                why = "too many SUBSCRIBE and UNSUBSCRIBE wait for an earlier one"
-                raise GatewayError(why, reason_code=ReasonCode.QUOTA_EXCEEDED)
-            waits.later.append((first_byte, body))
-        elif packet_type == PacketType.SUBSCRIBE:
-            self._subscribe(connection, session, first_byte, body)
-        elif packet_type == PacketType.UNSUBSCRIBE:
-            self._unsubscribe(connection, session, first_byte, body)
+        if packet_type in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE):
+            self._subscribing.handle(connection, session, first_byte, body)
         elif packet_type == PacketType.DISCONNECT:
             self._disconnected(connection, session, first_byte, body)
         elif packet_type == PacketType.AUTH and self._proofs is not None:
@@ -1109,173 +1090,6 @@ class Clients:
             output.send(number, refused.connack)
         output.close(number)
         self._forget(connection)
-
-    # --- SUBSCRIBE, UNSUBSCRIBE ----------------------------------------------------------
-
-    def _subscribe(
-        self, connection: Connection, session: Session, first_byte: int, body: bytes
-    ) -> None:
-        version, acl = connection.version, self._acl
-        subscribed = subscribe(self._config, session, version, first_byte, body, acl)
-        suback = connection.choose(subscribed.reasoned, subscribed.suback)
-        connection.check_size(suback)  # a client that cannot be answered gets nothing
-        reads = self._delivery.reads
-        starts = {
-            one.topic_filter: one.start
-            for one in subscribed.decisions
-            if isinstance(one, Granted)
-            and (one.start or not reads(matched_filter(one.topic_filter)))
-        }
-        if starts:
-            self._find_starts(session, subscribed, starts, suback)
-        else:
-            self._apply(connection, session, subscribed, {}, suback)
-
-    def _apply(
-        self,
-        connection: Connection,
-        session: Session,
-        subscribed: Subscribed,
-        starts: dict[str, Starts],
-        suback: bytes,
-    ) -> None:
-        """Carry out what was decided; ``starts`` has where the streams begin."""
-        for decision in subscribed.decisions:
-            if isinstance(decision, Granted):
-                self._add_subscription(session, decision, starts)
-            else:
-                self._log_refusal(session, decision)
-        self._answer_stored(connection, session, suback)
-
-    def _find_starts(
-        self,
-        session: Session,
-        subscribed: Subscribed,
-        wanted: dict[str, StreamStart | None],
-        suback: bytes,
-    ) -> None:
-        """Carry out a SUBSCRIBE when the log has said where its streams begin, and queues end.
-
-        What is published behind SUBACK has to come, and only that, also after a crash: so a queue's
-        end has to be known, or the subscription would begin later, or a stored one at the queue's
-        beginning. Until then, what else the client wants to change of its subscriptions waits.
-        """
-        starts: dict[str, Starts] = {}
-
-        def found(topic_filter: str, of_filter: Starts) -> None:
-            if self._subscribing.get(session) is not waits:
-                return  # it has been given up
-            starts[topic_filter] = of_filter
-            if len(starts) == len(wanted):
-                self._found_starts(session, subscribed, starts, suback)
-
-        def give_up() -> None:
-            for topic_filter, start in wanted.items():
-                if start is None and topic_filter not in starts:
-                    found(topic_filter, {})
-
-        waits = Subscribing(self._clock.monotonic_ms(), [], give_up)
-        self._subscribing[session] = waits
-        for topic_filter, start in wanted.items():
-            then = partial(found, topic_filter)
-            self._delivery.find_starts(matched_filter(topic_filter), start, then)
-
-    def _found_starts(
-        self, session: Session, subscribed: Subscribed, starts: dict[str, Starts], suback: bytes
-    ) -> None:
-        later = self._subscribing.pop(session).later
-        connection = session.connection
-        if connection is not None:
-            try:
-                self._apply(connection, session, subscribed, starts, suback)
-            except GatewayError as exc:
-                self.disconnect(connection, exc.reason_code, str(exc))
-        for topic_filter in starts:
-            self._delivery.end_starts(matched_filter(topic_filter))
-        while later and connection is not None and session not in self._subscribing:
-            self.handle(connection.number, *later.pop(0))
-        if later and session in self._subscribing:
-            self._subscribing[session].later.extend(later)
-
-    def _give_up_waiting(self) -> None:
-        """Carry out SUBSCRIBEs for which brokers do not say where queues end, as they are away."""
-        now_ms = self._clock.monotonic_ms()
-        for waits in list(self._subscribing.values()):
-            if now_ms - waits.begun_ms >= TAILS_MS_MAX:
-                waits.give_up()
-
-    def _answer_stored(self, connection: Connection, session: Session, packet: bytes) -> None:
-        """Send an answer when the state that it promises is in the log."""
-        if not session.expiry_s:
-            connection.send(packet)
-            self._delivery.begin_replays(session)
-            return
-
-        def stored(error: MotelogError | None) -> None:
-            if connection.session is not session:
-                return  # ended meanwhile
-            if error is None:
-                connection.send(packet)
-                self._delivery.begin_replays(session)
-            else:
-                code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-                self.disconnect(connection, code, f"the session cannot be stored: {error}")
-
-        self._store(session, then=stored)
-
-    def _add_subscription(
-        self, session: Session, granted: Granted, starts: dict[str, Starts]
-    ) -> None:
-        topic_filter = granted.topic_filter
-        if is_shared(topic_filter):
-            self._shared.join(session, topic_filter, granted.options, granted.identifier)
-            return
-        is_new = self._subscriptions.add(topic_filter, session, granted.options)
-        if is_new:
-            session.add_filter(topic_filter)
-            self._metrics.subscriptions_now += 1
-        if granted.start:
-            self._delivery.stream(session, topic_filter, starts[topic_filter], is_new=is_new)
-        elif is_new:
-            self._delivery.subscribe(session, topic_filter)
-        if granted.replays:
-            self._delivery.add_replay(session, topic_filter)
-        if granted.identifier:
-            session.particulars.identifiers[topic_filter] = granted.identifier
-        elif session.has_particulars:
-            session.particulars.identifiers.pop(topic_filter, None)
-        self._delivery.replan(topic_filter)
-        if topic_filter.startswith(SYS_PREFIX):
-            self._delivery.sys_topics.subscribed(session, topic_filter)
-
-    def _log_refusal(self, session: Session, refused: NotGranted) -> None:
-        self._metrics.subscriptions_not_allowed += refused.reason_code == ReasonCode.NOT_AUTHORIZED
-        self._peer_log.warning(
-            "the gateway refuses a subscription client_id=%r filter=%r reason_code=0x%02x why=%s",
-            session.client_id,
-            refused.topic_filter,
-            refused.reason_code,
-            refused.why,
-        )
-
-    def _unsubscribe(
-        self, connection: Connection, session: Session, first_byte: int, body: bytes
-    ) -> None:
-        unsubscribed = unsubscribe(session, connection.version, first_byte, body)
-        connection.check_size(unsubscribed.unsuback)
-        for topic_filter in unsubscribed.removed:
-            if is_shared(topic_filter):
-                self._shared.leave(session, topic_filter)
-            else:
-                self._remove_subscription(session, topic_filter)
-        self._answer_stored(connection, session, unsubscribed.unsuback)
-
-    def _remove_subscription(self, session: Session, topic_filter: str) -> None:
-        self._subscriptions.remove(topic_filter, session)
-        session.remove_filter(topic_filter)
-        self._metrics.subscriptions_now -= 1
-        self._delivery.unsubscribe(session, topic_filter)
-        self._delivery.replan(topic_filter)
 
 
 def _who_left(stored: StoredSession) -> Who:

@@ -1,0 +1,277 @@
+"""SUBSCRIBE and UNSUBSCRIBE: the shell that applies what the rules decide.
+
+Owns: the order in which a decision takes effect, SUBSCRIBEs that wait for the log, the answers.
+Must not touch: what a client may ask for (``sessions.subscribe_rules``), delivery plans; it tells
+``Delivery`` what subscriptions need. How a session is stored is its maker's (``store``).
+Invariant: what one client asks of its subscriptions takes effect in its order: what comes behind a
+SUBSCRIBE that waits, waits too.
+Spec: MQTT 5.0 sections 3.8 to 3.11.
+
+    SUBSCRIBE -> decided -> where streams begin and queues end -> tree, plans -> record -> SUBACK
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from motelog.core.clock import Clock
+from motelog.core.errors import MotelogError
+from motelog.core.limited_log import LimitedLog
+from motelog.gateway.access.access import Access
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.deliver.delivery import Delivery, Starts
+from motelog.gateway.deliver.sys_topics import SYS_PREFIX
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
+from motelog.gateway.mqtt.topics import matched_filter
+from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.groups import Receiver
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.stream import StreamStart
+from motelog.gateway.sessions.subscribe_rules import (
+    Granted,
+    NotGranted,
+    Subscribed,
+    subscribe,
+    unsubscribe,
+)
+from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.sharing import SharedSubscriptions, is_shared
+from motelog.gateway.state.journal import Then
+
+#: How long a SUBSCRIBE waits for brokers to say where queues end: a client waits longer for SUBACK.
+TAILS_MS_MAX: Final = 4_000
+#: SUBSCRIBE and UNSUBSCRIBE of one client that wait for an earlier SUBSCRIBE.
+WAITING_MAX: Final = 16
+
+
+class Waits(NamedTuple):
+    """A SUBSCRIBE that waits for the log to say where queues end and streams begin.
+
+    ``later`` has first byte and body of the packets behind it that change subscriptions too.
+    ``give_up`` carries it out without the queues' ends.
+    """
+
+    begun_ms: int
+    later: list[tuple[int, bytes]]
+    give_up: Callable[[], None]
+
+
+class Subscribing:
+    """Changes the subscriptions of one gateway's sessions that are connected."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        subscriptions: SubscriptionTree[Receiver],
+        shared: SharedSubscriptions,
+        delivery: Delivery,
+        metrics: GatewayMetrics,
+        *,
+        clock: Clock,
+        access: Access | None,
+        peer_log: LimitedLog,
+        store: Callable[[Session, Then], None],
+        handle_again: Callable[[int, int, bytes], None],
+        disconnect: Callable[[Connection, int, str], None],
+    ) -> None:
+        """``handle_again`` gets a packet that has waited: number of the connection, byte, body."""
+        self._config = config
+        self._subscriptions = subscriptions
+        self._shared = shared
+        self._delivery = delivery
+        self._metrics = metrics
+        self._clock = clock
+        self._access = access
+        self._peer_log = peer_log
+        self._store = store
+        self._handle_again = handle_again
+        self._disconnect = disconnect
+        self._waiting: dict[Session, Waits] = {}
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Take the limits of ``config`` for SUBSCRIBEs that come from now on."""
+        self._config = config
+
+    def handle(
+        self, connection: Connection, session: Session, first_byte: int, body: bytes
+    ) -> None:
+        """Handle a SUBSCRIBE or UNSUBSCRIBE; GatewayError if the connection has to end."""
+        waits = self._waiting.get(session)
+        if waits is not None:
+            if len(waits.later) == WAITING_MAX:
+                why = "too many SUBSCRIBE and UNSUBSCRIBE wait for an earlier one"
+                raise GatewayError(why, reason_code=ReasonCode.QUOTA_EXCEEDED)
+            waits.later.append((first_byte, body))
+        elif first_byte >> 4 == PacketType.SUBSCRIBE:
+            self._subscribe(connection, session, first_byte, body)
+        else:
+            self._unsubscribe(connection, session, first_byte, body)
+
+    def _subscribe(
+        self, connection: Connection, session: Session, first_byte: int, body: bytes
+    ) -> None:
+        version, acl = connection.version, None if self._access is None else self._access.acl
+        subscribed = subscribe(self._config, session, version, first_byte, body, acl)
+        suback = connection.choose(subscribed.reasoned, subscribed.suback)
+        connection.check_size(suback)  # a client that cannot be answered gets nothing
+        reads = self._delivery.reads
+        starts = {
+            one.topic_filter: one.start
+            for one in subscribed.decisions
+            if isinstance(one, Granted)
+            and (one.start or not reads(matched_filter(one.topic_filter)))
+        }
+        if starts:
+            self._find_starts(session, subscribed, starts, suback)
+        else:
+            self._apply(connection, session, subscribed, {}, suback)
+
+    def _apply(
+        self,
+        connection: Connection,
+        session: Session,
+        subscribed: Subscribed,
+        starts: dict[str, Starts],
+        suback: bytes,
+    ) -> None:
+        """Carry out what was decided; ``starts`` has where the streams begin."""
+        for decision in subscribed.decisions:
+            if isinstance(decision, Granted):
+                self._add_subscription(session, decision, starts)
+            else:
+                self._log_refusal(session, decision)
+        self._answer_stored(connection, session, suback)
+
+    def _find_starts(
+        self,
+        session: Session,
+        subscribed: Subscribed,
+        wanted: dict[str, StreamStart | None],
+        suback: bytes,
+    ) -> None:
+        """Carry out a SUBSCRIBE when the log has said where its streams begin, and queues end.
+
+        What is published behind SUBACK has to come, and only that, also after a crash: so a queue's
+        end has to be known, or the subscription would begin later, or a stored one at the queue's
+        beginning. Until then, what else the client wants to change of its subscriptions waits.
+        """
+        starts: dict[str, Starts] = {}
+
+        def found(topic_filter: str, of_filter: Starts) -> None:
+            if self._waiting.get(session) is not waits:
+                return  # it has been given up
+            starts[topic_filter] = of_filter
+            if len(starts) == len(wanted):
+                self._found_starts(session, subscribed, starts, suback)
+
+        def give_up() -> None:
+            for topic_filter, start in wanted.items():
+                if start is None and topic_filter not in starts:
+                    found(topic_filter, {})
+
+        waits = Waits(self._clock.monotonic_ms(), [], give_up)
+        self._waiting[session] = waits
+        for topic_filter, start in wanted.items():
+            then = partial(found, topic_filter)
+            self._delivery.find_starts(matched_filter(topic_filter), start, then)
+
+    def _found_starts(
+        self, session: Session, subscribed: Subscribed, starts: dict[str, Starts], suback: bytes
+    ) -> None:
+        later = self._waiting.pop(session).later
+        connection = session.connection
+        if connection is not None:
+            try:
+                self._apply(connection, session, subscribed, starts, suback)
+            except GatewayError as exc:
+                self._disconnect(connection, exc.reason_code, str(exc))
+        for topic_filter in starts:
+            self._delivery.end_starts(matched_filter(topic_filter))
+        while later and connection is not None and session not in self._waiting:
+            self._handle_again(connection.number, *later.pop(0))
+        if later and session in self._waiting:
+            self._waiting[session].later.extend(later)
+
+    def give_up_waiting(self) -> None:
+        """Carry out SUBSCRIBEs for which brokers do not say where queues end, as they are away."""
+        now_ms = self._clock.monotonic_ms()
+        for waits in list(self._waiting.values()):
+            if now_ms - waits.begun_ms >= TAILS_MS_MAX:
+                waits.give_up()
+
+    def _answer_stored(self, connection: Connection, session: Session, packet: bytes) -> None:
+        """Send an answer when the state that it promises is in the log."""
+        if not session.expiry_s:
+            connection.send(packet)
+            self._delivery.begin_replays(session)
+            return
+
+        def stored(error: MotelogError | None) -> None:
+            if connection.session is not session:
+                return  # ended meanwhile
+            if error is None:
+                connection.send(packet)
+                self._delivery.begin_replays(session)
+            else:
+                code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+                self._disconnect(connection, code, f"the session cannot be stored: {error}")
+
+        self._store(session, stored)
+
+    def _add_subscription(
+        self, session: Session, granted: Granted, starts: dict[str, Starts]
+    ) -> None:
+        topic_filter = granted.topic_filter
+        if is_shared(topic_filter):
+            self._shared.join(session, topic_filter, granted.options, granted.identifier)
+            return
+        is_new = self._subscriptions.add(topic_filter, session, granted.options)
+        if is_new:
+            session.add_filter(topic_filter)
+            self._metrics.subscriptions_now += 1
+        if granted.start:
+            self._delivery.stream(session, topic_filter, starts[topic_filter], is_new=is_new)
+        elif is_new:
+            self._delivery.subscribe(session, topic_filter)
+        if granted.replays:
+            self._delivery.add_replay(session, topic_filter)
+        if granted.identifier:
+            session.particulars.identifiers[topic_filter] = granted.identifier
+        elif session.has_particulars:
+            session.particulars.identifiers.pop(topic_filter, None)
+        self._delivery.replan(topic_filter)
+        if topic_filter.startswith(SYS_PREFIX):
+            self._delivery.sys_topics.subscribed(session, topic_filter)
+
+    def _log_refusal(self, session: Session, refused: NotGranted) -> None:
+        self._metrics.subscriptions_not_allowed += refused.reason_code == ReasonCode.NOT_AUTHORIZED
+        self._peer_log.warning(
+            "the gateway refuses a subscription client_id=%r filter=%r reason_code=0x%02x why=%s",
+            session.client_id,
+            refused.topic_filter,
+            refused.reason_code,
+            refused.why,
+        )
+
+    def _unsubscribe(
+        self, connection: Connection, session: Session, first_byte: int, body: bytes
+    ) -> None:
+        unsubscribed = unsubscribe(session, connection.version, first_byte, body)
+        connection.check_size(unsubscribed.unsuback)
+        for topic_filter in unsubscribed.removed:
+            if is_shared(topic_filter):
+                self._shared.leave(session, topic_filter)
+            else:
+                self._remove_subscription(session, topic_filter)
+        self._answer_stored(connection, session, unsubscribed.unsuback)
+
+    def _remove_subscription(self, session: Session, topic_filter: str) -> None:
+        self._subscriptions.remove(topic_filter, session)
+        session.remove_filter(topic_filter)
+        self._metrics.subscriptions_now -= 1
+        self._delivery.unsubscribe(session, topic_filter)
+        self._delivery.replan(topic_filter)
