@@ -402,8 +402,8 @@ class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):
         """As PullConsumer.commit; inside ``async for``, up to the message at hand."""
         if offsets is None:
             # What the loop has not come to is not committed.
-            uncommitted = await self._call_sync(self._service.uncommitted)
-            offsets = uncommitted | self._unseen.first_offsets(await self.assigned())
+            unseen = self._unseen.first_offsets(await self.assigned())
+            offsets = await self._call(self._service.uncommitted, unseen)
         await self._call(self._service.commit, offsets, timeout_s=timeout_s)
 
     async def committed(self, queue: MessageQueue) -> int | None:

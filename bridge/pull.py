@@ -36,7 +36,13 @@ from motelog.bridge.groups.running_info import consumer_status, running_info
 from motelog.bridge.producer import enter_traced, leave_traced, trace_recorder
 from motelog.bridge.pull_request import PULL_BYTES_MAX, PULL_COUNT, PullResult, PullStatus
 from motelog.bridge.query import QUERY_COUNT, TIME_MAX, query_command, query_result, view_command
-from motelog.bridge.queue_requests import PASSING_CODES, QueueRequests, for_each
+from motelog.bridge.queue_requests import (
+    PASSING_CODES,
+    TAKEN_OVER_WITHIN_S,
+    QueueRequests,
+    for_each,
+    saved_ahead,
+)
 from motelog.bridge.read_ahead import ReadAhead
 from motelog.bridge.reader import Reader, Reading, Start
 from motelog.bridge.routes import MASTER_ID
@@ -296,13 +302,34 @@ class PullConsumer:
         await trio.lowlevel.checkpoint()  # others run too while messages are read ahead
         return (await self.poll(timeout_s=math.inf, count_max=1))[0]
 
-    def uncommitted(self) -> dict[MessageQueue, int]:
-        """Return the positions that ``commit`` would store: new ones, and each now and then."""
+    async def uncommitted(
+        self, unseen: Mapping[MessageQueue, int] | None = None
+    ) -> dict[MessageQueue, int]:
+        """Return the positions that ``commit`` would store: new ones, and each now and then.
+
+        ``unseen`` has the first message of each queue that was handed out and that nobody has
+        looked at. What another member of the group has just stored of a queue that came from it
+        stays, if it is ahead.
+        """
         now = trio.current_time()
-        return {
+        found = {
             queue: reading.position
             for queue, reading in self._reading.items()
             if reading.position is not None and reading.is_uncommitted(now)
+        }
+        found |= unseen or {}
+        taken_since = now - TAKEN_OVER_WITHIN_S
+        new = {
+            queue: offset
+            for queue, offset in found.items()
+            if queue in self._reading and self._reading[queue].taken_over_at > taken_since
+        }
+        ahead = await saved_ahead(new, self.committed)
+        # Another one may have been given up meanwhile.
+        return {
+            queue: offset
+            for queue, offset in found.items()
+            if queue in self._reading and queue not in ahead
         }
 
     async def commit(
@@ -313,13 +340,14 @@ class PullConsumer:
     ) -> None:
         """Store the positions of all assigned queues, or ``offsets``, at the brokers.
 
-        Returns when every broker has confirmed. One that is away or busy is asked again for
-        ``timeout_s`` (by default ``request_timeout_s``; 0 asks each broker once), the others commit
-        at once. Then CommitFailedError names the queues that are not committed, and ``commit``
-        may be called again.
+        A position below what the member before has stored late, of a queue that came from it in the
+        last half minute, is not among them. Returns when every broker has confirmed. One
+        that is away or busy is asked again for ``timeout_s`` (by default ``request_timeout_s``; 0
+        asks each broker once), the others commit at once. Then CommitFailedError names the queues
+        that are not committed, and ``commit`` may be called again.
         """
         if offsets is None:
-            offsets = self.uncommitted()
+            offsets = await self.uncommitted()
         if timeout_s is None:
             timeout_s = self._request_timeout_s
         await self._requests.commit(offsets, self._committed, timeout_s=timeout_s)
@@ -463,6 +491,8 @@ class PullConsumer:
         """Take the queues that are this member's of a topic."""
         own = [queue for queue in self._reading if queue.topic == topic]
         self._read_only(own, queues, self._subscriptions[topic])
+        for queue in set(queues).difference(own):
+            self._reading[queue].taken_over_at = trio.current_time()
         return True
 
     def _restart(self, queue: MessageQueue, start: Start | int) -> None:

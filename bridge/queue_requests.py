@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import trio
@@ -41,6 +42,9 @@ HOLD_GRACE_S: Final = 10.0
 # Pause before a broker that did not take a commit is asked again.
 RETRY_PAUSE_S: Final = 0.1
 RETRY_PAUSE_S_MAX: Final = 0.8
+
+# How long the member before may save the offset of a queue that this one has taken over.
+TAKEN_OVER_WITHIN_S: Final = 30.0
 
 #: A broker's answers that may be others a moment later.
 PASSING_CODES: Final = frozenset(
@@ -270,6 +274,27 @@ class QueueRequests:
 def _is_away(error: MotelogError) -> bool:
     """Say whether the broker was not heard of; one that restarts takes its route along."""
     return isinstance(error, RemotingError | NoNameServerError | RouteError)
+
+
+async def saved_ahead(
+    offsets: Mapping[MessageQueue, int], load: Callable[[MessageQueue], Awaitable[int | None]]
+) -> set[MessageQueue]:
+    """Return the queues of which more is saved than ``offsets`` say.
+
+    The member that had a queue before may save its offset late: until it hears of the new division,
+    and has done what is in work. A lower one would have that handled a third time.
+    """
+    found = set()
+
+    async def compare(queue: MessageQueue) -> None:
+        saved = await load(queue)
+        if saved is not None and saved > offsets[queue]:
+            found.add(queue)
+
+    # A broker that does not answer takes no offset either, and that is told.
+    with suppress(MotelogError):
+        await for_each(offsets, compare)
+    return found
 
 
 async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:

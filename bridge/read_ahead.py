@@ -37,7 +37,15 @@ class Batch:
 class ReadAhead(Reading):
     """One assigned queue: its messages read ahead, and how far they have been handed out."""
 
-    __slots__ = ("batches", "committed", "committed_at", "failure", "is_paused", "position")
+    __slots__ = (
+        "batches",
+        "committed",
+        "committed_at",
+        "failure",
+        "is_paused",
+        "position",
+        "taken_over_at",
+    )
 
     def __init__(self, queue: MessageQueue, start: Start | int, selector: Selector) -> None:
         super().__init__(queue, start, selector)
@@ -47,6 +55,8 @@ class ReadAhead(Reading):
         self.committed_at = -math.inf
         self.batches: deque[Batch] = deque()
         self.failure: Exception | None = None
+        # When the queue came to this member of a group, perhaps from another one.
+        self.taken_over_at = -math.inf
         self.is_paused = False
 
     def is_uncommitted(self, now: float) -> bool:

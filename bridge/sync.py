@@ -373,8 +373,8 @@ class SyncPullConsumer(_Blocking[PullConsumer]):
         """As PullConsumer.commit; inside ``for message in consumer``, up to that message."""
         if offsets is None:
             # What the loop has not come to is not committed.
-            uncommitted = self._call_sync(self._service.uncommitted)
-            offsets = uncommitted | self._unseen.first_offsets(self.assigned)
+            unseen = self._unseen.first_offsets(self.assigned)
+            offsets = self._call(self._service.uncommitted, unseen)
         self._call(self._service.commit, offsets, timeout_s=timeout_s)
 
     def committed(self, queue: MessageQueue) -> int | None:

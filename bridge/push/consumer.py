@@ -15,7 +15,6 @@ import itertools
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -50,7 +49,7 @@ from motelog.bridge.push.workers import (
     HandleSome,
     Workers,
 )
-from motelog.bridge.queue_requests import QueueRequests, for_each
+from motelog.bridge.queue_requests import TAKEN_OVER_WITHIN_S, QueueRequests, saved_ahead
 from motelog.bridge.reader import Reader, Reading, Start
 from motelog.bridge.selector import SELECT_ALL, TAGS_ALL, Selector, select
 from motelog.bridge.trace.handled import HandledTraces
@@ -82,8 +81,6 @@ HANDLE_AGAIN_S: Final = 5.0
 HAND_OVER_S: Final = 20.0
 # A member that takes a queue over waits for the one before to save its offset.
 TAKE_OVER_S: Final = 0.5
-# For as long it may do so later: until it hears of the new division, and has done what is in work.
-TAKEN_OVER_WITHIN_S: Final = 30.0
 RESET_S: Final = 10.0
 _EXPIRED_LEVEL: Final = 3
 # Refused messages are sent by a producer of this group, as Java's consumers do.
@@ -607,22 +604,18 @@ class PushConsumer:
     ) -> None:
         """Leave out queues that were taken over from a member that has saved more meanwhile.
 
-        What is below its offset it has handled; a lower one would have it handled a third time
-        after this member's end. A lock keeps two members apart, and in a broadcast there is one.
+        A lock keeps two members apart, and in a broadcast there is one.
         """
         if self._needs_lock or self._broadcast:
             return
         taken_since = trio.current_time() - TAKEN_OVER_WITHIN_S
-
-        async def compare(queue: MessageQueue) -> None:
-            saved = await self._offsets.load(queue)
-            if saved is not None and saved > changed[queue][1]:
-                del changed[queue]
-
-        new = [queue for queue, (state, _) in changed.items() if state.taken_at > taken_since]
-        # A broker that does not answer takes no offset either, and that is told.
-        with suppress(MotelogError):
-            await for_each(new, compare)
+        new = {
+            queue: offset
+            for queue, (state, offset) in changed.items()
+            if state.taken_at > taken_since
+        }
+        for queue in await saved_ahead(new, self._offsets.load):
+            del changed[queue]
 
     async def _renew_locks(self) -> None:
         """Renew the locks; a queue whose lock is another member's, or too old, is read anew."""

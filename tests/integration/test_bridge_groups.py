@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import trio
 
+from motelog.bridge.asyncio import AsyncioPullConsumer
 from motelog.bridge.errors import ClientError
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
+from motelog.bridge.sync import SyncPullConsumer
 from motelog.core.message import Message, MessageQueue, string_hash
 from motelog.core.remoting.frames import RequestCode, loads
 from tests.support.broker_stack import Stack, connected, routed, started_stack
@@ -71,6 +74,77 @@ async def test_members_share_the_queues_and_inherit_them(tmp_path: Path) -> None
             await send(stack, bodies[20:])
             # What the other one had committed does not come again.
             assert sorted(await read([first], 20)) == sorted(bodies[20:])
+
+
+@pytest.mark.parametrize(
+    ("taken_over_within_s", "seeks", "kept"), [(30.0, False, 5), (0.0, False, 2), (30.0, True, 2)]
+)
+async def test_what_the_member_before_has_saved_stays(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    taken_over_within_s: float,
+    seeks: bool,
+    kept: int,
+) -> None:
+    """After a while a lower offset counts, and so it does when somebody asks for it."""
+    monkeypatch.setattr("motelog.bridge.pull.TAKEN_OVER_WITHIN_S", taken_over_within_s)
+    async with started_stack(tmp_path) as stack:
+        async with Producer(namesrv=stack.namesrv_address) as producer:
+            queue = (await producer.send(Message("T", b"0"))).queue
+            for number in range(1, 10):
+                await producer.send(Message("T", b"%d" % number), queue=queue)
+        await routed(stack, "T")
+        async with member(stack) as consumer, member(stack) as before:
+            consumer.subscribe("T")
+            await until([consumer], [4])
+            if seeks:
+                consumer.seek(queue, 0)
+            with trio.fail_after(TIMEOUT_S):
+                assert len(await consumer.poll(timeout_s=TIMEOUT_S, count_max=2)) == 2
+            # The member before hands the queue over late.
+            await before.commit({queue: 5})
+            await consumer.commit()
+            assert await before.committed(queue) == kept
+            # What a caller names is what it means.
+            await consumer.commit({queue: 1})
+            assert await before.committed(queue) == 1
+
+
+async def test_blocking_and_asyncio_forms_keep_what_the_member_before_has_saved(
+    tmp_path: Path,
+) -> None:
+    async with started_stack(tmp_path) as stack:
+        namesrv = stack.namesrv_address
+        async with Producer(namesrv=namesrv) as producer:
+            queue = (await producer.send(Message("T", b"0"))).queue
+            for number in range(1, 10):
+                await producer.send(Message("T", b"%d" % number), queue=queue)
+        await routed(stack, "T")
+
+        def block() -> None:
+            with SyncPullConsumer(namesrv=namesrv, group="G", hold_s=2) as consumer:
+                consumer.subscribe("T")
+                for message in consumer:
+                    if message.queue_offset == 2:
+                        consumer.commit({queue: 5})
+                        consumer.commit()
+                        assert consumer.committed(queue) == 5
+                        consumer.commit({queue: 0})
+                        break
+
+        async def loop() -> None:
+            async with AsyncioPullConsumer(namesrv=namesrv, group="G", hold_s=2) as consumer:
+                await consumer.subscribe("T")
+                async for message in consumer:
+                    if message.queue_offset == 2:
+                        await consumer.commit({queue: 5})
+                        await consumer.commit()
+                        assert await consumer.committed(queue) == 5
+                        break
+
+        with trio.fail_after(TIMEOUT_S):
+            await trio.to_thread.run_sync(block)
+            await trio.to_thread.run_sync(lambda: asyncio.run(loop()))
 
 
 async def test_paused_queues_wait_and_both_ways_are_not_mixed(tmp_path: Path) -> None:
