@@ -27,6 +27,10 @@ transaction is in the log once. Committed offsets never go back while a broker r
 finds what was committed SAVED_WITHIN_S before. After each round producers get on with both brokers;
 at the end groups have committed all. (tests.support.wire_ledger)
 
+A broken promise is told with what a diagnosis needs: when each message that shows it was
+acknowledged, who has got it, where it is in the log, how far the groups have committed there, and
+the kills with their times. The folder stays, with what the other clients say of errors.
+
 The moments depend on the machine: a seed repeats the kinds and waits.
 """
 
@@ -62,7 +66,7 @@ from motelog.bridge.push.consumer import PushConsumer
 from motelog.bridge.simple import PoppedMessage, SimpleConsumer
 from motelog.bridge.transactions import TransactionProducer, TransactionState
 from motelog.core.errors import BrokerError, RemotingError
-from motelog.core.message import Message
+from motelog.core.message import Message, MessageQueue
 from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.frames import loads
@@ -95,6 +99,8 @@ SAVE_INTERVAL_S = 0.2
 SAVED_WITHIN_S = 3.0
 WATCH_S = 0.1
 DRAIN_WATCH_S = 1.0
+#: How long a diagnosis may take.
+LOOKED_WITHIN_S = 30.0
 REFUSED_SHARE = 0.01
 INVISIBLE_S = 5.0
 #: Less than that before the end of that time is no acknowledgement in time.
@@ -248,6 +254,10 @@ class BrokerKills:
         self._starts = 0
         self._ledger = Ledger()
         self._by_broker: Counter[str] = Counter()
+        self._begun = time.monotonic()
+        self._happened: list[str] = []
+        # For a diagnosis: when, and for our producers where.
+        self._acknowledged_at: dict[str, str] = {}
         self._decided: dict[str, TransactionState] = {}
         self._popped_for_good: dict[tuple[object, ...], str] = {}
         self._is_sending = True
@@ -283,12 +293,19 @@ class BrokerKills:
             for index in self._indexes:
                 await self._start_broker(index)
             await self._create_topics()
-            async with trio.open_nursery() as nursery, self._clients(nursery):
-                for kind in kinds:
-                    note(await self._round(kind))
-                await self._drain()
-                await self._check_log()
-                nursery.cancel_scope.cancel()
+            try:
+                async with trio.open_nursery() as nursery, self._clients(nursery):
+                    for kind in kinds:
+                        note(await self._round(kind))
+                    await self._drain()
+                    await self._check_log()
+                    nursery.cancel_scope.cancel()
+            except BaseExceptionGroup as group:
+                # One broken promise ends all tasks.
+                if (found := _first(group)) is None:
+                    raise
+                lines = [str(found), *await self._circumstances(found.bodies)]
+                raise LedgerError("\n  ".join(lines), *found.bodies) from group
         repeated = {one.name: one.repeated for one in self._readers.values()}
         return "came again: " + ", ".join(f"{name} {count}" for name, count in repeated.items())
 
@@ -300,10 +317,12 @@ class BrokerKills:
         for index in indexes:
             await self._end_broker(index, is_stop=kind == "stop")
         if kind in ("namesrv", "all"):
+            self._note("the name server is killed")
             await self._servers.kill_namesrv()
         await trio.sleep(self._chance.uniform(0, AWAY_S_MAX))
         if kind in ("namesrv", "all"):
             await self._servers.start_namesrv()
+            self._note("the name server is there again")
         self._chance.shuffle(indexes)
         for index in indexes:
             await self._start_broker(index)
@@ -311,13 +330,16 @@ class BrokerKills:
         return Round(kind, self._ledger.acknowledged_count - before)
 
     async def _start_broker(self, index: int) -> None:
-        await self._servers.start_broker(index, self._chance.choice(FLUSHES))
+        flush = self._chance.choice(FLUSHES)
+        await self._servers.start_broker(index, flush)
         self._starts += 1
         self._runs[index] = self._starts
+        self._note(f"{self._servers.names[index]} is there, flush {flush}")
 
     async def _end_broker(self, index: int, *, is_stop: bool) -> None:
         self._watches[index].ended(trio.current_time())
         self._runs[index] = None
+        self._note(f"{self._servers.names[index]} is {'stopped' if is_stop else 'killed'}")
         await self._servers.end_broker(index, is_stop=is_stop)
 
     async def _sends_get_on(self, kind: str) -> None:
@@ -331,6 +353,7 @@ class BrokerKills:
     async def _drain(self) -> None:
         """Have everything delivered that was acknowledged, and committed by its groups."""
         self._is_sending = False
+        self._note("sends end")
         if self._java is not None:
             await self._order("sending", "0")
         for program in self._running:
@@ -344,7 +367,8 @@ class BrokerKills:
                 missing, deadline = still, trio.current_time() + DRAINED_WITHIN_S
             elif trio.current_time() > deadline:
                 shown = {name: (len(some), sorted(some)[:5]) for name, some in missing.items()}
-                raise LedgerError(f"lost: {shown}")
+                bodies = [body for _, some in shown.values() for body in some]
+                raise LedgerError(f"lost: {shown}", *dict.fromkeys(bodies))
             # Looking through everything takes a while, in which nobody gets anything.
             await trio.sleep(DRAIN_WATCH_S)
         self._ledger.check()
@@ -372,20 +396,76 @@ class BrokerKills:
 
     async def _check_log(self) -> None:
         """Find each committed transaction of ours once."""
-        found: Counter[str] = Counter()
-        async with PullConsumer(namesrv=self._address, group="whole") as consumer:
-            ends = await consumer.end_offsets(await consumer.queues(BOUND))
-            for queue, end in ends.items():
-                offset = 0
-                while offset < end:
-                    result = await consumer.pull(queue, offset)
-                    found.update(message.body.decode() for message in result.messages())
-                    offset = result.next_offset
+        found = Counter(message.body.decode() for _, message in await self._log(BOUND))
         for body, state in self._decided.items():
             wanted = int(state is TransactionState.COMMIT)
             is_right = found[body] == wanted or (found[body] > wanted > 0 and not self._has_once)
             if not is_right:
-                raise LedgerError(f"{body} is in the log {found[body]} times, not {wanted}")
+                raise LedgerError(f"{body} is in the log {found[body]} times, not {wanted}", body)
+
+    # --- a diagnosis ---------------------------------------------------------------------
+
+    def _note(self, what: str) -> None:
+        self._happened.append(f"{self._now_s()} {what}")
+
+    def _now_s(self) -> str:
+        return f"{time.monotonic() - self._begun:.1f} s"
+
+    async def _circumstances(self, bodies: Sequence[str]) -> list[str]:
+        """Say all that is known of these messages, and what was done to the servers when."""
+        self._note("the promise is broken")
+        said = []
+        try:
+            # A broker that was to be started now is away for good.
+            with trio.fail_after(LOOKED_WITHIN_S):
+                log = [
+                    one
+                    for topic in sorted({body.partition("/")[0] for body in bodies})
+                    for one in await self._log(topic)
+                ]
+                for body in bodies:
+                    places = [
+                        (queue, message.queue_offset)
+                        for queue, message in log
+                        if message.body.decode() == body
+                    ]
+                    said += [self._known(body), await self._stored(body, places)]
+        except (*PASSING, trio.TooSlowError) as exc:
+            said.append(f"the log cannot be read: {exc!r}")
+        return [*said, *self._happened]
+
+    def _known(self, body: str) -> str:
+        counts = (f"{one.name} {one.count(body)}" for one in self._readers_of(body))
+        when = self._acknowledged_at.get(body, "never")
+        return f"{body}: acknowledged {when}; how often it came: {', '.join(counts)}"
+
+    def _readers_of(self, body: str) -> list[Reader]:
+        topic = body.partition("/")[0]
+        return [one for one in self._readers.values() if topic in one.topics]
+
+    async def _stored(self, body: str, places: Sequence[tuple[MessageQueue, int]]) -> str:
+        """Say where it is in the log, and how far those are there who have not got it."""
+        said = []
+        for queue, offset in places:
+            said.append(f"{queue.broker_name} {queue.queue_id} {offset}")
+            for one in self._readers_of(body):
+                if not one.count(body):
+                    async with PullConsumer(namesrv=self._address, group=one.name) as consumer:
+                        said.append(f"{one.name} at {await consumer.committed(queue)}")
+        return f"{body}: in the log: {', '.join(said) or 'not at all'}"
+
+    async def _log(self, topic: str) -> list[tuple[MessageQueue, StoredMessage]]:
+        """Return what a topic's queues hold, each from its beginning."""
+        found = []
+        async with PullConsumer(namesrv=self._address, group="whole") as consumer:
+            ends = await consumer.end_offsets(await consumer.queues(topic))
+            for queue, end in ends.items():
+                offset = 0
+                while offset < end:
+                    result = await consumer.pull(queue, offset)
+                    found += [(queue, message) for message in result.messages()]
+                    offset = result.next_offset
+        return found
 
     # --- clients -------------------------------------------------------------------------
 
@@ -438,8 +518,11 @@ class BrokerKills:
 
     def _acknowledge(self, result: SendResult, *bodies: str) -> None:
         self._by_broker[result.queue.broker_name] += 1
+        queue = result.queue
+        place = f"at {queue.broker_name} {queue.queue_id} {result.queue_offset}"
         for body in bodies:
             self._ledger.acknowledge(body)
+            self._acknowledged_at[body] = f"{self._now_s()} {place}"
 
     async def _send(self, producer: Producer, writer: str) -> None:
         body = self._ledger.next(PLAIN, writer)
@@ -628,6 +711,7 @@ class BrokerKills:
                 self._ledger.tried(words[0])
             case "acknowledged":
                 self._ledger.acknowledge(words[0])
+                self._acknowledged_at[words[0]] = self._now_s()
             case "rolled":
                 self._ledger.roll_back(words[0])
             case "got":
@@ -678,7 +762,7 @@ def rounds(
 ) -> str:
     """Do rounds; ``note`` is told of each, and the last word comes back."""
     kills = BrokerKills(OurServers(folder), seed, java, version, programs)
-    return _run(kills, kinds_of(seed, count), note)
+    return trio.run(kills.run, kinds_of(seed, count), note)
 
 
 def apache_rounds(folder: Path, seed: int, count: int, note: Callable[[Round], None]) -> str:
@@ -687,17 +771,7 @@ def apache_rounds(folder: Path, seed: int, count: int, note: Callable[[Round], N
     kinds = [
         "broker" if number < 2 else chance.choice(("broker", "stop")) for number in range(count)
     ]
-    return _run(BrokerKills(ApacheServers(folder), seed), kinds, note)
-
-
-def _run(kills: BrokerKills, kinds: Sequence[str], note: Callable[[Round], None]) -> str:
-    try:
-        return trio.run(kills.run, kinds, note)
-    except BaseExceptionGroup as group:
-        # One broken promise ends all tasks.
-        if (found := _first(group)) is not None:
-            raise found from group
-        raise
+    return trio.run(BrokerKills(ApacheServers(folder), seed).run, kinds, note)
 
 
 def _first(error: BaseException) -> LedgerError | None:

@@ -7,6 +7,7 @@ python -m tests.fault.broker_kills. So are rounds with JavaScript's and C++'s cl
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,39 @@ def check(done: list[Round], said: str) -> None:
 def test_our_clients_lose_nothing_when_servers_are_killed(tmp_path: Path) -> None:
     done: list[Round] = []
     check(done, rounds(tmp_path, SEED, ROUNDS, done.append))
+
+
+@pytest.mark.timeout(120)
+def test_a_fault_is_told_with_its_circumstances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that throws its first message away stands for a broker that has lost it."""
+    got = Reader.got
+    lost: list[str] = []
+
+    def forget(reader: Reader, body: str) -> None:
+        if reader.name == "pull" and not lost and body.startswith("plain/single/"):
+            lost.append(body)
+        elif reader.name != "pull" or body not in lost:
+            got(reader, body)
+
+    def fail(_: Round) -> None:
+        raise LedgerError("a fault", *lost)
+
+    monkeypatch.setattr(Reader, "got", forget)
+    with pytest.raises(LedgerError) as caught:
+        rounds(tmp_path, SEED, 1, fail)
+    told = str(caught.value)
+    assert told.startswith("a fault\n")
+    known = re.search(
+        rf"\n  {lost[0]}: acknowledged [0-9.]+ s at (broker-[01] [0-3] \d+); "
+        r"how often it came: push \d+, pull 0, simple \d+\n",
+        told,
+    )
+    assert known is not None, told
+    stored = rf"\n  {lost[0]}: in the log: {known[1]}(, \w+ at \w+)*?, pull at \d+"
+    assert re.search(stored, told), told
+    assert re.search(r"\n  [0-9.]+ s broker-[01] is killed\n", told), told
 
 
 @pytest.mark.java

@@ -29,11 +29,15 @@ Take = Callable[[Sequence[str]], None]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is run: ``name`` is that of its reader, ``variables`` its environment's own."""
+    """What is run: ``name`` is that of its reader, ``variables`` its environment's own.
+
+    ``errors`` is the file for what it says of its errors.
+    """
 
     name: str
     command: tuple[str, ...]
     variables: dict[str, str]
+    errors: Path
 
 
 def lasting_programs(home: Path) -> list[Program]:
@@ -42,8 +46,8 @@ def lasting_programs(home: Path) -> list[Program]:
     node = ("node", str(CLIENTS / "node" / "lasting.js"))
     cpp = (sys.executable, str(CLIENTS / "clients" / "cpp" / "lasting.py"))
     return [
-        Program("ali-ons", node, {"NODE_PATH": str(node_modules(ALI_ONS))}),
-        Program("cpp", cpp, {"PYTHONPATH": str(cpp_packages()), "HOME": str(home)}),
+        Program("ali-ons", node, {"NODE_PATH": str(node_modules(ALI_ONS))}, home / "ali-ons"),
+        Program("cpp", cpp, {"PYTHONPATH": str(cpp_packages()), "HOME": str(home)}, home / "cpp"),
     ]
 
 
@@ -81,13 +85,14 @@ async def running_program(
     program: Program, namesrv: str, topic: str, take: Take
 ) -> AsyncIterator[LastingProgram]:
     """Run a program for the length of the block; ``take`` is told its lines."""
-    process = await trio.lowlevel.open_process(
-        [*program.command, namesrv, topic],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **program.variables},
-    )
+    with program.errors.open("ab") as errors:
+        process = await trio.lowlevel.open_process(
+            [*program.command, namesrv, topic],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, **program.variables},
+        )
     try:
         async with trio.open_nursery() as nursery:
             running = LastingProgram(program.name, process)

@@ -18,7 +18,11 @@ Offsets = Mapping[str, Mapping[str, int]]
 
 
 class LedgerError(Exception):
-    """A promise of the servers is broken."""
+    """A promise of the servers is broken; ``bodies`` are some of the messages that show it."""
+
+    def __init__(self, text: str, *bodies: str) -> None:
+        super().__init__(text)
+        self.bodies = bodies
 
 
 class Ledger:
@@ -55,19 +59,19 @@ class Ledger:
         """Note that nobody may ever get this."""
         self._rolled_back.add(body)
         if body in self._got:
-            raise LedgerError(f"{body} was rolled back and has come")
+            raise LedgerError(f"{body} was rolled back and has come", body)
 
     def got(self, body: str) -> None:
         self._got.add(body)
         if body in self._rolled_back:
-            raise LedgerError(f"{body} was rolled back and comes")
+            raise LedgerError(f"{body} was rolled back and comes", body)
 
     def check(self) -> None:
         """Raise LedgerError for what has come and was never sent, once all sends are known."""
         for body in self._got:
             name, number = _split(body)
             if number >= self._counts[name]:
-                raise LedgerError(f"{body} was never sent")
+                raise LedgerError(f"{body} was never sent", body)
 
     def acknowledged(self, name: str) -> Collection[int]:
         """Return the numbers of a writer, "TOPIC/WRITER", as they were acknowledged."""
@@ -86,7 +90,7 @@ class Reader:
     ) -> None:
         self.name = name
         self._ledger = ledger
-        self._topics = topics
+        self.topics = topics
         self._in_order = in_order
         self._seen: Counter[str] = Counter()
         # Writer -> below it all that was acknowledged when it was looked at has come.
@@ -102,15 +106,21 @@ class Reader:
             self._check_order(body)
         self._seen[body] += 1
 
+    def count(self, body: str) -> int:
+        """Return how often this has come."""
+        return self._seen[body]
+
     def missing(self) -> set[str]:
-        return self._ledger.expected(self._topics) - self._seen.keys()
+        return self._ledger.expected(self.topics) - self._seen.keys()
 
     def _check_order(self, body: str) -> None:
         name, number = _split(body)
         acknowledged = self._ledger.acknowledged(name)
         for before in range(self._looked_to[name], number):
-            if before in acknowledged and f"{name}/{before}" not in self._seen:
-                raise LedgerError(f"{self.name}: {body} comes too early: {before} has not come")
+            missed = f"{name}/{before}"
+            if before in acknowledged and missed not in self._seen:
+                text = f"{self.name}: {body} comes too early: {before} has not come"
+                raise LedgerError(text, missed, body)
         if number > self._looked_to[name]:
             self._looked_to[name] = number
 

@@ -14,10 +14,11 @@ const [nameSrv, topic] = process.argv.slice(2);
 const WRITERS = 3, PAUSE_MS = 15;
 // Only asked for a name server when none is given, but required all the same.
 const httpclient = {};
-const silent = { debug() {}, info() {}, warn() {}, error() {} };
+const say = (...words) => console.error(new Date().toISOString(), ...words);
+const logger = { debug() {}, info() {}, warn: say, error: say };
 const soon = { pollNameServerInteval: 2000, heartbeatBrokerInterval: 2000, rebalanceInterval: 2000,
   persistConsumerOffsetInterval: 1000 };
-const options = { nameSrv, httpclient, logger: silent, ...soon };
+const options = { nameSrv, httpclient, logger, ...soon };
 const print = (...words) => process.stdout.write(words.join('\t') + '\n');
 const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
 let sends = true;
@@ -39,11 +40,11 @@ async function send(producer, writer) {
 
 async function main() {
   const producer = new Producer({ ...options, producerGroup: 'ali-ons-senders' });
-  producer.on('error', () => {});
+  producer.on('error', say);
   await producer.ready();
   const consumer = new Consumer({ ...options, consumerGroup: 'ali-ons',
     consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET' });
-  consumer.on('error', () => {});
+  consumer.on('error', say);
   consumer.subscribe(topic, '*', async message => print('got', 'ali-ons', message.body.toString()));
   await consumer.ready();
   const writers = Array.from({ length: WRITERS }, (_, i) => send(producer, `ali-ons${i}`));
