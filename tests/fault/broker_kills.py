@@ -15,7 +15,9 @@ the time; a member of the push consumer's group leaves now and then and comes ba
 Each start of a broker flushes in one of both ways. Producers send singly, in batches, many at once,
 one-way, in order to a queue, and in transactions. Consumers: push, push in order, pull, POP. With
 ``--java`` RocketMQ's Java client has one of each kind, too; with ``--others`` its JavaScript
-client (ali-ons) and its C++ client have a producer and a push consumer each.
+client (ali-ons) and its C++ client have a producer and a push consumer each. Rounds begin when
+each of them has got a message. ali-ons never hands a message over where its first rebalance fails,
+as when a broker is away: MQPushConsumer.subscribe catches that error behind the loop that would.
 
 With ``--apache`` the servers are Apache RocketMQ's: a name server and a broker in one process, and
 each round ends it. It promises less: after a kill it may store a committed transaction twice, and
@@ -501,6 +503,8 @@ class BrokerKills:
                 for program in self._programs:
                     one = running_program(program, self._address, PLAIN, self._take)
                     self._running.append(await running.enter_async_context(one))
+                for client in self._running:
+                    await client.at_work()
                 yield
             going.cancel_scope.cancel()
 

@@ -1,7 +1,7 @@
 """Brokers and name servers that are killed under our clients and others': nothing is lost.
 
 A few rounds are in the suite; MOTELOG_BROKER_KILLS sets how many. 50 are a command of their own:
-python -m tests.fault.broker_kills. So are rounds with JavaScript's and C++'s clients (--others).
+python -m tests.fault.broker_kills.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 
 from tests.fault.broker_kills import KINDS, Round, rounds
 from tests.support.java import VERSION_4, VERSION_5, JavaDriver
+from tests.support.lasting_programs import lasting_programs
 from tests.support.wire_ledger import Ledger, LedgerError, OffsetWatch, Reader
 
 ROUNDS = int(os.environ.get("MOTELOG_BROKER_KILLS", "2"))
@@ -86,6 +87,16 @@ def test_java_s_clients_lose_nothing_when_servers_are_killed(tmp_path: Path, ver
     finally:
         java.close()
     check(done, said)
+
+
+@pytest.mark.node
+@pytest.mark.cpp
+@pytest.mark.java_all
+@pytest.mark.timeout(120 + 30 * ROUNDS)
+def test_other_clients_lose_nothing_when_servers_are_killed(tmp_path: Path) -> None:
+    done: list[Round] = []
+    programs = lasting_programs(tmp_path / "home")
+    check(done, rounds(tmp_path / "servers", SEED, ROUNDS, done.append, programs=programs))
 
 
 # -- the ledger finds each fault ------------------------------------------------------------

@@ -83,7 +83,9 @@ _CLIENTS: Final = (
     (
         "JavaScript, `ali-ons`",
         ALI_ONS.partition("@")[2],
-        "Producer; push consumer with tags. It cannot create a topic by a message: make it first",
+        "Producer; push consumer with tags. It cannot create a topic by a message: make it first."
+        " A consumer that starts while a broker does not answer may get no message until it is"
+        " started again",
         "`tests/integration/test_ali_ons.py`, `tests/fault/test_broker_kills.py`",
     ),
     (

@@ -21,6 +21,7 @@ from tests.support.cpp import cpp_packages
 from tests.support.node import ALI_ONS, node_modules
 
 CLIENTS = Path(__file__).resolve().parents[1] / "integration"
+AT_WORK_WITHIN_S = 120
 IDLE_WITHIN_S = 120
 
 #: Takes the words of a line.
@@ -57,7 +58,13 @@ class LastingProgram:
     def __init__(self, name: str, process: trio.Process) -> None:
         self._name = name
         self._process = process
+        self._is_at_work = trio.Event()
         self._is_idle = trio.Event()
+
+    async def at_work(self) -> None:
+        """Return when it has got a message."""
+        with trio.fail_after(AT_WORK_WITHIN_S):
+            await self._is_at_work.wait()
 
     async def stop_sends(self) -> None:
         """Return when it sends no more and no send is under way."""
@@ -77,6 +84,8 @@ class LastingProgram:
                     self._is_idle.set()
                 else:
                     take(words)
+                    if words[0] == "got":
+                        self._is_at_work.set()
         raise AssertionError(f"{self._name} has ended")
 
 
