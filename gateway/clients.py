@@ -37,6 +37,7 @@ from sortedcontainers import SortedList
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
 from motelog.core.limited_log import LimitedByKey, LimitedLog
+from motelog.core.net.endings import Endings
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.acl import Acl
@@ -210,14 +211,14 @@ class Clients:
             disconnect=self.disconnect,
         )
         self._proofs: Proofs | None = None
+        #: When logins end, and certificates of clients.
+        self._endings = Endings()
         self._rechecks: Rechecks | None = None
         if access is not None:
             self._rechecks = Rechecks(
                 access,
                 self._by_client_id,
-                connections,
                 subscriptions,
-                clock=clock,
                 disconnect=self.disconnect,
             )
             if scram is not None:
@@ -441,8 +442,7 @@ class Clients:
         """
         if self._journal.is_in_doubt():
             return False
-        if self._rechecks is not None:
-            self._rechecks.end_logins()
+        self._end_logins()
         self._subscribing.give_up_waiting()
         self._delivery.keep_to_quota()
         delivery = self._delivery
@@ -954,6 +954,13 @@ class Clients:
                 return
         self._admit(connection, accepted)
 
+    def _end_logins(self) -> None:
+        """End the connections whose logins are over, by a token or the client's certificate."""
+        for number in self._endings.due(self._clock.now_ms() / 1000):
+            connection = self._connections[number]
+            if connection is not None and connection.session is not None:
+                self.disconnect(connection, ReasonCode.NOT_AUTHORIZED, "the login has expired")
+
     def access_changed(self) -> None:
         """Have all sessions looked at: logins or rights have changed."""
         if self._rechecks is not None:
@@ -1036,8 +1043,12 @@ class Clients:
         if accepted.will is not None:
             session.particulars.will = accepted.will
         session.attach(connection, inflight_max=accepted.inflight_max)
-        if identity is not None and self._rechecks is not None:
-            self._rechecks.logged_in(number, identity)
+        certificate = connection.output.identity(number)
+        self._endings.begin(
+            number,
+            identity.expires_s if identity is not None else None,
+            certificate.expires_s if certificate is not None else None,
+        )
         self._by_client_id[client_id] = session
         self._names.add(client_id)
         self._connected_ms[number] = self._clock.now_ms()

@@ -1,18 +1,15 @@
-"""Whether clients that are connected may go on: logins end, and logins and rights change.
+"""Whether clients that are connected may go on after a change of logins or rights.
 
-Owns: when logins end, who is still to be looked at after a change.
+Owns: who is still to be looked at after a change.
 Must not touch: what a client may do (``access``), the sessions that it looks at.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from motelog.core.clock import Clock
 from motelog.gateway.access.access import Access
-from motelog.gateway.access.login import Identity
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
@@ -26,44 +23,22 @@ NO_LONGER: Final = "the client has no right to this any more"
 
 
 class Rechecks:
-    """``sessions`` has the connected ones by client identifier, ``connections`` is the table."""
+    """``sessions`` has the connected ones by client identifier."""
 
     def __init__(
         self,
         access: Access,
         sessions: Mapping[str, Session],
-        connections: Sequence[Connection | None],
         subscriptions: SubscriptionTree[Receiver],
         *,
-        clock: Clock,
         disconnect: Callable[[Connection, int, str], None],
     ) -> None:
         self._access = access
         self._sessions = sessions
-        self._connections = connections
         self._subscriptions = subscriptions
-        self._clock = clock
         self._disconnect = disconnect
-        #: (time, number) at which logins end, the earliest first.
-        self._ending: list[tuple[float, int]] = []
         #: Client identifiers that are still to be looked at after a change.
         self._waiting: list[str] = []
-
-    def logged_in(self, number: int, identity: Identity) -> None:
-        """Note when the login of a client that has connected ends, if it does."""
-        if identity.expires_s is not None:
-            heapq.heappush(self._ending, (identity.expires_s, number))
-
-    def end_logins(self) -> None:
-        """End the connections whose logins, as by a token, are over."""
-        now_s = self._clock.now_ms() / 1000
-        while self._ending and self._ending[0][0] <= now_s:
-            expires_s, number = heapq.heappop(self._ending)
-            connection = self._connections[number]
-            session = None if connection is None else connection.session
-            identity = None if session is None else session.identity
-            if connection is not None and identity is not None and identity.expires_s == expires_s:
-                self._disconnect(connection, ReasonCode.NOT_AUTHORIZED, "the login has expired")
 
     def begin(self) -> None:
         """Have all sessions looked at: logins or rights have changed."""

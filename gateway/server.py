@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import resource
-import socket
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import trio
 
-from motelog.core.addresses import format_address
 from motelog.core.clock import Clock, SystemClock
-from motelog.core.errors import CertificateError, MotelogError
-from motelog.core.net.codec import Codec
 from motelog.core.net.config import ListenerConfig
 from motelog.core.net.driver import HELD_S, drive
-from motelog.core.net.listen import open_listener, open_unix_listener
-from motelog.core.net.listeners import codec_maker
+from motelog.core.net.listeners import OpenListener, open_listeners
 from motelog.core.net.reactor import Framing, Reactor
 from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.access.access import Access
@@ -63,13 +55,6 @@ READ_BACK_PAUSE_S: Final = 0.005
 GATHER_S: Final = 0.002
 GATHER_RECORDS_S: Final = 0.0001
 GATHER_S_MAX: Final = 0.3
-
-
-class ListenerError(MotelogError):
-    """A listener beside the gateway's own cannot be opened."""
-
-    def __init__(self, name: str, exc: OSError) -> None:
-        super().__init__(f"the listener {name} cannot be used: {exc.strerror or exc}")
 
 
 class Gateway:
@@ -286,8 +271,8 @@ class Gateway:
                 Framing.MQTT,
                 frame_bytes_max=config.connect_bytes_max,
                 first_frame_s=config.connect_timeout_s,
-                codec=one.codec,
-                connections_max=one.connections_max,
+                codec=one.codec(),
+                connections_max=one.config.connections_max,
             )
         # Start-up objects live as long as the process: a collection need not walk over them.
         gc.freeze()
@@ -319,56 +304,15 @@ class Gateway:
             for listener in listeners:
                 listener.close()
 
-    def _open_listeners(self) -> list[_Listener]:
+    def _open_listeners(self) -> list[OpenListener]:
         """Open the sockets and read the certificates: all of them, or none."""
-        config = self._config
-        is_shared = config.workers > 1
-        opened = [_Listener(open_listener(config.listen, is_shared=is_shared))]
-        self.address = opened[0].sock.getsockname()[:2]
-        try:
-            for one in self._listener_configs:
-                opened.append(_open_one(one, is_shared=is_shared))
-                name = opened[-1].sock.getsockname()
-                is_path = isinstance(name, str)
-                self.listeners[one.name] = one.text_of(
-                    f"unix:{name}" if is_path else format_address(*name[:2])
-                )
-        except BaseException:
-            for listener in opened:
-                listener.close()
-            raise
+        # Whether the plain address may be what it is, the configuration has judged.
+        first = ListenerConfig(name=PLAIN, address=self._config.listen, insecure="I know")
+        is_shared = self._config.workers > 1
+        opened = open_listeners(first, self._listener_configs, is_shared=is_shared)
+        self.address = opened[0].address
+        self.listeners = {one.config.name: one.text for one in opened[1:]}
         return opened
-
-
-@dataclass(slots=True)
-class _Listener:
-    """A socket that listens, and what the reactor is told of it."""
-
-    sock: socket.socket
-    codec: Callable[[], Codec] | None = None
-    connections_max: int = 0
-    unix_path: str | None = None
-
-    def close(self) -> None:
-        self.sock.close()
-        if self.unix_path is not None:
-            with suppress(OSError):
-                os.unlink(self.unix_path)
-
-
-def _open_one(config: ListenerConfig, *, is_shared: bool) -> _Listener:
-    try:
-        codec = codec_maker(config)
-        path = config.unix_path
-        if path is not None:
-            sock = open_unix_listener(path)
-        else:
-            sock = open_listener(config.address, is_shared=is_shared)
-    except CertificateError as exc:
-        raise CertificateError(f"the listener {config.name}: {exc}") from exc
-    except OSError as exc:
-        raise ListenerError(config.name, exc) from exc
-    return _Listener(sock, codec, config.connections_max, path)
 
 
 async def _read_back(

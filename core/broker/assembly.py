@@ -54,11 +54,10 @@ from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import encode_host
-from motelog.core.net.codec import Codec
 from motelog.core.reader_key import write_key
 from motelog.core.remoting.codes import RequestCode
 from motelog.core.remoting.credentials import Credentials
-from motelog.core.remoting.server import Connection, Processor, RemotingServer, codec_of
+from motelog.core.remoting.server import Connection, Processor, RemotingServer
 from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.store.message_store import MessageStore
 
@@ -259,13 +258,12 @@ class BrokerParts:
 class Access:
     """Who may ask the broker for what, and as whom it registers; None: anybody, as nobody.
 
-    ``tls`` is what it speaks to name servers, ``codec`` what its clients speak; None: none.
+    ``tls`` is what it speaks to name servers; None: none.
     """
 
     acl: AclGate | None = None
     credentials: Credentials | None = None
     tls: Tls | None = None
-    codec: Callable[[], Codec] | None = None
 
     @classmethod
     def read(cls, config: BrokerConfig) -> Access:
@@ -275,7 +273,6 @@ class Access:
             AclGate(acl, NEEDS) if acl else None,
             read_credentials(credentials) if credentials else None,
             read_tls(config.tls_file) if config.tls_file else None,
-            codec_of(config),
         )
 
 

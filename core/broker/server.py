@@ -11,8 +11,7 @@ Must not touch: what the parts are and how they are connected (assembly), what a
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,7 +36,8 @@ from motelog.core.clock import Clock, SystemClock
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.metrics import Reading
-from motelog.core.net.listen import open_listener
+from motelog.core.net.config import ListenerConfig, first_listener
+from motelog.core.net.listeners import OpenListener, open_listeners
 from motelog.core.store.config import LIVE as STORE_LIVE
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
@@ -49,16 +49,23 @@ _FIRST_REGISTRATION_S_MAX: Final = 3.0
 
 
 class Broker:
-    """One broker; ``address`` and ``parts`` exist once ``run`` has started."""
+    """One broker; ``address`` and ``parts`` exist once ``run`` has started.
+
+    It listens on the address of ``config`` and on those of ``listeners``.
+    """
 
     def __init__(
         self,
         config: BrokerConfig,
         *,
+        listeners: Sequence[ListenerConfig] = (),
         clock: Clock | None = None,
         on_progress: OnProgress = log_progress,
     ) -> None:
         self._config = config
+        self._listener_configs = listeners
+        #: Where its further listeners are, by name, once started.
+        self.listeners: dict[str, str] = {}
         self._on_progress = on_progress
         self._clock = clock or SystemClock()
         self._address: tuple[str, int] | None = None
@@ -141,13 +148,14 @@ class Broker:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.
 
-        OSError if the address cannot be had, StoreError if the store or a state file cannot be
-        used, ConfigError if a file of accounts or credentials cannot; then nothing was changed.
+        OSError if the address cannot be had, ListenerError if that of another listener cannot;
+        StoreError if the store or a state file cannot be used, ConfigError if a file of accounts,
+        credentials or a certificate cannot; then nothing was changed.
         """
         access = await trio.to_thread.run_sync(Access.read, self._config)
         listeners = self._open_listeners()
         try:
-            self._address = listeners[0].getsockname()[:2]
+            self._address = listeners[0].address
             store = MessageStore(
                 self._config.store, store_host=encode_host(*self._advertised()), clock=self._clock
             )
@@ -175,7 +183,7 @@ class Broker:
         schedule: ScheduleService,
         pop_state: PopState,
         access: Access,
-        listeners: list[socket.socket],
+        listeners: list[OpenListener],
         task_status: trio.TaskStatus[None],
     ) -> None:
         parts = self._parts = assemble(
@@ -194,7 +202,7 @@ class Broker:
         processors, server = parts.processors, parts.server
         await parts.check_back.load()
         for listener in listeners:
-            server.listen(listener, access.codec)
+            server.listen(listener)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             await nursery.start(processors.pull.run, server)
@@ -227,14 +235,17 @@ class Broker:
             logger.info("messages are %s", self._config.store.promise)
             task_status.started()
 
-    def _open_listeners(self) -> list[socket.socket]:
-        main = open_listener(self._config.listen)
+    def _open_listeners(self) -> list[OpenListener]:
+        first = first_listener("broker", self._config.listen, self._config)
+        opened = open_listeners(first, self._listener_configs)
+        self.listeners = {one.config.name: one.text for one in opened[1:]}
         host, port = parse_address(self._config.listen)
         vip_port = port - VIP_PORT_DISTANCE
         if not self._config.vip or vip_port <= 0:
-            return [main]
+            return opened
+        vip = msgspec.structs.replace(first, address=format_address(host, vip_port))
         try:
-            return [main, open_listener(format_address(host, vip_port))]
+            return [*opened, *open_listeners(vip)]
         except OSError as exc:
             logger.warning(
                 "the VIP port is taken: RocketMQ clients before 4.5 cannot send unless they turn it"
@@ -242,7 +253,7 @@ class Broker:
                 vip_port,
                 exc,
             )
-            return [main]
+            return opened
 
     def _advertised(self) -> tuple[str, int]:
         return parse_address(self._config.advertise) if self._config.advertise else self.address

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -27,10 +27,11 @@ from motelog.core.namesrv.registration_body import (
     decode_version,
 )
 from motelog.core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
-from motelog.core.net.listen import open_listener
+from motelog.core.net.config import ListenerConfig, first_listener
+from motelog.core.net.listeners import open_listeners
 from motelog.core.remoting.fields import bool_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting.server import Connection, Processor, RemotingServer, codec_of
+from motelog.core.remoting.server import Connection, Processor, RemotingServer
 from motelog.core.saved_table import SavedTable
 from motelog.core.state_file import StateFile
 
@@ -48,12 +49,22 @@ NAMESRV_METRICS: Final = {
 class NameServer:
     """One name server; brokers tell it all about topics again every 30 s.
 
+    It listens on the address of ``config`` and on those of ``listeners``.
     ``kv_file`` keeps the key-value table, which nobody would tell again; without one it is gone
     when the process ends.
     """
 
-    def __init__(self, config: NamesrvConfig, *, kv_file: StateFile | None = None) -> None:
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        *,
+        listeners: Sequence[ListenerConfig] = (),
+        kv_file: StateFile | None = None,
+    ) -> None:
         self._config = config
+        self._listener_configs = listeners
+        #: Where its further listeners are, by name, once started.
+        self.listeners: dict[str, str] = {}
         self._address: tuple[str, int] | None = None
         self._kv = KvConfig(
             entries_max=config.kv_entries_max,
@@ -87,18 +98,20 @@ class NameServer:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.
 
-        OSError if the address cannot be had, ConfigError or StoreDamagedError if the file of the
-        key-value table, of the accounts or of the certificate cannot be used.
+        OSError if the address cannot be had, ListenerError if that of another listener cannot;
+        ConfigError or StoreDamagedError if the file of the key-value table, of the accounts or of a
+        certificate cannot be used.
         """
-        codec = codec_of(self._config)
         acl: AclGate | None = None
         if self._config.acl_file:
             files = self._config.acl_file, NEEDS, self._config.users_file
             acl = await trio.to_thread.run_sync(AclGate, *files)
         if self._kv_saved is not None:
             await trio.to_thread.run_sync(self._load_kv, self._kv_saved)
-        listener = open_listener(self._config.listen)
-        self._address = listener.getsockname()[:2]
+        first = first_listener("namesrv", self._config.listen, self._config)
+        opened = open_listeners(first, self._listener_configs)
+        self._address = opened[0].address
+        self.listeners = {one.config.name: one.text for one in opened[1:]}
         processors = self.processors()
         server = RemotingServer(
             processors if acl is None else acl.guard(processors),
@@ -107,7 +120,8 @@ class NameServer:
             idle_s_max=self._config.idle_s_max,
             on_closed=self._connection_closed,
         )
-        server.listen(listener, codec)
+        for one in opened:
+            server.listen(one)
         logger.info("name server listens address=%s:%d", *self.address)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)

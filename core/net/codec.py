@@ -38,11 +38,13 @@ class Decoded(NamedTuple):
 class Certificate:
     """What a peer's certificate, which was checked, says of it: ``names`` are the alternative ones.
 
-    Names are kinds and values as in ("DNS", "a.example").
+    Names are kinds and values as in ("DNS", "a.example"). After ``expires_s`` (seconds since 1970)
+    it says nothing any more.
     """
 
     common_name: str | None
     names: tuple[tuple[str, str], ...] = ()
+    expires_s: float | None = None
 
     @property
     def name(self) -> str | None:

@@ -2,7 +2,9 @@
 
 Owns: ListenerConfig, the keys for TLS of all listeners, which addresses are reached from other
 machines.
-Must not touch: sockets, the files that it names, the protocol behind a listener.
+Must not touch: sockets, the files that it names, the protocol behind a listener, who may log in.
+Invariants: a role opens nothing that is no ListenerConfig. What its section says of ``listen`` is
+the short form of one.
 """
 
 from __future__ import annotations
@@ -25,6 +27,15 @@ NEEDS_TLS: Final = (
     ' changes everything: add tls_certificate = "PATH" and tls_key = "PATH"'
     ' (or insecure = "I know")'
 )
+NEEDS_ENFORCING: Final = (
+    "{address} is reached from other machines and permissive serves those without TLS, so whoever"
+    ' is in between reads and changes everything: set tls_mode = "enforcing"'
+    ' (or insecure = "I know")'
+)
+PERMISSIVE_ASKS_NOBODY: Final = (
+    "permissive lets clients without TLS in, and so without the certificate that tls_client_ca"
+    ' asks for: set tls_mode = "enforcing", or tls_client_certificates = "optional"'
+)
 
 
 class TlsKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -44,6 +55,11 @@ class TlsKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Whether each client needs a certificate of ``tls_client_ca``. Whoever shows another one is
     refused in any case."""
 
+    tls_client_crl: str = ""
+    """PEM file of what these authorities have revoked (CRL), of each that issues certificates of
+    clients. A certificate in it is refused; so are all of an authority whose list is missing or has
+    expired. A change takes effect within seconds, for new connections."""
+
     insecure: Literal["", "I know"] = ""
     """Lets an address that is reached from other machines do without TLS or logins."""
 
@@ -58,16 +74,50 @@ class TlsKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             for key in ("tls_key", "tls_client_ca"):
                 if getattr(self, key):
                     yield SectionFault(f"{key} needs tls_certificate", (key,))
+        if self.tls_client_crl and not self.tls_client_ca:
+            yield SectionFault("tls_client_crl needs tls_client_ca", ("tls_client_crl",))
 
 
+class TlsModeKeys(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a listener may be told of TLS whose clients may do without."""
+
+    tls_mode: Literal["enforcing", "permissive"] = "enforcing"
+    """Of broker and name server: whether clients without TLS are refused (RocketMQ's enforcing), or
+    served on the same port (permissive: the first byte tells). Without ``tls_certificate`` there is
+    no TLS (disabled)."""
+
+    @property
+    def takes_tls_alone(self) -> bool:
+        """Whether a client without TLS is refused."""
+        return bool(self.tls_certificate) and self.tls_mode == "enforcing"
+
+    def tls_faults(self) -> Iterator[SectionFault]:
+        """Yield what is wrong with these keys among themselves."""
+        yield from super().tls_faults()
+        if self.needs_client_certificates and self.tls_mode == "permissive":
+            yield SectionFault(PERMISSIVE_ASKS_NOBODY, ("tls_mode",))
+
+
+Protocol = Literal["mqtt", "broker", "namesrv", "admin"]
 Login = Literal["certificate", "jwt", "password", "scram", "http", "anonymous"]
 
 
-class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
+#: Keys that are for MQTT alone.
+MQTT_KEYS: Final = ("websocket", "websocket_origins", "logins")
+SCHEMES: Final[dict[Protocol, tuple[str, str]]] = {
+    "mqtt": ("mqtt", "mqtts"),
+    "broker": ("tcp", "tls"),
+    "namesrv": ("tcp", "tls"),
+    "admin": ("http", "https"),
+}
+
+
+class ListenerConfig(TlsModeKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One ``[[listener]]``: a further address that clients connect to."""
 
-    protocol: Literal["mqtt"] = msgspec.field(name="for", default="mqtt")
-    """The protocol of its clients."""
+    protocol: Protocol = msgspec.field(name="for", default="mqtt")
+    """Whose clients come by it: MQTT clients, those of the broker or the name server, or browsers
+    and tools that ask the console (admin)."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,32}$")]
     """Names it in logs and metrics."""
@@ -77,7 +127,8 @@ class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     advertise: str = ""
     """HOST:PORT that clients use, where it is not ``address``, as behind a balancer: what this
-    server tells people, and `motelog doctor --config` tries."""
+    server tells people, and `motelog doctor --config` tries. Name servers tell clients
+    ``broker.advertise`` alone."""
 
     websocket: str = ""
     """Path of the WebSocket, as in /mqtt; with TLS it is a secure one. Empty: none."""
@@ -95,7 +146,8 @@ class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=T
     all of them."""
 
     connections_max: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Connections at once; further ones wait. 0: the gateway's limit alone."""
+    """Connections at once; further ones wait, and at the console take the place of one without a
+    request. 0: the limit of its section alone, which counts those of all its listeners."""
 
     def __post_init__(self) -> None:
         refuse(self, self._faults())
@@ -104,9 +156,14 @@ class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=T
         fault = _address_fault(self.address)
         if fault is not None:
             yield SectionFault(fault, ("address",))
-        elif self.is_reached_from_afar and not (self.tls_certificate or self.insecure):
-            text = NEEDS_TLS.format(address=self.address)
-            yield SectionFault(text, ("address", "tls_certificate", "insecure"))
+        elif self.is_reached_from_afar and not (self.takes_tls_alone or self.insecure):
+            text = NEEDS_ENFORCING if self.tls_certificate else NEEDS_TLS
+            keys = (
+                "address",
+                "tls_mode" if self.tls_certificate else "tls_certificate",
+                "insecure",
+            )
+            yield SectionFault(text.format(address=self.address), keys)
         if self.advertise:
             if self.unix_path is not None:
                 yield SectionFault("a Unix socket has no other address", ("advertise",))
@@ -120,6 +177,19 @@ class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=T
         if self.websocket and not self.websocket.startswith("/"):
             yield SectionFault("the path of a WebSocket begins with /", ("websocket",))
         yield from self.tls_faults()
+        yield from self._foreign_keys()
+
+    def _foreign_keys(self) -> Iterator[SectionFault]:
+        """Yield the keys that are for other protocols than this listener's."""
+        if self.protocol != "mqtt":
+            for key in MQTT_KEYS:
+                if getattr(self, key):
+                    yield SectionFault(f'{key} is for listeners of "mqtt"', ("for", key))
+            if self.unix_path is not None:
+                yield SectionFault('a Unix socket is for listeners of "mqtt"', ("for", "address"))
+        if self.protocol not in ("broker", "namesrv") and self.tls_mode == "permissive":
+            text = 'permissive is for listeners of "broker" and "namesrv"'
+            yield SectionFault(text, ("for", "tls_mode"))
 
     @property
     def unix_path(self) -> str | None:
@@ -136,13 +206,19 @@ class ListenerConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=T
     @property
     def scheme(self) -> str:
         """What clients call such an address."""
-        if self.websocket:
-            return "wss" if self.tls_certificate else "ws"
-        return "mqtts" if self.tls_certificate else "mqtt"
+        plain, secure = ("ws", "wss") if self.websocket else SCHEMES[self.protocol]
+        return secure if self.tls_certificate else plain
 
     def text_of(self, address: str) -> str:
         """Return what clients are told of ``address``, where it listens; its port is settled."""
         return f"{self.scheme}://{self.advertise or address}{self.websocket}"
+
+
+def first_listener(protocol: Protocol, address: str, keys: TlsKeys) -> ListenerConfig:
+    """Return the listener that a section describes: its ``listen``, and its keys for TLS."""
+    names = [name for name in TlsModeKeys.__struct_fields__ if hasattr(keys, name)]
+    told = {name: getattr(keys, name) for name in names}
+    return ListenerConfig(name=protocol, protocol=protocol, address=address, **told)
 
 
 def is_loopback(host: str) -> bool:

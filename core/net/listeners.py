@@ -1,32 +1,128 @@
-"""The codec of a listener, made of what its table says.
+"""Listeners, made of what their tables say: the one way in which a role comes to listen.
 
-Owns: which codecs stack and in which order, which web pages may connect.
-Must not touch: sockets, what codecs do.
+Owns: a listener's socket and certificates from their opening on, which codecs stack and in which
+order, which web pages may connect, how errors name a listener.
+Must not touch: accepting, what codecs do, the protocol behind a listener.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
+from motelog.core.addresses import format_address
+from motelog.core.errors import CertificateError, MotelogError
 from motelog.core.net.codec import Codec, Stacked
-from motelog.core.net.config import ListenerConfig, TlsKeys, is_loopback
+from motelog.core.net.config import UNIX, ListenerConfig, TlsKeys, is_loopback
+from motelog.core.net.listen import open_listener, open_unix_listener
 from motelog.core.net.proxy_protocol import ProxyCodec
 from motelog.core.net.tls import TlsCodec, TlsContexts
 from motelog.core.net.websocket import WebSocketCodec
 
 
-def codec_maker(config: ListenerConfig) -> Callable[[], Codec] | None:
-    """Return what makes the codec of each connection, None if its bytes are the frames.
+class ListenerError(MotelogError):
+    """A listener beside a role's first one cannot be opened."""
 
-    Reads the certificate: CertificateError names the file that cannot be used.
+    def __init__(self, name: str, exc: OSError) -> None:
+        super().__init__(f"the listener {name} cannot be used: {exc.strerror or exc}")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenListener:
+    """A socket that listens, and what its connections' bytes go through."""
+
+    config: ListenerConfig
+    sock: socket.socket
+    tls: TlsContexts | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) that it has; the file of a Unix socket and 0."""
+        name = self.sock.getsockname()
+        return (name, 0) if isinstance(name, str) else name[:2]
+
+    @property
+    def text(self) -> str:
+        """What clients are told of it."""
+        path = self.config.unix_path
+        at = f"{UNIX}{path}" if path is not None else format_address(*self.address)
+        return self.config.text_of(at)
+
+    def codec(self) -> Callable[[], Codec] | None:
+        """Return what makes the codec of each connection, None if its bytes are the frames."""
+        return codec_maker(self.config, self.tls)
+
+    def close(self) -> None:
+        """Close it; the file of a Unix socket is gone then. A second time it has no effect."""
+        self.sock.close()
+        if self.config.unix_path is not None:
+            with suppress(OSError):
+                os.unlink(self.config.unix_path)
+
+
+def open_listeners(
+    first: ListenerConfig, further: Sequence[ListenerConfig] = (), *, is_shared: bool = False
+) -> list[OpenListener]:
+    """Open the sockets of a role and read its certificates: of all of them, or of none.
+
+    OSError or CertificateError is about ``first``. Those of the others say which: a ListenerError
+    or a CertificateError. ``is_shared``: see ``listen.open_listener``.
     """
+    with ExitStack() as opened:
+        listeners = [opened.enter_context(closing(_open_one(first, is_shared=is_shared)))]
+        for one in further:
+            listener = _open_named(one, is_shared=is_shared)
+            listeners.append(opened.enter_context(closing(listener)))
+        opened.pop_all()
+    return listeners
+
+
+def _open_named(config: ListenerConfig, *, is_shared: bool) -> OpenListener:
+    try:
+        return _open_one(config, is_shared=is_shared)
+    except CertificateError as exc:
+        raise CertificateError(f"the listener {config.name}: {exc}") from exc
+    except OSError as exc:
+        raise ListenerError(config.name, exc) from exc
+
+
+def _open_one(config: ListenerConfig, *, is_shared: bool) -> OpenListener:
+    tls = tls_contexts(config) if config.tls_certificate else None
+    path = config.unix_path
+    if path is not None:
+        sock = open_unix_listener(path)
+    else:
+        sock = open_listener(config.address, is_shared=is_shared)
+    return OpenListener(config, sock, tls)
+
+
+def tls_contexts(keys: TlsKeys) -> TlsContexts:
+    """Return what a listener with ``tls_certificate`` offers.
+
+    CertificateError names the file that cannot be used.
+    """
+    return TlsContexts(
+        keys.tls_certificate,
+        keys.tls_key,
+        client_ca=keys.tls_client_ca,
+        client_crl=keys.tls_client_crl,
+        is_client_optional=not keys.needs_client_certificates,
+    )
+
+
+def codec_maker(config: ListenerConfig, tls: TlsContexts | None) -> Callable[[], Codec] | None:
+    """Return what makes the codec of each connection, None if its bytes are the frames."""
     makers: list[Callable[[], Codec]] = []
     if config.proxy_protocol:
         makers.append(ProxyCodec)
-    if config.tls_certificate:
-        makers.append(tls_maker(config))
+    if tls is not None:
+        may_be_plain = not config.takes_tls_alone
+        makers.append(lambda: TlsCodec(tls.current(), may_be_plain=may_be_plain))
     if config.websocket:
         makers.append(lambda: WebSocketCodec(config.websocket, partial(_is_welcome, config)))
     if not makers:
@@ -39,20 +135,6 @@ def codec_maker(config: ListenerConfig) -> Callable[[], Codec] | None:
         return codec
 
     return make
-
-
-def tls_maker(keys: TlsKeys, *, may_be_plain: bool = False) -> Callable[[], Codec]:
-    """Return what makes the TLS of each connection.
-
-    CertificateError names the file that cannot be used.
-    """
-    contexts = TlsContexts(
-        keys.tls_certificate,
-        keys.tls_key,
-        client_ca=keys.tls_client_ca,
-        is_client_optional=not keys.needs_client_certificates,
-    )
-    return lambda: TlsCodec(contexts.current(), may_be_plain=may_be_plain)
 
 
 def _is_welcome(config: ListenerConfig, origin: str) -> bool:

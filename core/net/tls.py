@@ -43,21 +43,30 @@ class TlsContexts:
         key: str,
         *,
         client_ca: str = "",
+        client_crl: str = "",
         is_client_optional: bool = False,
         monotonic_s: Callable[[], float] = monotonic,
     ) -> None:
         """Read the files; CertificateError names the one that cannot be used.
 
-        With ``client_ca`` each client needs a certificate, unless ``is_client_optional``.
+        With ``client_ca`` each client needs a certificate, unless ``is_client_optional``. One that
+        ``client_crl`` has is refused.
         """
         self._is_client_optional = is_client_optional
         self._certificate = certificate
         self._key = key or certificate
         self._client_ca = client_ca
+        self._client_crl = client_crl
         self._monotonic_s = monotonic_s
         self._looked_s = monotonic_s()
         self._times = self._look()
         self._context = self._read()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, each once."""
+        named = (self._certificate, self._key, self._client_ca, self._client_crl)
+        return tuple(dict.fromkeys(filter(None, named)))
 
     def current(self) -> ssl.SSLContext:
         """Return the context, of the files as they were at most a second ago."""
@@ -80,9 +89,7 @@ class TlsContexts:
             logger.info("a certificate was read again path=%s", self._certificate)
 
     def _look(self) -> _Times:
-        return tuple(
-            _time_of(path) for path in (self._certificate, self._key, self._client_ca) if path
-        )
+        return tuple(_time_of(path) for path in self.paths)
 
     def _read(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -107,7 +114,23 @@ class TlsContexts:
                 context.load_verify_locations(self._client_ca)
             except OSError as exc:
                 raise _unusable(self._client_ca, exc) from exc
+        if self._client_crl:
+            self._load_revoked(context)
         return context
+
+    def _load_revoked(self, context: ssl.SSLContext) -> None:
+        # OpenSSL reads authorities and lists of what they revoked in one way: an authority in this
+        # file would be one more that clients may come from.
+        before = context.cert_store_stats()
+        try:
+            context.load_verify_locations(self._client_crl)
+        except OSError as exc:
+            raise _unusable(self._client_crl, exc) from exc
+        after = context.cert_store_stats()
+        if after["crl"] == before["crl"] or after["x509"] != before["x509"]:
+            reason = "it must have lists of revoked certificates (X509 CRL) and nothing else"
+            raise CertificateError(f"cannot use {self._client_crl}: {reason}")
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 class _RefusedError(Exception):
@@ -209,7 +232,7 @@ class TlsCodec:
         shown = self._tls.getpeercert()
         if not shown:
             return False  # the session is one without a certificate
-        return ssl.cert_time_to_seconds(str(shown["notAfter"])) < self._now_s()
+        return _end_of(shown) < self._now_s()
 
     def send(self, data: bytes) -> bytes:
         if not self._is_open or self._is_closed:
@@ -231,7 +254,11 @@ class TlsCodec:
 def _certificate_of(shown: dict[str, Any]) -> Certificate:
     pairs = [pair for part in shown.get("subject", ()) for pair in part]
     common_name = next((value for name, value in pairs if name == "commonName"), None)
-    return Certificate(common_name, tuple(shown.get("subjectAltName", ())))
+    return Certificate(common_name, tuple(shown.get("subjectAltName", ())), _end_of(shown))
+
+
+def _end_of(shown: dict[str, Any]) -> int:
+    return ssl.cert_time_to_seconds(str(shown["notAfter"]))
 
 
 #: What a client says of the server's certificate before it goes away.

@@ -7,44 +7,29 @@ Spec: RocketMQ TlsMode, TlsSystemConfig.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final
 
 from motelog.core.addresses import parse_address
 from motelog.core.config import SectionFault
-from motelog.core.net.config import TlsKeys, is_loopback
+from motelog.core.net.config import TlsModeKeys, is_loopback
 
 NEEDS: Final = (
     "{address} is reached from other machines{and_plain}: whoever is there could read and change"
     ' everything. Add to [{section}] {lines} (or insecure = "I know")'
 )
-WITHOUT_ANY: Final = (
-    "permissive lets clients without TLS in, and so without the certificate that tls_client_ca"
-    ' asks for: set tls_mode = "enforcing", or tls_client_certificates = "optional"'
-)
 
 
-class ListenKeys(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ListenKeys(TlsModeKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Keys of a section with a remoting listener, beside its ``listen``."""
-
-    tls_mode: Literal["enforcing", "permissive"] = "enforcing"
-    """Whether clients without TLS are refused (RocketMQ's enforcing), or served on the same port
-    (permissive: the first byte tells). Without ``tls_certificate`` there is no TLS (disabled)."""
 
     acl_file: str = ""
     """File of accounts in the shape of RocketMQ's plain_acl.yml; every request must then be signed
     by one of them, and brokers register as an administrator. Empty: anybody may do everything. A
     change of the file counts within seconds, and a file that cannot be read lets nobody in."""
 
-    @property
-    def takes_tls_alone(self) -> bool:
-        """Whether a client without TLS is refused."""
-        return bool(self.tls_certificate) and self.tls_mode == "enforcing"
-
     def listen_faults(self, section: str, address: str) -> Iterator[SectionFault]:
         """Yield what is wrong with the keys, and with them for an address to listen on."""
         yield from self.tls_faults()
-        if self.needs_client_certificates and self.tls_mode == "permissive":
-            yield SectionFault(WITHOUT_ANY, ("tls_mode",))
         try:
             host, _ = parse_address(address)
         except ValueError as exc:

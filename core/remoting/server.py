@@ -25,9 +25,9 @@ outcome may queue output; it must not stage what only ``end_turn`` finishes.
 from __future__ import annotations
 
 import logging
-import socket
 from collections import deque
 from collections.abc import Callable, Mapping
+from time import time
 from typing import Any, Final, Protocol
 
 import trio
@@ -40,12 +40,11 @@ from motelog.core.errors import (
 )
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
-from motelog.core.net.codec import Codec
 from motelog.core.net.driver import drive
-from motelog.core.net.listeners import tls_maker
+from motelog.core.net.endings import Endings
+from motelog.core.net.listeners import OpenListener
 from motelog.core.net.reactor import Fault, Framing, Reactor, Turn
 from motelog.core.remoting.asked import Answered, Asked
-from motelog.core.remoting.config import ListenKeys
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode, decode, encode_head
 
 logger = logging.getLogger(__name__)
@@ -125,6 +124,12 @@ class Connection:
         self.access_keys: frozenset[str] = frozenset()
         self.deferred: deque[RemotingCommand] = deque()
 
+    def begin(self, peer: tuple[str, int]) -> None:
+        """Note that the first request has come, and from where: a balancer's word may say."""
+        self.has_spoken = True
+        self.peer = peer
+        self.host = encode_host(*peer)
+
     @property
     def is_congested(self) -> bool:
         """Whether the client is slow to read its answers; queue nothing large for it."""
@@ -202,6 +207,7 @@ class RemotingServer:
         end_turn: Callable[[], None] = lambda: None,
         after_turns: Callable[[], None] = lambda: None,
         on_closed: Callable[[Connection], None] | None = None,
+        now_s: Callable[[], float] = time,
     ) -> None:
         self.reactor = Reactor(
             connections_max=connections_max,
@@ -217,6 +223,8 @@ class RemotingServer:
         self._end_turn = end_turn
         self._after_turns = after_turns
         self._on_closed = on_closed
+        self._now_s = now_s
+        self._endings = Endings()
         self._connections: dict[int, Connection] = {}
         self._faults = LimitedLog(logger)
         self._closings = LimitedLog(logger)
@@ -227,17 +235,15 @@ class RemotingServer:
     def connections_count(self) -> int:
         return len(self._connections)
 
-    def listen(self, listener: socket.socket, codec: Callable[[], Codec] | None = None) -> None:
-        """Accept from a bound and listening socket; the reactor owns it from now on.
-
-        ``codec`` makes what each connection's bytes go through (``codec_of``).
-        """
+    def listen(self, listener: OpenListener) -> None:
+        """Accept from a listener; the reactor owns its socket from now on."""
         self.reactor.listen(
-            listener,
+            listener.sock,
             Framing.REMOTING,
             frame_bytes_max=self._frame_bytes_max,
             first_frame_s=self._first_frame_s,
-            codec=codec,
+            codec=listener.codec(),
+            connections_max=listener.config.connections_max,
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -246,6 +252,7 @@ class RemotingServer:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._asked.run, self.flush)
+                nursery.start_soon(self._end_expired)
                 await drive(
                     self.reactor,
                     self.handle_turn,
@@ -318,7 +325,7 @@ class RemotingServer:
             if connection is None or connection in broken:
                 continue
             if not connection.has_spoken:
-                connection.has_spoken = True
+                self._begin(connection)
                 self.reactor.set_limits(
                     index[i], frame_bytes_max=self._frame_bytes_max, idle_s_max=self._idle_s_max
                 )
@@ -347,6 +354,23 @@ class RemotingServer:
             else:
                 self.process(request, connection)
         return broken
+
+    def _begin(self, connection: Connection) -> None:
+        """Take what is known of a client once its first request has come."""
+        number = connection.connection_id
+        connection.begin(self.reactor.peer(number))
+        certificate = self.reactor.identity(number)
+        self._endings.begin(number, certificate.expires_s if certificate is not None else None)
+
+    async def _end_expired(self) -> None:
+        """Close connections as the certificates of their clients expire."""
+        while True:
+            await trio.sleep(1)
+            for number in self._endings.due(self._now_s()):
+                connection = self._connections.get(number)
+                if connection is not None and connection.has_spoken:
+                    self._close(connection, "the client's certificate has expired")
+            self.reactor.flush()
 
     def _find_late(self, turn: Turn) -> dict[int, int]:
         """Return the connections of a turn whose requests may be too late, and how late in ms."""
@@ -391,7 +415,7 @@ class RemotingServer:
 
     def _close(self, connection: Connection, reason: str) -> None:
         """Close a connection; output queued for it is still sent."""
-        host, port = connection.peer
+        host, port = self.reactor.peer(connection.connection_id)
         self._closings.info("connection refused peer=%s:%d reason=%s", host, port, ascii(reason))
         self.reactor.close(connection.connection_id)
         self._forget(connection)
@@ -404,16 +428,6 @@ class RemotingServer:
             text = "forgetting a closed connection failed, a fault of this server peer=%s:%d"
             with self._faults.boundary(text, *connection.peer):
                 self._on_closed(connection)
-
-
-def codec_of(keys: ListenKeys) -> Callable[[], Codec] | None:
-    """Return what makes the codec of each connection, None if its bytes are the frames.
-
-    CertificateError names the file that cannot be used.
-    """
-    if not keys.tls_certificate:
-        return None
-    return tls_maker(keys, may_be_plain=not keys.takes_tls_alone)
 
 
 def answer_with(processor: Processor, request: RemotingCommand, connection: Connection) -> None:

@@ -19,7 +19,7 @@ from motelog.core.addresses import parse_address
 from motelog.core.broker.config import VIP_PORT_DISTANCE, BrokerConfig
 from motelog.core.config import Below, Loaded, SectionFault, refuse
 from motelog.core.namesrv.config import NamesrvConfig
-from motelog.core.net.config import ListenerConfig, is_loopback
+from motelog.core.net.config import ListenerConfig, Protocol, TlsKeys, TlsModeKeys, is_loopback
 from motelog.core.toml_lines import KeyPath
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
@@ -56,7 +56,8 @@ NAMESRV_IS_SECURE = (
 )
 ONE_IS_PLAIN = (
     "clients use one of TLS and plain connections for name servers and brokers alike, but"
-    " {secure} takes TLS alone and {plain} none: add to [{plain}] tls_certificate and tls_key"
+    " {secure} takes TLS alone and {plain} none: add to [{plain}], or a listener for it,"
+    " tls_certificate and tls_key"
 )
 ADMIN_NEEDS = (
     "{address} is reached from other machines, and whoever reaches the admin listener"
@@ -76,12 +77,27 @@ NO_SUCH_LOGIN = (
 )
 NEEDS_LOGIN = (
     "the listener {name} on {address} is reached from other machines and asks nobody who they are: "
-    'add tls_client_ca = "PATH", so that each client needs a certificate, or logins: '
+    "add {lines}"
+)
+MQTT_LOGIN = (
+    'tls_client_ca = "PATH", so that each client needs a certificate, or logins: '
     '[access] password_file = "PATH" (or insecure = "I know")'
 )
+REMOTING_LOGIN = (
+    'tls_client_ca = "PATH", so that each client needs a certificate, or accounts: '
+    '[{section}] acl_file = "PATH" (or insecure = "I know")'
+)
+ADMIN_LOGIN = 'tokens: [admin] tokens_file = "PATH" (`motelog token create` makes it)'
+#: Which role each listener is for.
+ROLES: Final[dict[Protocol, Role]] = {
+    "mqtt": "gateway",
+    "broker": "broker",
+    "namesrv": "namesrv",
+    "admin": "console",
+}
 
 
-class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AdminConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The admin HTTP listener: a page for browsers, the API below /api/v1, /status, /health/live,
     /health/ready, /metrics."""
 
@@ -105,16 +121,9 @@ class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """File of the keys that `motelog config set` has set. Empty: `config/runtime.json` in the
     folder for messages; a process without a broker has none then."""
 
-    tls_certificate: str = ""
-    """PEM file of the certificate and the chain above it; the listener speaks TLS 1.2 and 1.3 then.
-    A change takes effect within seconds, for new connections."""
-
-    tls_key: str = ""
-    """PEM file of its key, not encrypted. Empty: it is in the same file."""
-
     connections_max: Annotated[int, msgspec.Meta(ge=1)] = 256
-    """Connections at a time. One more, and the one that has waited longest for a request gives
-    way. Each takes a descriptor."""
+    """Connections at a time, of all its listeners. One more, and the one that has waited longest
+    for a request gives way. Each takes a descriptor."""
 
     insecure: Literal["", "I know"] = ""
     """Lets an address that is reached from other machines do without TLS, as behind a proxy that
@@ -124,8 +133,7 @@ class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         refuse(self, self._faults())
 
     def _faults(self) -> Iterator[SectionFault]:
-        if self.tls_key and not self.tls_certificate:
-            yield SectionFault("tls_key needs tls_certificate", ("tls_key",))
+        yield from self.tls_faults()
         try:
             host, _ = parse_address(self.listen)
         except ValueError as exc:
@@ -163,13 +171,23 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The console of this process."""
 
     listener: tuple[ListenerConfig, ...] = ()
-    """Further addresses for clients of this process: TLS, WebSocket, other machines."""
+    """Further addresses for clients of this process, whichever role is theirs: TLS, WebSocket,
+    balancers, other machines."""
 
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """What this process writes to standard error."""
 
     def __post_init__(self) -> None:
         refuse(self, self._faults())
+
+    def listeners_for(self, protocol: Protocol) -> tuple[ListenerConfig, ...]:
+        """Return the further addresses for clients of one role; none if it is not run here."""
+        return tuple(one for one in self.listeners if one.protocol == protocol)
+
+    @property
+    def listeners(self) -> tuple[ListenerConfig, ...]:
+        """The further addresses for clients of the roles that this process runs."""
+        return tuple(one for one in self.listener if ROLES[one.protocol] in self.roles)
 
     @property
     def runtime_path(self) -> str | None:
@@ -213,9 +231,12 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def _remoting_faults(self, broker: BrokerConfig) -> Iterator[SectionFault]:
         """Yield where name server and broker of one process do not go together."""
-        sections = {"namesrv": self.namesrv, "broker": broker}
+        ways = {
+            "namesrv": _ways_of(self.namesrv, *self.listeners_for("namesrv")),
+            "broker": _ways_of(broker, *self.listeners_for("broker")),
+        }
         for secure, plain in (("namesrv", "broker"), ("broker", "namesrv")):
-            if sections[secure].takes_tls_alone and not sections[plain].tls_certificate:
+            if ways[secure] == {"tls"} and ways[plain] == {"plain"}:
                 text = ONE_IS_PLAIN.format(secure=secure, plain=plain)
                 yield SectionFault(text, (f"{secure}.tls_certificate",))
         if broker.namesrv:
@@ -233,18 +254,33 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             for login in sorted(set(one.logins) - self.access.logins):
                 text = NO_SUCH_LOGIN.format(name=one.name, login=login, key=LOGIN_KEYS[login])
                 yield SectionFault(text, ("listener",))
-            logins = one.logins or self.access.logins
-            has_login = self.access.has_logins and "anonymous" not in logins
-            knows_clients = one.needs_client_certificates or has_login
-            if one.is_reached_from_afar and not (knows_clients or one.insecure):
-                text = NEEDS_LOGIN.format(name=one.name, address=one.address)
-                yield SectionFault(text, ("listener",))
+            if one.is_reached_from_afar:
+                needed = self._needed_logins(one)
+                if needed:
+                    text = NEEDS_LOGIN.format(name=one.name, address=one.address, lines=needed)
+                    yield SectionFault(text, ("listener",))
             if one.name == PLAIN:
                 text = f"the name {PLAIN} is that of the listener of gateway.listen"
                 yield SectionFault(text, ("listener",))
-            if one.unix_path is not None and self.gateway.workers > 1:
+            if one.protocol == "mqtt" and one.unix_path is not None and self.gateway.workers > 1:
                 text = f"the listener {one.name}: workers cannot share a Unix socket"
                 yield SectionFault(text, ("listener", "gateway.workers"))
+
+    def _needed_logins(self, listener: ListenerConfig) -> str:
+        """Return the lines by which a listener for other machines comes to know its clients."""
+        knows_clients = listener.needs_client_certificates or bool(listener.insecure)
+        match listener.protocol:
+            case "admin":
+                # As in [admin]: whoever is there without a token may do everything.
+                return "" if self.admin.tokens_file else ADMIN_LOGIN
+            case "mqtt":
+                logins = listener.logins or self.access.logins
+                has_login = self.access.has_logins and "anonymous" not in logins
+                return "" if knows_clients or has_login else MQTT_LOGIN
+            case protocol:
+                section = self.namesrv if protocol == "namesrv" else self.broker
+                has_acl = section is None or bool(section.acl_file)
+                return "" if knows_clients or has_acl else REMOTING_LOGIN.format(section=protocol)
 
     def _port_faults(self) -> Iterator[SectionFault]:
         """Yield a fault for each port that two listeners would share."""
@@ -264,7 +300,7 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             ("namesrv", "namesrv.listen", self.namesrv.listen),
             ("broker", "broker.listen", self.broker.listen if self.broker else ""),
             ("gateway", "gateway.listen", self.gateway.listen),
-            *(("gateway", "listener", one.address) for one in self.listener),
+            *((ROLES[one.protocol], "listener", one.address) for one in self.listener),
         ]
         for role, key, text in listeners:
             try:
@@ -276,6 +312,12 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 if key == "broker.listen" and self.broker is not None and self.broker.vip:
                     name = "the VIP port two below broker.listen (none with broker.vip = false)"
                     yield name, key, host, port - VIP_PORT_DISTANCE
+
+
+def _ways_of(*listeners: TlsModeKeys) -> set[str]:
+    """Return how clients may come: "tls", "plain", or both."""
+    ways = {"tls" for one in listeners if one.tls_certificate}
+    return ways | {"plain" for one in listeners if not one.takes_tls_alone}
 
 
 def load_config(path: str | Path) -> MotelogConfig:

@@ -70,6 +70,9 @@ class Service(Protocol):
     @property
     def address(self) -> Address: ...
 
+    @property
+    def listeners(self) -> dict[str, str]: ...
+
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None: ...
 
 
@@ -164,6 +167,7 @@ async def _start_all(
             _raise_listen_error(exc, role, listen)
             raise
         roles.addresses[role] = service.address
+        roles.listeners |= service.listeners
         roles.told[role] = advertised.get(role) or format_address(*service.address)
         health.started(role)
         logger.debug("role started role=%s address=%s:%d", role, *service.address)
@@ -184,18 +188,26 @@ async def _start_all(
             *NodesApi(gateway_api, queue_api).endpoints(),
             *ConfigApi(running_config).endpoints(),
         ]
-        console = Console(config.admin, health, registry, gateway_api, status, more)
+        listeners = config.listeners_for("admin")
+        console = Console(
+            config.admin, health, registry, gateway_api, status, more, listeners=listeners
+        )
         await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
-        namesrv = NameServer(_with_users(config), kv_file=kv_file)
+        listeners = config.listeners_for("namesrv")
+        namesrv = NameServer(_with_users(config), listeners=listeners, kv_file=kv_file)
         registry.add("motelog_namesrv", NAMESRV_METRICS, namesrv.sample)
         await start("namesrv", config.namesrv.listen, namesrv)
     queue_api.brokers = _brokers(config, roles)
     broker: Broker | None = None
     if "broker" in config.roles:
         assert config.broker is not None, "checked by MotelogConfig"
-        broker = Broker(_with_namesrv(config.broker, roles), on_progress=on_progress)
+        broker = Broker(
+            _with_namesrv(config.broker, roles),
+            listeners=config.listeners_for("broker"),
+            on_progress=on_progress,
+        )
         health.doing["broker"] = lambda: _text(broker.start_progress)
         registry.add("motelog_broker", BROKER_METRICS, broker.sample, broker.histograms)
         registry.add_readings("motelog_broker", broker.readings)
@@ -204,30 +216,29 @@ async def _start_all(
         _watch(broker, health)
     if "gateway" in config.roles:
         section = _beside_store(config)
-        by_listener = clients_table([one.name for one in config.listener])
+        listeners = config.listeners_for("mqtt")
+        by_listener = clients_table([one.name for one in listeners])
         if section.workers > 1:
             section = _with_names(section, config, roles)
-            workers = Workers(section, config.access, config.log, listeners=config.listener)
+            workers = Workers(section, config.access, config.log, listeners=listeners)
             health.doing["gateway"] = lambda: workers.starting
             registry.add(
                 "motelog_gateway", WORKERS_METRICS | by_listener, workers.sample, workers.histograms
             )
             await start("gateway", config.gateway.listen, workers)
-            roles.listeners |= workers.listeners
             health.checks["workers"] = lambda: workers.fault
             health.checks["log"] = lambda: workers.outage
             health.checks["access"] = lambda: workers.access_fault
             gateway_api.gateway = workers.gateway
         else:
             log = _log_of(section, broker, health)
-            gateway = Gateway(section, log, access=config.access, listeners=config.listener)
+            gateway = Gateway(section, log, access=config.access, listeners=listeners)
             health.checks["access"] = lambda: gateway.access_fault
             metrics = gateway.metrics
             registry.add(
                 "motelog_gateway", GATEWAY_METRICS | by_listener, metrics.sample, metrics.histograms
             )
             await start("gateway", config.gateway.listen, gateway)
-            roles.listeners |= gateway.listeners
             assert gateway.operator is not None, "it has started"
             gateway_api.gateway = GatewayHere(gateway.operator)
             configure.append(lambda changed: gateway.configure(_beside_store(changed)))

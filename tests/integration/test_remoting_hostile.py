@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from motelog.core.net.listen import open_listener
+from motelog.core.net.config import ListenerConfig
+from motelog.core.net.listeners import open_listeners
 from motelog.core.remoting.client import connect
 from motelog.core.remoting.frames import (
     RemotingCommand,
@@ -227,11 +228,11 @@ async def test_answers_that_come_after_the_server_s_end_are_dropped() -> None:
     server = RemotingServer(
         {RequestCode.PULL_MESSAGE: hold}, connections_max=8, frame_bytes_max=1 << 16, idle_s_max=60
     )
-    listener = open_listener("127.0.0.1:0")
+    (listener,) = open_listeners(ListenerConfig(name="a", address="127.0.0.1:0"))
     server.listen(listener)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
-        host, port = listener.getsockname()
+        host, port = listener.address
         async with connected(f"{host}:{port}") as peer:
             request = RemotingCommand(RequestCode.PULL_MESSAGE)
             await peer.client.send_oneway(request, timeout_s=TIMEOUT_S)

@@ -16,7 +16,8 @@ from motelog.core.errors import (
     RemotingTimeoutError,
     StoreFencedError,
 )
-from motelog.core.net.listen import open_listener
+from motelog.core.net.config import ListenerConfig
+from motelog.core.net.listeners import open_listeners
 from motelog.core.remoting.client import connect
 from motelog.core.remoting.frames import (
     FRAME_BYTES_MAX,
@@ -77,9 +78,9 @@ async def served(
     server = RemotingServer(
         processors, connections_max=8, frame_bytes_max=1 << 16, idle_s_max=60, **options
     )
-    listener = open_listener("127.0.0.1:0")
+    (listener,) = open_listeners(ListenerConfig(name="a", address="127.0.0.1:0"))
     server.listen(listener)
-    host, port = listener.getsockname()
+    host, port = listener.address
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
         yield server, f"{host}:{port}"

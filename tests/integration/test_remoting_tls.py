@@ -6,6 +6,7 @@ import logging
 import re
 import shutil
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -25,11 +26,11 @@ from motelog.bridge.sync import SyncAdmin
 from motelog.core.errors import ConfigError, RemotingError
 from motelog.core.limited_log import LINES_MAX, LimitedLog
 from motelog.core.message import Message
-from motelog.core.net.listen import open_listener
+from motelog.core.net.config import ListenerConfig
+from motelog.core.net.listeners import open_listeners
 from motelog.core.remoting.client import RemotingClient, connect
-from motelog.core.remoting.config import ListenKeys
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting.server import RemotingServer, codec_of
+from motelog.core.remoting.server import RemotingServer
 from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.remote_log import RemoteLog
@@ -286,6 +287,29 @@ async def test_certificate_is_read_again_and_nobody_is_dropped(tmp_path: Path) -
             assert (await kept.ask(RequestCode.HEART_BEAT)).is_response
 
 
+async def test_connection_ends_when_its_client_s_certificate_does() -> None:
+    days = 0
+    files = certificates()
+    ca = {"tls_client_ca": files.ca, "tls_client_certificates": "optional"}
+
+    def now_s() -> float:
+        return time.time() + days * 86_400
+
+    async with served(connections_max=8, keys=ca, now_s=now_s) as (server, port):
+        address = f"127.0.0.1:{port}"
+        async with (
+            connected(address, tls=SHOWING) as shown,
+            connected(address, tls=TRUSTING) as not_,
+        ):
+            for peer in (shown, not_):
+                assert (await peer.ask(PING)).remark == "pong"
+            days = 3  # the certificates are for two
+            await eventually(lambda: server.connections_count == 1)
+            assert (await not_.ask(PING)).remark == "pong"
+            with pytest.raises(RemotingError):
+                await shown.ask(PING)
+
+
 # --- hostile peers
 
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
@@ -293,8 +317,10 @@ PING = 1000
 
 
 @asynccontextmanager
-async def served(**options: Any) -> AsyncIterator[tuple[RemotingServer, int]]:
-    """Run a server whose first request has to come within a second."""
+async def served(
+    *, keys: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[tuple[RemotingServer, int]]:
+    """Run a server whose first request has to come within a second; ``keys`` are of its TLS."""
     server = RemotingServer(
         {PING: lambda request, _: request.answer(remark="pong")},
         frame_bytes_max=1 << 16,
@@ -302,11 +328,13 @@ async def served(**options: Any) -> AsyncIterator[tuple[RemotingServer, int]]:
         first_frame_s=1,
         **options,
     )
-    listener = open_listener("127.0.0.1:0")
-    server.listen(listener, codec_of(ListenKeys(**server_keys(certificates()))))
+    told = {**server_keys(certificates()), **(keys or {})}
+    config = ListenerConfig(name="a", protocol="broker", address="127.0.0.1:0", **told)
+    (listener,) = open_listeners(config)
+    server.listen(listener)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
-        yield server, listener.getsockname()[1]
+        yield server, listener.address[1]
         nursery.cancel_scope.cancel()
 
 

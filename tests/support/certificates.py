@@ -1,6 +1,7 @@
 """Certificates for tests: an authority, a server's and a client's, made by the openssl command.
 
-Owns: the files, made once for a process; those of an authority in between. Must not touch: what is
+Owns: the files, made once for a process; those of an authority in between, what an
+authority has revoked. Must not touch: what is
 done with them.
 """
 
@@ -9,9 +10,16 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+DAY = timedelta(days=1)
 CLIENT_NAME = "meter-7"
 
 
@@ -122,3 +130,20 @@ def _make_leaf(folder: Path, name: str, authority: str, subject: str, alternativ
 
 def _openssl(folder: Path, *arguments: str) -> None:
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def make_crl(folder: Path, *revoked: str, valid_days: int = 1) -> str:
+    """Write what the authority of a folder has revoked; return the file's path."""
+    issuer = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    now = datetime.now(UTC)
+    end = now + timedelta(days=valid_days)
+    builder = x509.CertificateRevocationListBuilder(issuer.subject, min(now, end) - DAY, end)
+    for path in revoked:
+        serial = x509.load_pem_x509_certificate(Path(path).read_bytes()).serial_number
+        one = x509.RevokedCertificateBuilder(serial, now).build()
+        builder = builder.add_revoked_certificate(one)
+    made = folder / "revoked.new"
+    made.write_bytes(builder.sign(key, SHA256()).public_bytes(Encoding.PEM))
+    return str(made.replace(folder / "revoked.pem"))

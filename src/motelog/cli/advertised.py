@@ -108,12 +108,12 @@ async def _greet(address: str, tls: Tls | None) -> None:
 
 
 def listener_findings(config: MotelogConfig, tls: Tls | None) -> list[Finding]:
-    """Return what is to say of the MQTT addresses of a configuration that is running.
+    """Return what is to say of the listeners of a configuration that is running.
 
     ``tls`` is what clients know; None: only a listener's own certificate will do.
     """
-    listeners = config.listener if "gateway" in config.roles else ()
-    return trio.run(_dial_listeners, [one for one in listeners if one.unix_path is None], tls)
+    listeners = [one for one in config.listeners if one.unix_path is None]
+    return trio.run(_dial_listeners, listeners, tls)
 
 
 async def _dial_listeners(listeners: Iterable[ListenerConfig], tls: Tls | None) -> list[Finding]:

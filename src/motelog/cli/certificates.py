@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from motelog.cli.finding import Finding
 from motelog.core.errors import CertificateError
-from motelog.core.net.tls import TlsContexts
+from motelog.core.net.listeners import tls_contexts
 
 if TYPE_CHECKING:
     from cryptography import x509
 
     from motelog.config import MotelogConfig
+    from motelog.core.net.config import TlsKeys
 
 MISSING = "name a file that is there; `motelog cert dev-ca` makes some for a try"
 UNREADABLE = "let the server's user read it: chgrp GROUP {path} && chmod 640 {path}"
@@ -40,26 +41,27 @@ SOON: Final = timedelta(days=14)
 
 def certificate_findings(config: MotelogConfig) -> list[Finding]:
     """Return what is to say of each section that has TLS."""
-    return [_look(title, *paths) for title, paths in _sections(config)]
+    return [_look(title, keys) for title, keys in _sections(config)]
 
 
-def _sections(config: MotelogConfig) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Yield what is called how, and its files: certificate, key and clients' authority."""
-    if "namesrv" in config.roles and (certificate := config.namesrv.tls_certificate):
-        yield "[namesrv]", (certificate, config.namesrv.tls_key, config.namesrv.tls_client_ca)
+def _sections(config: MotelogConfig) -> Iterator[tuple[str, TlsKeys]]:
+    """Yield what has TLS, and what it is called."""
+    if "namesrv" in config.roles and config.namesrv.tls_certificate:
+        yield "[namesrv]", config.namesrv
     broker = config.broker if "broker" in config.roles else None
     if broker is not None and broker.tls_certificate:
-        yield "[broker]", (broker.tls_certificate, broker.tls_key, broker.tls_client_ca)
-    for one in config.listener if "gateway" in config.roles else ():
-        if one.tls_certificate:
-            yield f"listener {one.name}", (one.tls_certificate, one.tls_key, one.tls_client_ca)
+        yield "[broker]", broker
     if "console" in config.roles and config.admin.tls_certificate:
-        yield "[admin]", (config.admin.tls_certificate, config.admin.tls_key, "")
+        yield "[admin]", config.admin
+    for one in config.listeners:
+        if one.tls_certificate:
+            yield f"listener {one.name}", one
 
 
-def _look(title: str, certificate: str, key: str, client_ca: str) -> Finding:
+def _look(title: str, keys: TlsKeys) -> Finding:
     name = f"TLS of {title}"
-    for path in filter(None, (certificate, key, client_ca)):
+    certificate, key = keys.tls_certificate, keys.tls_key
+    for path in filter(None, (certificate, key, keys.tls_client_ca, keys.tls_client_crl)):
         try:
             with Path(path).open("rb"):
                 pass
@@ -68,11 +70,11 @@ def _look(title: str, certificate: str, key: str, client_ca: str) -> Finding:
             remedy = MISSING if is_missing else UNREADABLE.format(path=path)
             return Finding(name, "fault", f"cannot read {path}: {exc.strerror}", remedy)
     try:
-        TlsContexts(certificate, key, client_ca=client_ca)
+        tls_contexts(keys)
     except CertificateError as exc:
         remedy = UNFIT.format(certificate=certificate, key=key or certificate)
         return Finding(name, "fault", str(exc), remedy)
-    return _follow(name, certificate, client_ca)
+    return _follow(name, certificate, keys.tls_client_ca)
 
 
 def _follow(name: str, path: str, client_ca: str) -> Finding:

@@ -67,7 +67,8 @@ def doctor(
     ca_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="With --config: the authorities (PEM) that MQTT clients know."
+            metavar="FILE",
+            help="With --config: the authorities (PEM) that clients of listeners know.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,

@@ -1,19 +1,23 @@
 """The console's connections: how many there are at a time, and how long a slow one is waited for.
 
-Owns: the limit of connections, which gives way to a new one, the deadlines of HTTP clients.
-Must not touch: routes, answers, the listening socket's options.
+Owns: the limits of connections, which gives way to a new one, the deadlines of HTTP clients, what a
+balancer says of the client's address.
+Must not touch: routes, answers, the listening sockets' options.
 Invariants: there are at most ``connections_max``, those that are being ended aside. One whose
 request is being answered never gives way. Single bytes renew no deadline.
 
-    accept -> TLS handshake -> head of a request -> its body -> answer -> head of the next ...
-               HANDSHAKE_S      HEAD_S              BODY_S      SEND_S
+    accept -> PROXY header, TLS handshake -> head of a request -> its body -> answer -> head ...
+               BEGIN_S                        HEAD_S              BODY_S      SEND_S
 """
 
 from __future__ import annotations
 
 import logging
-import ssl
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from time import time
+from typing import Any, Final, cast
 
 import trio
 from hypercorn.config import Config
@@ -25,10 +29,14 @@ from hypercorn.utils import wrap_app
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from motelog.core.limited_log import LimitedLog
+from motelog.core.net.codec import Codec
+from motelog.core.net.coded_stream import CodedStream
+from motelog.core.net.config import ListenerConfig
+from motelog.core.net.listeners import OpenListener
 
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_S: Final = 10.0
+BEGIN_S: Final = 10.0  # until the first byte of a request has come
 HEAD_S: Final = 10.0  # also how long a connection stays after an answer; pages ask every two
 BODY_S: Final = 10.0
 SEND_S: Final = 30.0  # for one part of an answer
@@ -36,24 +44,26 @@ HEAD_BYTES_MAX: Final = 16_384
 _FULL_LINE_PERIOD_S: Final = 60.0
 _STATE: Final = "motelog.connection"
 
-_Stream: TypeAlias = "trio.SSLStream[trio.SocketStream] | trio.SocketStream"
-
 
 class _Connection:
     """One connection; ``requests`` are those that are being answered."""
 
-    __slots__ = ("requests", "scope")
+    __slots__ = ("listener", "peer", "requests", "scope")
 
-    def __init__(self) -> None:
+    def __init__(self, listener: ListenerConfig) -> None:
+        self.listener = listener
+        self.peer: tuple[str, int] | None = None  # the client's, as a balancer says
         self.requests = 0
         self.scope = trio.CancelScope()
 
 
 class Connections:
-    """Serves an application on a listening socket; all of it changes between two awaits."""
+    """Serves an application on listening sockets; all of it changes between two awaits.
+
+    ``connections_max`` is for all of them together.
+    """
 
     def __init__(self, app: ASGIApp, config: Config, *, connections_max: int) -> None:
-        config.ssl_handshake_timeout = HANDSHAKE_S
         config.keep_alive_timeout = HEAD_S
         config.h11_max_incomplete_size = HEAD_BYTES_MAX
         self._inner = app
@@ -66,49 +76,81 @@ class Connections:
         self._waiting: dict[_Connection, None] = {}
         self._context = WorkerContext(None)
         self._log = LimitedLog(logger, lines_max=1, period_s=_FULL_LINE_PERIOD_S)
+        self._faults = LimitedLog(logger)
 
     async def run(
         self,
-        listener: trio.SocketListener,
-        tls: ssl.SSLContext | None,
+        listener: OpenListener,
         *,
         task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve until cancelled; started once clients may come."""
-        if tls is None:
-            await trio.serve_listeners(self._serve, [listener], task_status=task_status)
-        else:
-            secure = trio.SSLListener(listener, tls, https_compatible=True)
-            await trio.serve_listeners(self._serve, [secure], task_status=task_status)
+        """Serve a listener until cancelled; started once clients may come by it."""
+        sock = trio.SocketListener(trio.socket.from_stdlib_socket(listener.sock))
+        serve = partial(self._serve, listener.config, listener.codec())
+        await trio.serve_listeners(serve, [sock], task_status=task_status)
 
-    async def _serve(self, stream: _Stream) -> None:
-        if not self._make_room():
+    async def _serve(
+        self,
+        config: ListenerConfig,
+        make_codec: Callable[[], Codec] | None,
+        stream: trio.SocketStream,
+    ) -> None:
+        if not self._make_room(config):
             return  # serve_listeners closes it
-        connection = _Connection()
+        connection = _Connection(config)
         self._open.add(connection)
         self._waiting[connection] = None
-        state = ConnectionState({_STATE: connection})
         try:
             with connection.scope:
-                await _Server(self._app, self._config, self._context, state, cast("Any", stream))
+                if make_codec is None:
+                    await self._talk(connection, stream)
+                else:
+                    await self._begin(connection, CodedStream(stream, make_codec()))
         finally:
             self._leave(connection)
 
-    def _make_room(self) -> bool:
+    async def _begin(self, connection: _Connection, stream: CodedStream) -> None:
+        """Take what comes before the first request, and go on if it does."""
+        has_begun = False
+        with trio.move_on_after(BEGIN_S), suppress(trio.BrokenResourceError):
+            has_begun = await stream.begin()
+        if has_begun:
+            connection.peer = stream.peer
+            if stream.identity is not None and stream.identity.expires_s is not None:
+                left_s = stream.identity.expires_s - time()
+                connection.scope.deadline = trio.current_time() + left_s
+            await self._talk(connection, stream)
+            return
+        if stream.fault:
+            self._faults.info("connection refused reason=%s", ascii(stream.fault))
+        await stream.aclose()
+
+    async def _talk(self, connection: _Connection, stream: trio.abc.Stream) -> None:
+        state = ConnectionState({_STATE: connection})
+        await _Server(self._app, self._config, self._context, state, cast("Any", stream))
+
+    def _make_room(self, config: ListenerConfig) -> bool:
         """End the connection that has waited longest for a request, if there is no place left."""
-        if len(self._open) < self._connections_max:
+        if len(self._open) >= self._connections_max:
+            whose, limit = None, self._connections_max
+        elif 0 < config.connections_max <= self._count(config):
+            whose, limit = config, config.connections_max
+        else:
             return True
         self._log.warning(
             "all connections are taken; one without a request gives way to each new one"
             " connections_max=%d",
-            self._connections_max,
+            limit,
         )
-        first = next(iter(self._waiting), None)
+        first = next((one for one in self._waiting if whose in (None, one.listener)), None)
         if first is None:
             return False
         self._leave(first)
         first.scope.cancel()
         return True
+
+    def _count(self, listener: ListenerConfig) -> int:
+        return sum(one.listener is listener for one in self._open)
 
     def _leave(self, connection: _Connection) -> None:
         self._open.discard(connection)
@@ -116,6 +158,10 @@ class Connections:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection: _Connection = scope["state"][_STATE]
+        if connection.peer is not None:
+            scope["client"] = connection.peer
+        if connection.listener.tls_certificate:
+            scope["scheme"] = "https"  # hypercorn knows streams of its own makers alone
         body_by_s = trio.current_time() + BODY_S
         is_whole = False
 

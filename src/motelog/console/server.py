@@ -1,6 +1,6 @@
 """The console's HTTP server: starlette routes, served by hypercorn.
 
-Owns: the listening socket and the routes. Must not touch: what is healthy (health.py) or counted,
+Owns: the listening sockets and the routes. Must not touch: what is healthy (health.py) or counted,
 how long a client is waited for (``connections``).
 
     GET /               pages for a browser (``pages``)
@@ -14,9 +14,8 @@ how long a client is waited for (``connections``).
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import trio
 from hypercorn.config import Config
@@ -40,8 +39,9 @@ from motelog.console.tokens import Tokens
 from motelog.core.addresses import parse_address
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
-from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS, open_listener
-from motelog.core.net.tls import TlsContexts
+from motelog.core.net.config import ListenerConfig, first_listener
+from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS
+from motelog.core.net.listeners import open_listeners
 
 logger = logging.getLogger(__name__)
 
@@ -67,17 +67,6 @@ class _AcceptFilter(logging.Filter):
 _accept_line = _AcceptFilter()
 
 
-def _newest(contexts: TlsContexts) -> ssl.SSLContext:
-    """Return a context by which each connection has the certificate that the files have by then."""
-
-    def choose(connection: Any, *_: object) -> None:
-        connection.context = contexts.current()
-
-    context = contexts.current()
-    context.sni_callback = choose
-    return context
-
-
 class Console:
     """The admin listener as a service; ``address`` is known once started."""
 
@@ -89,9 +78,17 @@ class Console:
         gateway: GatewayApi,
         status: Status,
         endpoints: Sequence[Endpoint] = (),
+        *,
+        listeners: Sequence[ListenerConfig] = (),
     ) -> None:
-        """``endpoints`` are those of the API beside the gateway's."""
+        """``endpoints`` are those of the API beside the gateway's.
+
+        It listens on the address of ``config`` and on those of ``listeners``.
+        """
         self._config = config
+        self._listener_configs = listeners
+        #: Where its further listeners are, by name, once started.
+        self.listeners: dict[str, str] = {}
         self._health = health
         self._registry = registry
         self._loop_lag = LoopLag()
@@ -109,13 +106,13 @@ class Console:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.
 
-        OSError if the address cannot be bound, CertificateError if a file of TLS cannot be used.
+        OSError if the address cannot be bound, ListenerError if that of another listener cannot;
+        CertificateError if a file of TLS cannot be used.
         """
-        tls: TlsContexts | None = None
-        if self._config.tls_certificate:
-            tls = TlsContexts(self._config.tls_certificate, self._config.tls_key)
-        listener = open_listener(self._config.listen)
-        self.address = listener.getsockname()[:2]
+        first = first_listener("admin", self._config.listen, self._config)
+        opened = open_listeners(first, self._listener_configs)
+        self.address = opened[0].address
+        self.listeners = {one.config.name: one.text for one in opened[1:]}
         logging.getLogger("trio.serve_listeners").addFilter(_accept_line)
         config = Config()
         config.include_server_header = False
@@ -125,11 +122,11 @@ class Console:
         connections = Connections(
             self.application(), config, connections_max=self._config.connections_max
         )
-        socket = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._loop_lag.run)
             nursery.start_soon(self._status.run)
-            await nursery.start(connections.run, socket, None if tls is None else _newest(tls))
+            for one in opened:
+                await nursery.start(connections.run, one)
             task_status.started()
 
     def application(self) -> ASGIApp:

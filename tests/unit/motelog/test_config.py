@@ -356,6 +356,69 @@ def test_listener_for_other_machines_is_refused_with_the_lines_to_add(
         assert any(text in fault for fault in found), found
 
 
+LISTENER_ACL = '[{}]\nacl_file = "/a"\n'
+LISTENER_TOKENS = '[admin]\ntokens_file = "/t"\n'
+
+
+@pytest.mark.parametrize("protocol", ["broker", "namesrv", "admin"])
+def test_listener_of_each_role_for_other_machines_needs_tls_and_a_login(
+    tmp_path: Path, protocol: str
+) -> None:
+    login = LISTENER_TOKENS if protocol == "admin" else LISTENER_ACL.format(protocol)
+    named = f'{LISTENER}for = "{protocol}"\naddress = "0.0.0.0:7000"\n'
+    both = f"{STORE}{login}{named}{TLS}"
+    (listener,) = load_config(write(tmp_path, both)).listener
+    assert listener.protocol == protocol
+    (no_tls,) = faults(write(tmp_path, f"{STORE}{login}{named}"))
+    assert "has no TLS, so whoever is in between reads" in no_tls
+    (no_login,) = faults(write(tmp_path, f"{STORE}{named}{TLS}"))
+    assert "asks nobody who they are" in no_login
+    key = "[admin] tokens_file" if protocol == "admin" else f"[{protocol}] acl_file"
+    assert f'{key} = "PATH"' in no_login
+    meant = f'{STORE}{named}insecure = "I know"\n'
+    if protocol == "admin":  # without tokens whoever is there may do everything
+        assert "asks nobody who they are" in faults(write(tmp_path, meant))[0]
+    else:
+        assert load_config(write(tmp_path, meant)).listener
+        certified = f'{STORE}{named}{TLS}tls_client_ca = "/ca"\n'
+        assert load_config(write(tmp_path, certified)).listener
+        permissive = faults(write(tmp_path, f'{both}tls_mode = "permissive"\n'))
+        assert any("permissive serves those without TLS" in fault for fault in permissive)
+
+
+@pytest.mark.parametrize("protocol", ["broker", "namesrv", "admin"])
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ('address = "127.0.0.1:1"\nwebsocket = "/mqtt"', 'websocket is for listeners of "mqtt"'),
+        ('address = "127.0.0.1:1"\nlogins = ["password"]', 'logins is for listeners of "mqtt"'),
+        ('address = "unix:/tmp/s"', 'a Unix socket is for listeners of "mqtt"'),
+        ('address = "127.0.0.1:1883"', "the same port"),
+    ],
+)
+def test_keys_of_mqtt_are_refused_at_other_listeners(
+    tmp_path: Path, protocol: str, keys: str, why: str
+) -> None:
+    found = faults(write(tmp_path, f'{STORE}{LISTENER}for = "{protocol}"\n{keys}\n'))
+    assert any(why in fault for fault in found), found
+
+
+def test_listeners_may_be_plain_and_secure_as_clients_of_both_servers_need(tmp_path: Path) -> None:
+    secure = f'for = "broker"\naddress = "127.0.0.1:7000"\n{TLS}'
+    ca = 'tls_file = "/ca"'
+    servers = f"[namesrv]\n{SERVER_TLS}\n[broker]\n{ca}\n{STORE}"
+    (fault,) = faults(write(tmp_path, servers))
+    assert "add to [broker], or a listener for it, tls_certificate" in fault
+    assert load_config(write(tmp_path, f"{servers}{LISTENER}{secure}")).listener
+
+
+def test_listener_of_a_role_that_is_not_run_is_none(tmp_path: Path) -> None:
+    text = f'roles = ["namesrv"]\n{LISTENER}for = "broker"\naddress = "127.0.0.1:9876"\n'
+    config = load_config(write(tmp_path, text))
+    assert config.listener
+    assert not config.listeners
+
+
 def test_logins_stand_for_certificates_of_clients(tmp_path: Path) -> None:
     listener = f'{LISTENER}address = "0.0.0.0:8883"\n{TLS}'
     access = '[access]\npassword_file = "users"\n'

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from motelog.core.errors import CertificateError
 from motelog.core.net.codec import Decoded, Stream
 from motelog.core.net.tls import RECORD_BYTES, TlsCodec, TlsContexts
 from tests.support.certificates import (
@@ -19,6 +20,7 @@ from tests.support.certificates import (
     certificates,
     make_certificates,
     make_chain,
+    make_crl,
 )
 from tests.support.coded_peers import TlsClient
 
@@ -103,6 +105,55 @@ def showing(
     if certificate:
         context.load_cert_chain(certificate, files.client_key)
     return context
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_revoked_certificate_is_refused_once_the_list_has_it(
+    version: ssl.TLSVersion, tmp_path: Path
+) -> None:
+    files = make_certificates(tmp_path)
+    now_s = 0.0
+    server = TlsContexts(
+        files.server,
+        files.server_key,
+        client_ca=files.ca,
+        client_crl=make_crl(tmp_path),
+        monotonic_s=lambda: now_s,
+    )
+    context = showing(files, files.client, version=version)
+    codec, first = meet(server, context)
+    assert name_shown(codec) == CLIENT_NAME
+    make_crl(tmp_path, files.client)
+    now_s = 2.0
+    for session in (None, first.session):
+        codec, _ = meet(server, context, session)
+        assert codec.identity is None
+        assert codec.fault == "the client's certificate is not accepted: certificate revoked"
+
+
+def test_list_of_another_authority_or_one_that_is_over_lets_nobody_in(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path)
+    (tmp_path / "aside").mkdir()
+    make_certificates(tmp_path / "aside")
+    lists = {
+        "CRL signature failure": make_crl(tmp_path / "aside"),
+        "CRL has expired": make_crl(tmp_path, valid_days=-1),
+    }
+    for why, path in lists.items():
+        codec, _ = meet(asking(files, client_crl=path), showing(files, files.client))
+        assert codec.fault == f"the client's certificate is not accepted: {why}"
+
+
+def test_authority_in_the_list_of_revoked_certificates_is_refused(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path)
+    both = tmp_path / "both.pem"
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    other = make_certificates(aside)
+    both.write_text(Path(make_crl(tmp_path)).read_text() + Path(other.ca).read_text())
+    for path in (str(both), other.ca, files.ca, str(tmp_path / "none"), files.server_key):
+        with pytest.raises(CertificateError, match=f"cannot use {path}: "):
+            asking(files, client_crl=path)
 
 
 @pytest.fixture

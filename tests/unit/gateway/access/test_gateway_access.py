@@ -462,6 +462,35 @@ def test_will_needs_a_right_at_connect_and_when_it_fires(stage: Stage) -> None:
     assert stage.metrics.wills_not_allowed == 4
 
 
+@pytest.mark.parametrize("has_logins", [True, False])
+def test_connection_ends_when_its_certificate_does(stage: Stage, has_logins: bool) -> None:
+    if not has_logins:
+        stage = Stage()
+    user = "alice" if has_logins else None
+    now_s = stage.clock.now_ms() / 1000
+    stage.output.certificates = {
+        1: Certificate("a", expires_s=now_s + 60),
+        2: Certificate("b", expires_s=now_s + 120),
+        3: Certificate("c"),
+    }
+    for number in (1, 2, 3, 4):
+        assert connect(stage, number, user, client_id=str(number)) == 0
+    stage.clock.advance(59_000)
+    stage.clients.tick()
+    assert not stage.output.closed
+    stage.clock.advance(1000)
+    stage.clients.tick()
+    assert stage.output.closed == [1]
+    assert stage.sent(1) == [bytes((0xE0, 1, 0x87))]  # Not authorized
+    # The number is another client's meanwhile, which has shown none.
+    stage.turn(closed=[(1, CloseReason.LOCAL), (2, CloseReason.PEER)])
+    stage.output.certificates.clear()
+    assert connect(stage, 2, user, client_id="5") == 0
+    stage.clock.advance(600_000)
+    stage.clients.tick()
+    assert stage.output.closed == [1]
+
+
 def test_rules_can_name_the_certificate_of_whoever_has_logged_in(stage: Stage) -> None:
     rule = '[[rule]]\nallow = ["publish", "subscribe"]\ntopics = ["line/{certificate_name}/#"]\n'
     change(stage, rule)

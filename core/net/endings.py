@@ -1,0 +1,43 @@
+"""When connections end because what let them in is over: a token, a client's certificate.
+
+Owns: Endings. Must not touch: connections, clocks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Final
+
+#: Times of connections that have ended, above which they are thrown away: certificates hold for
+#: years, and devices come back each day.
+SPARE: Final = 1024
+
+
+class Endings:
+    """Times (seconds since 1970) by the number of a connection; numbers are used again."""
+
+    def __init__(self) -> None:
+        #: (time, number), the earliest first; some are of connections that have ended.
+        self._ending: list[tuple[float, int]] = []
+        self._ends_s: dict[int, float] = {}
+
+    def begin(self, number: int, *ends_s: float | None) -> None:
+        """Note when a new connection ends, at the first of some times; None is never."""
+        times = [one for one in ends_s if one is not None]
+        if times:
+            self._ends_s[number] = min(times)
+            heapq.heappush(self._ending, (min(times), number))
+            if len(self._ending) > 2 * len(self._ends_s) + SPARE:
+                self._ending = [(ends_s, number) for number, ends_s in self._ends_s.items()]
+                heapq.heapify(self._ending)
+        else:
+            self._ends_s.pop(number, None)
+
+    def due(self, now_s: float) -> Iterator[int]:
+        """Yield connections whose time is over, each once; they may have ended before."""
+        while self._ending and self._ending[0][0] <= now_s:
+            ends_s, number = heapq.heappop(self._ending)
+            if self._ends_s.get(number) == ends_s:
+                del self._ends_s[number]
+                yield number
