@@ -75,7 +75,7 @@ DOUBT_MS: Final = 3_000
 #: Records of changes that wait to be read back, from which on that does not wait for the next
 #: second: a fleet that connects would have a second's records in memory, and the process keeps what
 #: it has once taken.
-UNREAD_MAX: Final = 1000
+UNREAD_MAX: Final = 250
 #: Stands for "behind everything in the view" in the places of records that are not read back.
 _NOT_READ: Final = 1 << 62
 
@@ -87,9 +87,10 @@ Then: TypeAlias = Callable[[MotelogError | None], None]
 #: bytes: there may be thousands, and hardly any is asked for before it has been read back.
 _Change: TypeAlias = bytes | EndRecord | Progress | Mark
 
-#: What is collected is appended when it has so many bytes: as many clients may leave in one turn as
-#: there are.
-_COLLECTED_BYTES_MAX: Final = 262_144
+#: What is collected is appended when it has so many bytes, a hundred sessions or so: as many
+#: clients may leave in one turn as there are. Until then a change takes several times its record's
+#: bytes, and the process keeps what it has once taken.
+_COLLECTED_BYTES_MAX: Final = 32_768
 #: A record so large is appended by itself: if the log does not take it, the others are no part of
 #: that.
 _ALONE_BYTES: Final = 65_536

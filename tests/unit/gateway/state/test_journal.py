@@ -353,7 +353,7 @@ def test_collected_records_are_appended_in_bounded_parts(monkeypatch: pytest.Mon
         StoredSession("large", 10, will=StoredWill("state", b"x" * 70_000, 1, False, 0, b"", ""))
     )
     assert counts == [1, 1]  # a large one goes alone
-    small = StoredWill("state", b"x" * 50_000, 1, False, 0, b"", "")
+    small = StoredWill("state", b"x" * 6_000, 1, False, 0, b"", "")
     for number in range(7):
         stage.journal.collect(StoredSession(f"dev{number}", 10, will=small))
     stage.journal.end_turn()
