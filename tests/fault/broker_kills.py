@@ -1,7 +1,7 @@
 """Kills: brokers and name servers are killed with SIGKILL under clients that go on, round by round.
 
-Usage: python -m tests.fault.broker_kills [--rounds 50] [--java [VERSION]] [--others] [--apache]
-                                          [--seed N] [--folder DIR] [--json]
+Usage: python -m tests.fault.broker_kills [--rounds 50] [--java [VERSION]] [--others] [--proxy]
+                                          [--apache] [--seed N] [--folder DIR] [--json]
 
 Two brokers and a name server keep folders and ports over all rounds, and the same clients run all
 the time; a member of the push consumer's group leaves now and then and comes back.
@@ -15,9 +15,10 @@ the time; a member of the push consumer's group leaves now and then and comes ba
 Each start of a broker flushes in one of both ways. Producers send singly, in batches, many at once,
 one-way, in order to a queue, and in transactions. Consumers: push, push in order, pull, POP. With
 ``--java`` RocketMQ's Java client has one of each kind, too; with ``--others`` its JavaScript
-client (ali-ons) and its C++ client have a producer and a push consumer each. Rounds begin when
-each of them has got a message. ali-ons never hands a message over where its first rebalance fails,
-as when a broker is away: MQPushConsumer.subscribe catches that error behind the loop that would.
+client (ali-ons) and its C++ client have a producer and a push consumer each; with ``--proxy``
+RocketMQ 5's Python client sends and pops through Apache's gRPC proxy. Rounds begin when each of
+these has got a message. ali-ons never hands a message over where its first rebalance fails, as when
+a broker is away: MQPushConsumer.subscribe catches that error behind the loop that would.
 
 With ``--apache`` the servers are Apache RocketMQ's: a name server and a broker in one process, and
 each round ends it. It promises less: after a kill it may store a committed transaction twice, and
@@ -80,6 +81,7 @@ from tests.support.lasting_programs import (
     LastingProgram,
     Program,
     lasting_programs,
+    proxied_programs,
     running_program,
 )
 from tests.support.namesrv_process import NamesrvProcess
@@ -682,6 +684,9 @@ class BrokerKills:
             async with connected(address) as peer:
                 for topic in TOPICS:
                     ext = {"topic": topic, "perm": 6, "topicFilterType": "SINGLE_TAG"}
+                    if topic == PLAIN:
+                        # The proxy takes messages for a topic that says which kind it is for.
+                        ext["attributes"] = "+message.type=NORMAL"
                     ext |= dict.fromkeys(("readQueueNums", "writeQueueNums"), QUEUES)
                     answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
                     assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -789,6 +794,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--java", nargs="?", const=VERSION_5, choices=VERSIONS)
     parser.add_argument("--others", action="store_true", help="with JavaScript's and C++'s clients")
+    parser.add_argument("--proxy", action="store_true", help="with a client behind a gRPC proxy")
     parser.add_argument("--apache", action="store_true", help="the servers are Apache's")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--folder", type=Path, default=None, help="for the data; else below /tmp")
@@ -806,6 +812,9 @@ def main() -> int:
         line = f"round {len(done)} of {args.rounds}: {one.kind}, {one.acknowledged} acknowledged\n"
         sys.stderr.write(line)
 
+    home = folder / "home"
+    programs = lasting_programs(home) if args.others else []
+    programs += proxied_programs(home) if args.proxy else []
     java = JavaDriver(errors=subprocess.DEVNULL) if args.java else None
     said = ""
     try:
@@ -820,7 +829,7 @@ def main() -> int:
                 note,
                 java=java,
                 version=version,
-                programs=lasting_programs(folder / "home") if args.others else (),
+                programs=programs,
             )
         shutil.rmtree(folder)
     except LedgerError as exc:

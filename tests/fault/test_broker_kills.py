@@ -16,7 +16,7 @@ import pytest
 
 from tests.fault.broker_kills import KINDS, Round, rounds
 from tests.support.java import VERSION_4, VERSION_5, JavaDriver
-from tests.support.lasting_programs import lasting_programs
+from tests.support.lasting_programs import lasting_programs, proxied_programs
 from tests.support.wire_ledger import Ledger, LedgerError, OffsetWatch, Reader
 
 ROUNDS = int(os.environ.get("MOTELOG_BROKER_KILLS", "2"))
@@ -96,6 +96,15 @@ def test_java_s_clients_lose_nothing_when_servers_are_killed(tmp_path: Path, ver
 def test_other_clients_lose_nothing_when_servers_are_killed(tmp_path: Path) -> None:
     done: list[Round] = []
     programs = lasting_programs(tmp_path / "home")
+    check(done, rounds(tmp_path / "servers", SEED, ROUNDS, done.append, programs=programs))
+
+
+@pytest.mark.java
+@pytest.mark.java_all
+@pytest.mark.timeout(300 + 30 * ROUNDS)
+def test_a_client_behind_the_proxy_loses_nothing_when_servers_are_killed(tmp_path: Path) -> None:
+    done: list[Round] = []
+    programs = proxied_programs(tmp_path / "home")
     check(done, rounds(tmp_path / "servers", SEED, ROUNDS, done.append, programs=programs))
 
 

@@ -82,7 +82,8 @@ async def test_clients_of_rocketmq_5_work_through_its_proxy(tmp_path: Path) -> N
             env = {**os.environ, "NODE_PATH": str(modules)}
             node = ["node", str(SOURCES / "client.js"), address]
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(run_client, [*python, address], of_python)
+                client = [python, str(SOURCES / "client.py"), address]
+                nursery.start_soon(run_client, client, of_python)
                 nursery.start_soon(run_client, node, of_node, env)
             in_work = stack.broker.sample()["messages_in_work_now"]
     assert in_work == 0

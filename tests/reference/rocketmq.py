@@ -104,7 +104,7 @@ _CLIENTS: Final = (
         " in order, changed invisible time. Make a topic with the type of its messages"
         " (`mqadmin updateTopic -a +message.type=FIFO`), or set the proxy's"
         " `enableTopicMessageTypeCheck` to false",
-        "`tests/integration/test_grpc_proxy.py`",
+        "`tests/integration/test_grpc_proxy.py`, `tests/fault/test_broker_kills.py`",
     ),
     (
         "Python, `motelog`",

@@ -40,15 +40,15 @@ def proxy_libraries() -> Path:
     return folder
 
 
-def python_client() -> list[str]:
-    """Return the command that runs the client's program, in an environment of its own."""
+def python_client() -> str:
+    """Return the interpreter of an environment that has the client, made once."""
     place = BUILD / "python"
     _once(BUILD / "environment", [sys.executable, "-m", "venv", str(place)], cwd=SOURCES)
     pip = [str(place / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
     # Their versions are the client's own matter.
     unconstrained = {k: v for k, v in os.environ.items() if not k.endswith("_CONSTRAINT")}
     _once(BUILD / "client", [*pip, PYTHON_CLIENT], cwd=SOURCES, env=unconstrained)
-    return [str(place / "bin" / "python"), str(SOURCES / "client.py")]
+    return str(place / "bin" / "python")
 
 
 def _once(

@@ -11,13 +11,14 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
 from tests.support.cpp import cpp_packages
+from tests.support.grpc_proxy import SOURCES, proxy_libraries, python_client, started_proxy
 from tests.support.node import ALI_ONS, node_modules
 
 CLIENTS = Path(__file__).resolve().parents[1] / "integration"
@@ -32,17 +33,19 @@ Take = Callable[[Sequence[str]], None]
 class Program:
     """What is run: ``name`` is that of its reader, ``variables`` its environment's own.
 
-    ``errors`` is the file for what it says of its errors.
+    ``errors`` is the file for what it says of its errors. One of RocketMQ 5's speaks to a proxy,
+    whose files are in the folder ``proxy``.
     """
 
     name: str
     command: tuple[str, ...]
     variables: dict[str, str]
     errors: Path
+    proxy: Path | None = None
 
 
 def lasting_programs(home: Path) -> list[Program]:
-    """Return all programs; ``home`` is where they may write."""
+    """Return the programs that speak to name server and brokers; ``home`` is where they write."""
     home.mkdir(parents=True, exist_ok=True)
     node = ("node", str(CLIENTS / "node" / "lasting.js"))
     cpp = (sys.executable, str(CLIENTS / "clients" / "cpp" / "lasting.py"))
@@ -50,6 +53,14 @@ def lasting_programs(home: Path) -> list[Program]:
         Program("ali-ons", node, {"NODE_PATH": str(node_modules(ALI_ONS))}, home / "ali-ons"),
         Program("cpp", cpp, {"PYTHONPATH": str(cpp_packages()), "HOME": str(home)}, home / "cpp"),
     ]
+
+
+def proxied_programs(home: Path) -> list[Program]:
+    """Return those that speak to RocketMQ's proxy, which is another process."""
+    home.mkdir(parents=True, exist_ok=True)
+    proxy_libraries()
+    grpc = (python_client(), str(SOURCES / "lasting.py"))
+    return [Program("grpc", grpc, {"HOME": str(home)}, home / "grpc", home / "proxy")]
 
 
 class LastingProgram:
@@ -94,21 +105,25 @@ async def running_program(
     program: Program, namesrv: str, topic: str, take: Take
 ) -> AsyncIterator[LastingProgram]:
     """Run a program for the length of the block; ``take`` is told its lines."""
-    with program.errors.open("ab") as errors:
+    with ExitStack() as opened:
+        address = namesrv
+        if program.proxy is not None:
+            proxy = started_proxy(namesrv, program.proxy)
+            address = await trio.to_thread.run_sync(opened.enter_context, proxy)
         process = await trio.lowlevel.open_process(
-            [*program.command, namesrv, topic],
+            [*program.command, address, topic],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=opened.enter_context(program.errors.open("ab")),
             env={**os.environ, **program.variables},
         )
-    try:
-        async with trio.open_nursery() as nursery:
-            running = LastingProgram(program.name, process)
-            nursery.start_soon(running._read, take)
-            yield running
-            nursery.cancel_scope.cancel()
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
+        try:
+            async with trio.open_nursery() as nursery:
+                running = LastingProgram(program.name, process)
+                nursery.start_soon(running._read, take)
+                yield running
+                nursery.cancel_scope.cancel()
+        finally:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
