@@ -27,8 +27,9 @@ pops again what was popped since offsets were saved, acknowledged or not.
 Every consumer gets all that was acknowledged, nothing that was rolled back; who reads in order gets
 first copies in order. What was popped and acknowledged in time does not come again. A committed
 transaction is in the log once. Committed offsets never go back while a broker runs, and a start
-finds what was committed SAVED_WITHIN_S before. After each round producers get on with both brokers;
-at the end groups have committed all. (tests.support.wire_ledger)
+finds what was committed SAVED_WITHIN_S before; ali-ons takes its own ones back. After each round
+producers get on with both brokers; at the end groups have committed all.
+(tests.support.wire_ledger)
 
 A broken promise is told with what a diagnosis needs: when each message that shows it was
 acknowledged, who has got it, where it is in the log, how far the groups have committed there, and
@@ -251,7 +252,12 @@ class BrokerKills:
         self._indexes = range(len(servers.names))
         self._has_once = servers.has_once
         self._watches = [
-            OffsetWatch(address, saved_within_s=SAVED_WITHIN_S) for address in servers.addresses
+            OffsetWatch(
+                address,
+                saved_within_s=SAVED_WITHIN_S,
+                free=[one.name for one in programs if one.goes_back],
+            )
+            for address in servers.addresses
         ]
         # How often each was started; None while it is away.
         self._runs: list[int | None] = [None for _ in self._indexes]

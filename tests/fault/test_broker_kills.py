@@ -188,6 +188,14 @@ def test_an_offset_does_not_go_back_while_the_broker_runs() -> None:
         watch.saw(5, {})
 
 
+def test_a_group_that_goes_back_itself_hides_no_other() -> None:
+    watch = OffsetWatch("b", saved_within_s=2, free=["G"])
+    watch.saw(0, {"T@G": {"0": 9}, "T@H": {"0": 9}})
+    watch.saw(1, {"T@G": {"0": 1}, "T@H": {"0": 9}})
+    with pytest.raises(LedgerError, match="9 of T@H 0 has gone back: 8"):
+        watch.saw(2, {"T@G": {"0": 1}, "T@H": {"0": 8}})
+
+
 @pytest.mark.parametrize(("found", "is_lost"), [(10, False), (9, False), (8, True)])
 def test_a_start_finds_what_was_saved(found: int, is_lost: bool) -> None:
     watch = OffsetWatch("b", saved_within_s=2)

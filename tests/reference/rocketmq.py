@@ -85,7 +85,8 @@ _CLIENTS: Final = (
         ALI_ONS.partition("@")[2],
         "Producer; push consumer with tags. It cannot create a topic by a message: make it first."
         " A consumer that starts while a broker does not answer may get no message until it is"
-        " started again",
+        " started again. One that cannot read its offset, as while a broker restarts, begins at 0"
+        " or at the end, by its `consumeFromWhere`",
         "`tests/integration/test_ali_ons.py`, `tests/fault/test_broker_kills.py`",
     ),
     (

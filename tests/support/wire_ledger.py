@@ -128,11 +128,13 @@ class Reader:
 class OffsetWatch:
     """The committed offsets of one broker: none goes back while it runs.
 
-    A start finds all that was committed ``saved_within_s`` before the end of the last run.
+    A start finds all that was committed ``saved_within_s`` before the end of the last run. Groups
+    that are ``free`` go back themselves.
     """
 
-    def __init__(self, broker: str, *, saved_within_s: float) -> None:
+    def __init__(self, broker: str, *, saved_within_s: float, free: Collection[str] = ()) -> None:
         self._broker = broker
+        self._free = free
         self._saved_within_s = saved_within_s
         self._now: Offsets = {}
         # Of this run: what was known at which time.
@@ -160,6 +162,8 @@ class OffsetWatch:
 
     def _compare(self, before: Offsets, after: Offsets, what: str) -> None:
         for key, queues in before.items():
+            if key.rpartition("@")[2] in self._free:
+                continue
             for queue, offset in queues.items():
                 now = after.get(key, {}).get(queue, -1)
                 if now < offset:
