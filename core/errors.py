@@ -23,7 +23,14 @@ class ConfigError(MotelogError):
 
 
 class CertificateError(ConfigError):
-    """A file of a certificate, a key or authorities cannot be used; the text names it."""
+    """A file of a certificate, a key or authorities cannot be used; the text names it.
+
+    ``paths`` are those that it is about.
+    """
+
+    def __init__(self, text: str, *paths: str) -> None:
+        super().__init__(text)
+        self.paths = paths
 
 
 class StoreError(MotelogError):

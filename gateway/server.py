@@ -18,7 +18,12 @@ import trio
 from motelog.core.clock import Clock, SystemClock
 from motelog.core.net.config import ListenerConfig
 from motelog.core.net.driver import HELD_S, drive
-from motelog.core.net.listeners import OpenListener, open_listeners
+from motelog.core.net.listeners import (
+    CertificateFile,
+    OpenListener,
+    open_listeners,
+    reload_certificates,
+)
 from motelog.core.net.reactor import Framing, Reactor
 from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.access.access import Access
@@ -86,6 +91,7 @@ class Gateway:
         self.address: tuple[str, int] = ("", 0)
         #: Where its further listeners are, by name, once started.
         self.listeners: dict[str, str] = {}
+        self._opened: list[OpenListener] = []
         #: What the console asks, once started.
         self.operator: Operator | None = None
         self._parts: GatewayParts | None = None
@@ -103,6 +109,10 @@ class Gateway:
         if self._parts is not None:
             self._parts.configure(self._config)
             self._look_at_rates(self._parts)
+
+    async def reload_certificates(self) -> list[CertificateFile]:
+        """Read the certificates of its listeners now; return what came of each file."""
+        return reload_certificates(self._opened)
 
     def _look_at_rates(self, parts: GatewayParts) -> None:
         if parts.rates.is_on:
@@ -312,6 +322,7 @@ class Gateway:
         opened = open_listeners(first, self._listener_configs, is_shared=is_shared)
         self.address = opened[0].address
         self.listeners = {one.config.name: one.text for one in opened[1:]}
+        self._opened = opened
         return opened
 
 

@@ -37,7 +37,12 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.metrics import Reading
 from motelog.core.net.config import ListenerConfig, first_listener
-from motelog.core.net.listeners import OpenListener, open_listeners
+from motelog.core.net.listeners import (
+    CertificateFile,
+    OpenListener,
+    open_listeners,
+    reload_certificates,
+)
 from motelog.core.store.config import LIVE as STORE_LIVE
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
@@ -66,6 +71,7 @@ class Broker:
         self._listener_configs = listeners
         #: Where its further listeners are, by name, once started.
         self.listeners: dict[str, str] = {}
+        self._opened: list[OpenListener] = []
         self._on_progress = on_progress
         self._clock = clock or SystemClock()
         self._address: tuple[str, int] | None = None
@@ -156,6 +162,7 @@ class Broker:
         listeners = self._open_listeners()
         try:
             self._address = listeners[0].address
+            self._opened = listeners
             store = MessageStore(
                 self._config.store, store_host=encode_host(*self._advertised()), clock=self._clock
             )
@@ -234,6 +241,10 @@ class Broker:
             logger.info("broker listens address=%s:%d topics=%d", *self.address, topics_count)
             logger.info("messages are %s", self._config.store.promise)
             task_status.started()
+
+    async def reload_certificates(self) -> list[CertificateFile]:
+        """Read the certificates of its listeners now; return what came of each file."""
+        return reload_certificates(self._opened)
 
     def _open_listeners(self) -> list[OpenListener]:
         first = first_listener("broker", self._config.listen, self._config)

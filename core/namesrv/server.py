@@ -28,7 +28,12 @@ from motelog.core.namesrv.registration_body import (
 )
 from motelog.core.namesrv.route_table import BrokerData, BrokerIdentity, RouteTable, TopicRoute
 from motelog.core.net.config import ListenerConfig, first_listener
-from motelog.core.net.listeners import open_listeners
+from motelog.core.net.listeners import (
+    CertificateFile,
+    OpenListener,
+    open_listeners,
+    reload_certificates,
+)
 from motelog.core.remoting.fields import bool_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, RemotingServer
@@ -65,6 +70,7 @@ class NameServer:
         self._listener_configs = listeners
         #: Where its further listeners are, by name, once started.
         self.listeners: dict[str, str] = {}
+        self._opened: list[OpenListener] = []
         self._address: tuple[str, int] | None = None
         self._kv = KvConfig(
             entries_max=config.kv_entries_max,
@@ -109,7 +115,7 @@ class NameServer:
         if self._kv_saved is not None:
             await trio.to_thread.run_sync(self._load_kv, self._kv_saved)
         first = first_listener("namesrv", self._config.listen, self._config)
-        opened = open_listeners(first, self._listener_configs)
+        opened = self._opened = open_listeners(first, self._listener_configs)
         self._address = opened[0].address
         self.listeners = {one.config.name: one.text for one in opened[1:]}
         processors = self.processors()
@@ -131,6 +137,10 @@ class NameServer:
             if self._kv_saved is not None:
                 nursery.start_soon(self._save_kv, self._kv_saved, server)
             task_status.started()
+
+    async def reload_certificates(self) -> list[CertificateFile]:
+        """Read the certificates of its listeners now; return what came of each file."""
+        return reload_certificates(self._opened)
 
     async def _scan(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """Listeners, made of what their tables say: the one way in which a role comes to listen.
 
-Owns: a listener's socket and certificates from their opening on, which codecs stack and in which
-order, which web pages may connect, how errors name a listener.
+Owns: a listener's socket and certificates from their opening on, reading these on command, which
+codecs stack and in which order, which web pages may connect, how errors name a listener.
 Must not touch: accepting, what codecs do, the protocol behind a listener.
 """
 
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from motelog.core.addresses import format_address
 from motelog.core.errors import CertificateError, MotelogError
@@ -23,6 +26,9 @@ from motelog.core.net.listen import open_listener, open_unix_listener
 from motelog.core.net.proxy_protocol import ProxyCodec
 from motelog.core.net.tls import TlsCodec, TlsContexts
 from motelog.core.net.websocket import WebSocketCodec
+
+#: Of a file that could be read, beside one that could not.
+NOT_ALONE: Final = "is not taken, as another of this listener cannot be: those before stay"
 
 
 class ListenerError(MotelogError):
@@ -63,6 +69,31 @@ class OpenListener:
         if self.config.unix_path is not None:
             with suppress(OSError):
                 os.unlink(self.config.unix_path)
+
+
+class CertificateFile(msgspec.Struct, frozen=True):
+    """A file of a listener that was read again; ``fault`` says why it is not used, "" if it is."""
+
+    listener: str
+    path: str
+    fault: str = ""
+
+
+def reload_certificates(listeners: Iterable[OpenListener]) -> list[CertificateFile]:
+    """Read the files of all listeners now, and return what came of each.
+
+    Of a listener all files are taken, or those before stay.
+    """
+    found: dict[tuple[str, str], CertificateFile] = {}
+    for one in listeners:
+        if one.tls is None:
+            continue
+        exc = one.tls.reload()
+        for path in one.tls.paths:
+            fault = "" if exc is None else str(exc) if path in exc.paths else NOT_ALONE
+            name = one.config.name
+            found[name, path] = CertificateFile(name, path, fault)
+    return list(found.values())
 
 
 def open_listeners(

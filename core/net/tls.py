@@ -76,17 +76,20 @@ class TlsContexts:
             self._reload()
         return self._context
 
-    def _reload(self) -> None:
-        times = self._look()
-        if times == self._times:
-            return
-        self._times = times
+    def reload(self) -> CertificateError | None:
+        """Read the files now, whether or not they have changed; return why they cannot be used."""
+        self._times = self._look()
         try:
             self._context = self._read()
         except CertificateError as exc:
             logger.warning("a certificate is not read again, the one before stays: %s", exc)
-        else:
-            logger.info("a certificate was read again path=%s", self._certificate)
+            return exc
+        logger.info("a certificate was read again path=%s", self._certificate)
+        return None
+
+    def _reload(self) -> None:
+        if self._look() != self._times:
+            self.reload()
 
     def _look(self) -> _Times:
         return tuple(_time_of(path) for path in self.paths)
@@ -102,7 +105,7 @@ class TlsContexts:
             # An encrypted key would be asked for on the terminal.
             context.load_cert_chain(self._certificate, self._key, password=_refuse_password)
         except (OSError, ValueError) as exc:
-            raise _unusable(f"{self._certificate}, {self._key}", exc) from exc
+            raise _unusable(exc, self._certificate, self._key) from exc
         if self._client_ca:
             context.verify_mode = (
                 ssl.CERT_OPTIONAL if self._is_client_optional else ssl.CERT_REQUIRED
@@ -113,7 +116,7 @@ class TlsContexts:
             try:
                 context.load_verify_locations(self._client_ca)
             except OSError as exc:
-                raise _unusable(self._client_ca, exc) from exc
+                raise _unusable(exc, self._client_ca) from exc
         if self._client_crl:
             self._load_revoked(context)
         return context
@@ -125,11 +128,12 @@ class TlsContexts:
         try:
             context.load_verify_locations(self._client_crl)
         except OSError as exc:
-            raise _unusable(self._client_crl, exc) from exc
+            raise _unusable(exc, self._client_crl) from exc
         after = context.cert_store_stats()
         if after["crl"] == before["crl"] or after["x509"] != before["x509"]:
             reason = "it must have lists of revoked certificates (X509 CRL) and nothing else"
-            raise CertificateError(f"cannot use {self._client_crl}: {reason}")
+            text = f"cannot use {self._client_crl}: {reason}"
+            raise CertificateError(text, self._client_crl)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
@@ -311,9 +315,9 @@ _FILE_FAULTS: Final = {
 }
 
 
-def _unusable(path: str, exc: Exception) -> CertificateError:
+def _unusable(exc: Exception, *paths: str) -> CertificateError:
     if isinstance(exc, ssl.SSLError):
         reason = _FILE_FAULTS.get(exc.reason) or tls_fault(exc)
     else:
         reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
-    return CertificateError(f"cannot use {path}: {reason}")
+    return CertificateError(f"cannot use {', '.join(paths)}: {reason}", *paths)

@@ -25,6 +25,7 @@ import trio
 from motelog import logs
 from motelog.config import MotelogConfig, Role, client_files
 from motelog.console.asking import GatewayHere
+from motelog.console.certificates import CertificateApi
 from motelog.console.configuration import ConfigApi
 from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
@@ -44,6 +45,7 @@ from motelog.core.errors import MotelogError, leaves
 from motelog.core.metrics import Registry
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NAMESRV_METRICS, NameServer
+from motelog.core.net.listeners import CertificateFile
 from motelog.core.remoting.tls import read_tls
 from motelog.core.state_file import StateFile
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
@@ -72,6 +74,8 @@ class Service(Protocol):
 
     @property
     def listeners(self) -> dict[str, str]: ...
+
+    async def reload_certificates(self) -> list[CertificateFile]: ...
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None: ...
 
@@ -168,6 +172,7 @@ async def _start_all(
             raise
         roles.addresses[role] = service.address
         roles.listeners |= service.listeners
+        certificate_api.reloads.append(service.reload_certificates)
         roles.told[role] = advertised.get(role) or format_address(*service.address)
         health.started(role)
         logger.debug("role started role=%s address=%s:%d", role, *service.address)
@@ -178,7 +183,7 @@ async def _start_all(
     configure = running_config.configure
     if running_config.is_live("log.level"):
         configure.append(lambda changed: logs.set_up(changed.log))
-    gateway_api, queue_api = GatewayApi(), QueueApi()
+    gateway_api, queue_api, certificate_api = GatewayApi(), QueueApi(), CertificateApi()
     if "console" in config.roles:
         status = Status(health, registry, roles.told, roles.listeners, data=_data(config))
         more = [
@@ -187,6 +192,7 @@ async def _start_all(
             *MqttTreeApi(gateway_api, queue_api).endpoints(),
             *NodesApi(gateway_api, queue_api).endpoints(),
             *ConfigApi(running_config).endpoints(),
+            *certificate_api.endpoints(),
         ]
         listeners = config.listeners_for("admin")
         console = Console(
@@ -240,7 +246,7 @@ async def _start_all(
             )
             await start("gateway", config.gateway.listen, gateway)
             assert gateway.operator is not None, "it has started"
-            gateway_api.gateway = GatewayHere(gateway.operator)
+            gateway_api.gateway = GatewayHere(gateway.operator, gateway.reload_certificates)
             configure.append(lambda changed: gateway.configure(_beside_store(changed)))
 
 

@@ -18,7 +18,7 @@ from motelog.cli.advertised import _greet
 from motelog.core.errors import RemotingError
 from motelog.core.net.listen import open_listener
 from motelog.core.remoting.tls import Tls
-from tests.support.certificates import certificates
+from tests.support.certificates import certificates, make_certificates, make_crl
 from tests.support.cli import motelog
 from tests.support.listeners import ListenerServer
 
@@ -156,6 +156,46 @@ def test_console_on_a_second_listener_notes_the_address_that_a_balancer_tells(
                 while one.recv(4096):
                     pass
         assert "the client does not speak TLS" in server.errors()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_certificates_are_read_on_command_and_each_file_is_told_of(
+    tmp_path: Path, workers: int
+) -> None:
+    folder, audit = tmp_path / "c", tmp_path / "audit"
+    folder.mkdir()
+    files = make_certificates(folder)
+    tls = f'tls_certificate = "{files.server}"\ntls_key = "{files.server_key}"\n'
+    revoked = make_crl(folder)
+    clients = f'tls_client_ca = "{files.ca}"\ntls_client_crl = "{revoked}"\n'
+    tables = f'audit_file = "{audit}"\n'
+    for protocol in ("mqtt", "broker", "namesrv", "admin"):
+        tables += table(f"{protocol}-tls", protocol, tls=False, more=tls + clients)
+    with ListenerServer(tmp_path, tables, gateway=f"workers = {workers}") as server:
+        reload = ("cert", "reload", "--json", "--admin", server.ready["console"])
+        paths = (files.server, files.server_key, files.ca, revoked)
+        done = motelog(*reload)
+        assert done.returncode == 0, done.stderr
+        told = [json.loads(line) for line in done.stdout.splitlines()]
+        assert {(one["listener"].removesuffix("-tls"), one["path"]) for one in told} == {
+            (protocol, path)
+            for protocol in ("mqtt", "broker", "namesrv", "admin")
+            for path in paths
+        }
+        assert {one["fault"] for one in told} == {""}
+        Path(revoked).write_text(Path(files.ca).read_text())
+        done = motelog(*reload)
+        assert done.returncode == 1
+        told = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(told) == 16
+        for one in told:
+            wanted = f"cannot use {revoked}: " if one["path"] == revoked else "is not taken"
+            assert one["fault"].startswith(wanted)
+        plain = motelog(*reload[:2], *reload[3:])
+        assert plain.returncode == 1
+        assert "lists of revoked certificates (X509 CRL) and nothing else" in plain.stdout
+    actions = [json.loads(line)["action"] for line in audit.read_text().splitlines()]
+    assert actions == ["reload_certificates"] * 3
 
 
 def asked(sock: socket.socket, method: str, path: str, secret: str) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from motelog.console.api import openapi
+from motelog.console.certificates import CertificateApi
 from motelog.console.configuration import ConfigApi
 from motelog.console.gate import CHANGE_HEADER
 from motelog.console.gateway import GatewayApi
@@ -40,6 +41,7 @@ def page() -> str:
             *MqttTreeApi(gateway, queues).endpoints(),
             *NodesApi(gateway, queues).endpoints(),
             *ConfigApi(cast("Any", None)).endpoints(),
+            *CertificateApi().endpoints(),
         ]
     )
     lines = [_HEAD, "## Endpoints\n"]

@@ -1,4 +1,4 @@
-"""``motelog cert``: an authority of one's own for trying TLS, and certificates by it.
+"""``motelog cert``: an authority of one's own for trying TLS, and certificates read again.
 
 Owns: what is in these certificates, their files. Must not touch: how servers and clients use them.
 The authority's key lies beside the certificates: whoever reads it can make more. A fleet needs an
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from motelog.cli.output import CliError, write, write_json
+from motelog.cli.admin import ADMIN, Admin, ask
+from motelog.cli.output import CliError, stop, table, write, write_json
 from motelog.cli.status import Status
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     Signed = tuple[x509.Certificate, EllipticCurvePrivateKey]
 
 cert = typer.Typer(
-    help="Make certificates for trying TLS.",
+    help="Make certificates for trying TLS; have a server read its own again.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -38,7 +39,29 @@ _BEFORE: Final = timedelta(days=1)
 
 @cert.callback()
 def group() -> None:
-    """Make certificates for trying TLS."""
+    """Make certificates for trying TLS; have a server read its own again."""
+
+
+@cert.command(epilog="Example: motelog cert reload --admin 127.0.0.1:8080")
+def reload(
+    admin: Admin = ADMIN,
+    json: Annotated[
+        bool, typer.Option("--json", help="JSON, one object per file and line.")
+    ] = False,
+) -> None:
+    """Have a running server read its certificates now, and say what came of each file.
+
+    It does so by itself within seconds of a change; this tells whether it could. Certificates,
+    keys, authorities and lists of what these have revoked are taken for new connections. The exit
+    status is 1 if one cannot be used: those before stay in use then.
+    """
+    files = ask(admin, "POST", "/api/v1/certificates/reload", {})["files"]
+    for one in files if json else ():
+        write_json(one)
+    if not json:
+        rows = [(one["listener"], one["path"], one["fault"] or "was read") for one in files]
+        write(table(rows) if rows else "no listener has TLS")
+    stop(Status.FAILED if any(one["fault"] for one in files) else Status.DONE)
 
 
 @cert.command("dev-ca", epilog="Example: motelog cert dev-ca certs --host localhost --client dev42")

@@ -55,7 +55,7 @@ COMMANDS: Final = {
     "token": "Keep the tokens of an admin listener.",
     "acl": "Ask what the rules of an ACL file allow.",
     "context": "Keep the clusters that commands ask.",
-    "cert": "Make certificates for trying TLS.",
+    "cert": "Make certificates for trying TLS; have a server read its own again.",
     "store": "Look into a store folder.",
     "backup": "Copy a store while it runs, check the copy, put it back.",
     "config": "Look at the configuration and check it.",

@@ -8,13 +8,14 @@ The answers are those of ``gateway.operator_answers``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import trio
 
 from motelog.core.errors import MotelogError
+from motelog.core.net.listeners import CertificateFile
 from motelog.gateway.errors import SessionInUseError, TopicFilterError, TraceRefusedError
 from motelog.gateway.operator import Operator
 from motelog.gateway.operator_answers import (
@@ -51,6 +52,8 @@ class AskedGateway(Protocol):
 
     async def list_gateways(self) -> GatewayNodes: ...
 
+    async def reload_certificates(self) -> list[CertificateFile]: ...
+
     async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage: ...
 
     async def get_retained(self, topic: str) -> RetainedMessage | None: ...
@@ -82,14 +85,26 @@ class AskedGateway(Protocol):
     async def end_away_session(self, client_id: str) -> bool: ...
 
 
+async def _no_certificates() -> list[CertificateFile]:
+    return []
+
+
 class GatewayHere:
     """The gateway of this process."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        reload_certificates: Callable[[], Awaitable[list[CertificateFile]]] = _no_certificates,
+    ) -> None:
         self._operator = operator
+        self._reload_certificates = reload_certificates
 
     async def list_gateways(self) -> GatewayNodes:
         return self._operator.list_gateways()
+
+    async def reload_certificates(self) -> list[CertificateFile]:
+        return await self._reload_certificates()
 
     async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage:
         return _answer(partial(self._operator.list_retained, topic_filter, after, limit))

@@ -41,7 +41,12 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
 from motelog.core.net.config import ListenerConfig, first_listener
 from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS
-from motelog.core.net.listeners import open_listeners
+from motelog.core.net.listeners import (
+    CertificateFile,
+    OpenListener,
+    open_listeners,
+    reload_certificates,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +94,7 @@ class Console:
         self._listener_configs = listeners
         #: Where its further listeners are, by name, once started.
         self.listeners: dict[str, str] = {}
+        self._opened: list[OpenListener] = []
         self._health = health
         self._registry = registry
         self._loop_lag = LoopLag()
@@ -110,7 +116,7 @@ class Console:
         CertificateError if a file of TLS cannot be used.
         """
         first = first_listener("admin", self._config.listen, self._config)
-        opened = open_listeners(first, self._listener_configs)
+        opened = self._opened = open_listeners(first, self._listener_configs)
         self.address = opened[0].address
         self.listeners = {one.config.name: one.text for one in opened[1:]}
         logging.getLogger("trio.serve_listeners").addFilter(_accept_line)
@@ -128,6 +134,10 @@ class Console:
             for one in opened:
                 await nursery.start(connections.run, one)
             task_status.started()
+
+    async def reload_certificates(self) -> list[CertificateFile]:
+        """Read the certificates of its listeners now; return what came of each file."""
+        return reload_certificates(self._opened)
 
     def application(self) -> ASGIApp:
         """Return the routes, also used without a socket in tests."""

@@ -16,6 +16,7 @@ from typing import TypeVar
 import trio
 
 from motelog.console.asking import AskedGateway, RefusedError
+from motelog.core.net.listeners import CertificateFile
 from motelog.gateway.operator_answers import (
     Client,
     ClientEntry,
@@ -50,6 +51,15 @@ class GatewayOfWorkers:
                 if node.is_here or node.name not in best:
                     best[node.name] = node
         return GatewayNodes(gateways=[best[name] for name in sorted(best)])
+
+    async def reload_certificates(self) -> list[CertificateFile]:
+        """Return each file once, with its fault if a process has found one."""
+        found: dict[tuple[str, str], CertificateFile] = {}
+        for files in await _all([one.reload_certificates for one in self._known()]):
+            for file in files:
+                if file.fault or (file.listener, file.path) not in found:
+                    found[file.listener, file.path] = file
+        return list(found.values())
 
     async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage:
         return await self._any(lambda one: one.list_retained(topic_filter, after, limit))

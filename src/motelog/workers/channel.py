@@ -33,6 +33,7 @@ _RECEIVE_BYTES: Final = 65_536
 #: The methods of ``AskedGateway``.
 Asked: TypeAlias = Literal[
     "list_gateways",
+    "reload_certificates",
     "list_retained",
     "get_retained",
     "delete_retained",

@@ -36,6 +36,7 @@ from motelog.core.errors import MotelogError
 from motelog.core.metrics import counter, gauge
 from motelog.core.net.config import ListenerConfig
 from motelog.core.net.listen import hold_address
+from motelog.core.net.listeners import CertificateFile
 from motelog.core.niceness import niceness
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
@@ -152,6 +153,10 @@ class Workers:
                 for one in self._workers:
                     starting.start_soon(nursery.start, one.run, begin, lock)
             task_status.started()
+
+    async def reload_certificates(self) -> list[CertificateFile]:
+        """Have all processes read their certificates now; return what came of each file."""
+        return await self.gateway.reload_certificates()
 
     # --- what the server says of them ----------------------------------------------------
 
@@ -326,6 +331,9 @@ class _Worker:
 
     async def list_gateways(self) -> GatewayNodes:
         return await self._ask(GatewayNodes, "list_gateways")
+
+    async def reload_certificates(self) -> list[CertificateFile]:
+        return await self._ask(list[CertificateFile], "reload_certificates")
 
     async def list_retained(self, topic_filter: str, after: str, limit: int) -> RetainedPage:
         return await self._ask(RetainedPage, "list_retained", topic_filter, after, limit)

@@ -70,7 +70,7 @@ async def _serve(channel: Channel, name: str) -> int:
             nursery.start_soon(line.answer_all, messages, nursery.cancel_scope)
             await nursery.start(gateway.run)
             assert gateway.operator is not None, "it has started"
-            line.here = GatewayHere(gateway.operator)
+            line.here = GatewayHere(gateway.operator, gateway.reload_certificates)
             await line.send(Ready())
             while True:
                 metrics = gateway.metrics
