@@ -203,11 +203,13 @@ class RemotingClient:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self._end(f"connection lost ({_cause(exc)})")
         except RemotingDecodeError as exc:
-            logger.warning(
-                "a peer sent bytes that are no frame; its connection is closed peer=%s error=%s",
-                self.peer,
-                exc,
-            )
+            if not self._waiting:  # otherwise those who wait are told, and say it
+                logger.warning(
+                    "a peer sent bytes that are no frame; its connection is closed peer=%s"
+                    " error=%s",
+                    self.peer,
+                    exc,
+                )
             self._end(f"peer sent a malformed frame: {exc}")
 
     async def _read_frames(self) -> None:
@@ -224,7 +226,7 @@ class RemotingClient:
                 while len(buffer) - begin >= FRAME_BYTES_MIN:
                     wanted_bytes = 4 + int.from_bytes(view[begin : begin + 4], "big")
                     if not FRAME_BYTES_MIN <= wanted_bytes <= self._frame_bytes_max:
-                        raise RemotingDecodeError(f"frame of {wanted_bytes} bytes")
+                        raise RemotingDecodeError(_size_fault(view[begin:], wanted_bytes))
                     if len(buffer) - begin < wanted_bytes:
                         break
                     await self._handle(decode(view[begin : begin + wanted_bytes]))
@@ -325,6 +327,12 @@ class _Waiting:
     def __init__(self) -> None:
         self.done = trio.Event()
         self.answer: RemotingCommand | None = None
+
+
+def _size_fault(data: memoryview, wanted_bytes: int) -> str:
+    if bytes(data[:5]) == b"HTTP/":
+        return "it speaks HTTP and not RocketMQ's protocol: is the port right?"
+    return f"frame of {wanted_bytes} bytes"
 
 
 def _cause(exc: BaseException) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -115,9 +115,9 @@ def add(
     used = name if is_used else known.used
     contexts.save(contexts.Contexts({**known.by_name, name: made}, used))
     if json:
-        write_json(_value(name, made, is_used=used == name))
-        return
-    write(f"added {name}" + (", which is used" if used == name else ""))
+        write_json({"context": name, "is_used": used == name, **asdict(made)})
+    else:
+        write(f"added {name}" + (", which is used" if used == name else ""))
 
 
 @context.command("list", epilog="Example: motelog context list")
@@ -128,7 +128,7 @@ def list_contexts(json: Json = False) -> None:
     rows: list[tuple[str, ...]] = [("", "context", "admin", "name server", "MQTT")]
     for name, one in sorted(known.by_name.items()):
         if json:
-            write_json(_value(name, one, is_used=name == meant))
+            write_json({"context": name, "is_used": name == meant, **asdict(one)})
         sign = "*" if name == meant else ""
         rows.append((sign, name, one.admin or "-", one.namesrv or "-", one.mqtt or "-"))
     if not json:
@@ -146,9 +146,9 @@ def use(
         known.get(name)
     contexts.save(replace(known, used=name))
     if json:
-        write_json({"used": name})
-        return
-    write(f"{name} is used" if name else "no context is used")
+        write_json({"context": name, "is_used": bool(name)})
+    else:
+        write(f"{name} is used" if name else "no context is used")
 
 
 @context.command(epilog="Example: motelog context remove site-a")
@@ -156,13 +156,9 @@ def remove(name: Name, json: Json = False) -> None:
     """Remove a context; the files that it names stay."""
     contexts.save(contexts.load().without(name))
     if json:
-        write_json({"removed": name})
-        return
-    write(f"removed {name}")
-
-
-def _value(name: str, one: contexts.Context, *, is_used: bool) -> dict[str, Any]:
-    return {"context": name, "is_used": is_used, **asdict(one)}
+        write_json({"context": name, "is_removed": True})
+    else:
+        write(f"removed {name}")
 
 
 def _checked(option: str, text: str) -> str:

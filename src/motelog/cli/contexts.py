@@ -154,24 +154,14 @@ def of_admin(admin: str) -> Context | None:
 
 def secret_in(file: str) -> str:
     """Return the secret that is a file's only line; CliError if others may read it."""
-    check_private(file)
     try:
+        if os.stat(file).st_mode & 0o077:
+            raise CliError(
+                f"others than its owner may read {file}",
+                remedy=f"chmod 600 {file}",
+                status=Status.CONFIG,
+            )
         return Path(file).read_text(encoding="utf-8").strip("\r\n")
     except (OSError, ValueError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
         raise CliError(f"cannot read {file}: {why}", status=Status.CONFIG) from exc
-
-
-def check_private(file: str) -> None:
-    """Refuse a file with a secret that others may read; CliError."""
-    try:
-        mode = os.stat(file).st_mode
-    except (OSError, ValueError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else exc
-        raise CliError(f"cannot read {file}: {why}", status=Status.CONFIG) from exc
-    if mode & 0o077:
-        raise CliError(
-            f"others than its owner may read {file}",
-            remedy=f"chmod 600 {file}",
-            status=Status.CONFIG,
-        )
