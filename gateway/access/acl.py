@@ -23,10 +23,11 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
+from motelog.core.toml_lines import find_lines
 from motelog.gateway.access.password_file import AccessFileError, check_user_name, read_text
 from motelog.gateway.access.rights import NONE, Who, contains, meets
 from motelog.gateway.errors import GatewayError
@@ -76,6 +77,11 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         if not user_name:
             return self.anonymous
         return not self.anonymous and (self.users is None or user_name in self.users)
+
+
+_KEYS: Final = tuple(name for name in Rule.__struct_fields__ if name != "number")
+_AT: Final = re.compile(r" - at `\$\.(\w+)[^`]*`$")
+NO_TABLE: Final = "there is no key {name!r}: the file has [[rule]] tables and nothing else"
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,9 +149,12 @@ def read_acl(path: str) -> Acl:
 
 
 def parse_acl(text: str, path: str) -> Acl:
-    """Return the rules of a file's text; AccessFileError names ``path`` and the rule."""
+    """Return the rules of a file's text; AccessFileError names ``path``, line and rule."""
     try:
-        told = msgspec.convert(tomllib.loads(text), _File)
+        table = tomllib.loads(text)
+        if unknown := sorted(table.keys() - {"rule"}):
+            raise AccessFileError(f"{path}: {NO_TABLE.format(name=unknown[0])}")
+        told = msgspec.convert(table, _File)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as exc:
         raise AccessFileError(f"{path}: {exc}") from None
     rules = []
@@ -153,8 +162,27 @@ def parse_acl(text: str, path: str) -> Acl:
         try:
             rules.append(_rule(one, number))
         except (msgspec.ValidationError, ValueError, GatewayError) as exc:
-            raise AccessFileError(f"{path}: rule {number}: {exc}") from None
+            raise AccessFileError(_fault(text, path, number, one, exc)) from None
     return Acl(rules)
+
+
+def _fault(text: str, path: str, number: int, table: Mapping[str, Any], exc: Exception) -> str:
+    """Return what is wrong with a rule: where, what, and what it may be."""
+    lines = find_lines(text)
+    told = str(exc)
+    unknown = sorted(table.keys() - set(_KEYS))
+    at = _AT.search(told)
+    key = unknown[0] if unknown else at[1] if at else None
+    if unknown:
+        told = f"there is no key {key!r}; a rule has {', '.join(_KEYS)}"
+    elif at:
+        told = f"{key}: {told[: at.start()]}"
+        if key in ("allow", "deny") and isinstance(table[key], list):
+            told += f"; there are {', '.join(get_args(Action))}"
+    # Its first line, where no key is to blame alone, or the rule is in a form without one.
+    line = lines.get(("rule", number - 1, key or ""), lines.get(("rule", number - 1)))
+    place = path if line is None else f"{path}:{line}"
+    return f"{place}: rule {number}: {told}"
 
 
 def told_rules(told: Any) -> tuple[Rule, ...]:
@@ -175,7 +203,7 @@ def told_rules(told: Any) -> tuple[Rule, ...]:
 
 def _rule(table: Mapping[str, Any], number: int) -> Rule:
     if "number" in table:
-        raise ValueError("there is no key 'number'")
+        raise ValueError("number is no key of a file")
     return msgspec.convert({**table, "number": number}, Rule)
 
 

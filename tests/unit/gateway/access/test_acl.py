@@ -143,5 +143,26 @@ def test_faults_of_the_file_are_told(text: str, why: str) -> None:
         parse_acl(text, "acl")
 
 
+def test_faults_of_the_file_say_where_what_and_what_may_be() -> None:
+    good = "# rules\n[[rule]]\nallow = ['publish']\ntopics = ['a']\n\n"
+    told = {
+        "[[rule]]\nallow = ['publish']\ntopic = ['a']": "acl:8: rule 2: there is no key 'topic'; a"
+        " rule has topics, allow, deny, users, anonymous, qos_max",
+        "[[rule]]\ntopics = ['a']\nallow = ['write']": "acl:8: rule 2: allow: Invalid enum value"
+        " 'write'; there are publish, subscribe, retain",
+        "[[rule]]\nallow = ['publish']\ntopics = 'a'": "acl:8: rule 2: topics: Expected `array`,"
+        " got `str`",
+        "[[rule]]\ntopics = ['a']": "acl:6: rule 2: a rule has either allow or deny",
+        "[[rules]]\n": "acl: there is no key 'rules': the file has [[rule]] tables and"
+        " nothing else",
+    }
+    for text, wanted in told.items():
+        with pytest.raises(AccessFileError) as caught:
+            parse_acl(good + text, "acl")
+        assert str(caught.value) == wanted
+    with pytest.raises(AccessFileError, match=r"^acl: rule 1: a rule has either"):
+        parse_acl('rule = [{ topics = ["a"] }]', "acl")
+
+
 def test_an_empty_file_allows_nothing() -> None:
     assert parse_acl("", "acl").publish_qos(ALICE, "a") == NONE
