@@ -17,6 +17,7 @@ from motelog.config import MotelogConfig
 from motelog.console.health import Health
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.metrics import Reading
+from motelog.core.net.listeners import CertificateFile
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.state.progress import OnProgress, StartProgress
 from motelog.roles import CannotListenError, PortTakenError, Roles, run_roles
@@ -53,6 +54,9 @@ class FakeService:
         return {}
 
     def readings(self) -> list[Reading]:
+        return []
+
+    async def reload_certificates(self) -> list[CertificateFile]:
         return []
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -175,7 +179,7 @@ async def test_broker_registers_with_the_name_server_of_this_process(
     class Recording(FakeService):
         name = "broker"
 
-        def __init__(self, section: BrokerConfig, on_progress: OnProgress) -> None:
+        def __init__(self, section: BrokerConfig, on_progress: OnProgress, **more: object) -> None:
             super().__init__()
             seen.append(section)
 
@@ -204,14 +208,14 @@ async def test_a_long_start_is_told_to_health_and_to_whoever_asked(
     class Observed(FakeService):
         name = "console"
 
-        def __init__(self, section: object, health: Health, *more: object) -> None:
+        def __init__(self, section: object, health: Health, *more: object, **named: object) -> None:
             super().__init__()
             seen.append(health)
 
     class Slow(FakeService):
         name = "broker"
 
-        def __init__(self, section: BrokerConfig, on_progress: OnProgress) -> None:
+        def __init__(self, section: BrokerConfig, on_progress: OnProgress, **more: object) -> None:
             super().__init__()
             self.on_progress = on_progress
 
@@ -273,7 +277,7 @@ async def test_fenced_store_full_disk_and_lost_registration_end_readiness(
     class Recording(FakeService):
         name = "console"
 
-        def __init__(self, section: object, health: Health, *more: object) -> None:
+        def __init__(self, section: object, health: Health, *more: object, **named: object) -> None:
             super().__init__()
             seen.append(health)
 
