@@ -404,7 +404,7 @@ async def test_java_requests_are_replied_to_from_java_and_python(
             # The program answers one request of ours,
             order = partial(run_client, version, "answer", stack, "FromPython", "G", "1")
             nursery.start_soon(order)
-            reply = await producer.request(Message("FromPython", b"ours"), timeout_s=30)
+            reply = await producer.request(Message("FromPython", b"ours"), timeout_s=60)
             assert reply.body == b"re ours"
         async with (
             PullConsumer(namesrv=stack.namesrv_address, group="H") as consumer,
