@@ -82,6 +82,10 @@ _BATCH_FIXED_BYTES: Final = _BATCH_HEAD.size + _I16.size
 
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _LANGUAGES: Final[Mapping[str, Language]] = Language.__members__
+# Each frame asks for these, and an enumeration's own way to a member or its name is slow.
+_JSON: Final = Serialize.JSON
+_BINARY: Final = Serialize.ROCKETMQ
+_NAMES: Final = {language: language.name for language in Language}
 
 
 @dataclass(slots=True)
@@ -138,10 +142,7 @@ def encode_head(command: RemotingCommand) -> bytes:
     ValueError if a number does not fit its field or the frame is larger than peers accept.
     """
     try:
-        if command.serialize is Serialize.JSON:
-            header = _encode_json(command)
-        else:
-            header = _encode_binary(command)
+        header = _encode_json(command) if command.serialize is _JSON else _encode_binary(command)
     except struct.error as exc:
         raise ValueError(f"remoting header field out of range: {exc}") from exc
     following = 4 + len(header) + len(command.body)
@@ -171,13 +172,13 @@ def decode_head(frame: bytes | memoryview) -> tuple[RemotingCommand, int]:
     if header_end > len(frame):
         raise RemotingDecodeError(f"header ends at byte {header_end} of a {len(frame)} byte frame")
     header = bytes(frame[FRAME_BYTES_MIN:header_end])
-    match type_and_bytes >> 24:
-        case Serialize.JSON:
-            command = _decode_json(header)
-        case Serialize.ROCKETMQ:
-            command = _decode_binary(header)
-        case unknown:
-            raise RemotingDecodeError(f"unknown serialize type {unknown}")
+    kind = type_and_bytes >> 24
+    if kind == _JSON:
+        command = _decode_json(header)
+    elif kind == _BINARY:
+        command = _decode_binary(header)
+    else:
+        raise RemotingDecodeError(f"unknown serialize type {kind}")
     return command, header_end
 
 
@@ -209,7 +210,7 @@ def _encode_json(command: RemotingCommand) -> bytes:
         "code": int(command.code),
         "extFields": command.ext,
         "flag": command.flag,
-        "language": command.language.name,
+        "language": _NAMES[command.language],
         "opaque": command.opaque,
         "serializeTypeCurrentRPC": "JSON",
         "version": command.version,

@@ -14,6 +14,9 @@ from motelog.core.remoting.codes import Permission
 from motelog.core.remoting.fields import Int64
 
 QUEUE_COUNT_MAX: Final = 4096
+# Each request asks; a member of an enumeration takes ten times as long to find and to combine.
+_READ: Final = int(Permission.READ)
+_WRITE: Final = int(Permission.WRITE)
 TOPIC_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
@@ -32,12 +35,12 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def is_readable(self) -> bool:
-        return bool(self.perm & Permission.READ)
+        return bool(self.perm & _READ)
 
     @property
     def is_writable(self) -> bool:
         """Whether messages may be sent to it; a topic that shrinks has queues to read only."""
-        return bool(self.perm & Permission.WRITE) and self.write_queue_nums > 0
+        return bool(self.perm & _WRITE) and self.write_queue_nums > 0
 
     @property
     def is_inherited(self) -> bool:

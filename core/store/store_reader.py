@@ -16,11 +16,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from time import perf_counter_ns
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
+import msgspec
 import trio
 
 from motelog.core.errors import RecordError, StoreError
@@ -65,12 +66,16 @@ class ReadStatus(IntEnum):
     MESSAGE_WAS_REMOVED = 7
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
+# Found at once in a read, unlike a member of an enumeration.
+_FOUND: Final = ReadStatus.FOUND
+
+
+class ReadResult(msgspec.Struct, frozen=True, gc=False):
     """Records of one queue; ``next_offset`` is behind the last unit looked at.
 
     ``behind_bytes``: how much log there is behind the record of that unit. ``record_bytes``: how
-    long the records are, also where ``records`` has their units.
+    long the records are, also where ``records`` has their units. Made for each pull: a frozen
+    dataclass takes ten times as long to make.
     """
 
     status: ReadStatus
@@ -175,7 +180,7 @@ class StoreReader:
         assert records is not None
         self._stats.note_read(count, record_bytes, perf_counter_ns() - began_ns)
         if count:
-            status = ReadStatus.FOUND
+            status = _FOUND
         elif removed or chosen:
             status = ReadStatus.MESSAGE_WAS_REMOVED
         else:

@@ -10,8 +10,9 @@ have passed, or before records that are not in memory. Its result is like one of
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, ReadResult, ReadStatus
 from motelog.core.clock import Clock

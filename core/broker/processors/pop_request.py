@@ -133,7 +133,8 @@ class PopRequests:
         if queue_id >= config.read_queue_nums:
             text = f"queue id {queue_id} of {name} is illegal, it has {config.read_queue_nums}"
             raise BrokerError(ResponseCode.INVALID_PARAMETER, text)
-        group = self._groups.find(group_name, self._clock.now_ms())
+        # What the time is, is asked only where there is none yet.
+        group = self._groups.get(group_name) or self._groups.find(group_name, self._clock.now_ms())
         if not group.consume_enable:
             text = f"subscription group {group_name} may not consume"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)

@@ -44,6 +44,7 @@ _OUTCOMES: Final = {
     ReadStatus.OFFSET_OVERFLOW_BADLY: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
     ReadStatus.OFFSET_TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
 }
+_FOUND: Final = _OUTCOMES[ReadStatus.FOUND]
 
 
 class PullProcessor:
@@ -210,11 +211,14 @@ class PullProcessor:
         return pull.request.answer(code, "NO_MATCHED_MESSAGE", ext)
 
     def _answer(self, pull: Pull, result: ReadResult) -> RemotingCommand:
-        code = _code(pull, result)
         next_offset = result.next_offset
-        # The filter refused messages while the pull was held: the client goes on behind them.
-        if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.first_offset:
-            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        code, remark = _FOUND
+        if result.count:
+            group = pull.group.group_name
+            self._stats.note_get(pull.topic, group, result.count, result.record_bytes)
+            self._offsets.note_pulled(group, pull.topic, pull.queue_id, next_offset)
+        else:
+            code, remark = self._nothing(pull, result)
         ext = {
             "suggestWhichBrokerId": str(self._suggested_broker(pull, result)),
             "nextBeginOffset": str(next_offset),
@@ -226,15 +230,18 @@ class PullProcessor:
         # A SQL92 filter has looked into the records, and its answer has them.
         elif pull.as_units and pull.sql_filter is None:
             ext[LOG_UNITS] = str(self._reader.verified_from)
-        remark = _OUTCOMES[result.status][1]
+        return pull.request.answer(code, remark, ext, result.records)
+
+    def _nothing(self, pull: Pull, result: ReadResult) -> tuple[ResponseCode, str]:
+        """Return code and remark for a read without messages; note an offset that was moved."""
+        code = _code(pull, result)
+        # The filter refused messages while the pull was held: the client goes on behind them.
+        if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.first_offset:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
         if code == ResponseCode.PULL_OFFSET_MOVED:
             asked, group = pull.queue_offset, pull.group.group_name
-            self._moved.note(group, pull.topic, pull.queue_id, asked, next_offset)
-        if result.count:
-            group = pull.group.group_name
-            self._stats.note_get(pull.topic, group, result.count, result.record_bytes)
-            self._offsets.note_pulled(group, pull.topic, pull.queue_id, next_offset)
-        return pull.request.answer(code, remark, ext, result.records)
+            self._moved.note(group, pull.topic, pull.queue_id, asked, result.next_offset)
+        return code, _OUTCOMES[result.status][1]
 
     def _suggested_broker(self, pull: Pull, result: ReadResult) -> int:
         """Return the id of the broker that the group is to read from next; 0 is the master."""

@@ -455,15 +455,20 @@ class ConsumeQueue:
         """Return up to ``count`` units from ``offset`` on as the files have them, wherever these
         end; zeros where a file is shorter than it should be."""
         parts = []
+        written = self.tail.first_offset
         while count > 0 and self.begin_offset <= offset < self.end_on_file:
             index, unit = divmod(offset - self.begin_offset, self._file_units)
             here = min(count, self._file_units - unit)
             size = here * UNIT_BYTES
             file = self._files.get(self._path(index))
             at = unit * UNIT_BYTES
+            wanted = size
             # Nothing is read behind the last written unit: that would fill the cache with zeros.
-            ends = [stop for start, stop in file.data_ranges(at) if start < at + size]
-            data = file.read(at, min(size, max(ends, default=at) - at))
+            # Where it is nobody has to ask when it is known, as with each pull.
+            if offset + here > written:
+                ends = [stop for start, stop in file.data_ranges(at) if start < at + size]
+                wanted = min(size, max(ends, default=at) - at)
+            data = file.read(at, wanted)
             parts.append(data if len(data) == size else data.ljust(size, b"\0"))
             offset += here
             count -= here
