@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from motelog.bridge.mapped_log import MappedLog
 from motelog.core.message import SYS_FLAG_COMPRESSED, MessageQueue, tags_code
