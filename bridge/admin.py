@@ -443,9 +443,8 @@ class Admin:
         RocketMQ's ConsumeMessageDirectlyResult: ``consumeResult`` is CR_SUCCESS when the message
         was handled. Offsets stay.
         """
-        host, _ = decode_offset_id(offset_id)
         ext = {"consumerGroup": group, "clientId": client_id, "msgId": offset_id}
-        address = format_address(*decode_host(host))
+        address = _broker_of(offset_id)
         answer = await self._ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
         return dict(object_of(answer.body))
 
@@ -518,10 +517,8 @@ class Admin:
         ``offset_id`` is that of the half message, or of where it ended up after the last time.
         BrokerError if it is none, or was committed.
         """
-        host, _ = decode_offset_id(offset_id)
         ext = {"msgId": offset_id}
-        address = format_address(*decode_host(host))
-        await self._ask(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, ext)
+        await self._ask(_broker_of(offset_id), RequestCode.RESUME_CHECK_HALF_MESSAGE, ext)
 
     # --- users and rules
 
@@ -769,3 +766,9 @@ def _timestamp_ms(to: ResetTo) -> int:
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e11:
         raise ValueError(f"to is 'first', 'last' or a time in seconds, not {to!r}")
     return int(seconds * 1000)
+
+
+def _broker_of(offset_id: str) -> str:
+    """Return the address of the broker that has stored the message of an offset id."""
+    host, _ = decode_offset_id(offset_id)
+    return format_address(*decode_host(host))

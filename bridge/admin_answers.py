@@ -195,9 +195,7 @@ def decode_times(body: bytes) -> list[QueueTimes]:
     """Return the QueueTimeSpans of a topic."""
     return [
         QueueTimes(
-            MessageQueue(
-                one.message_queue.topic, one.message_queue.broker_name, one.message_queue.queue_id
-            ),
+            one.message_queue.value(),
             max(one.min_time_stamp, 0),
             max(one.max_time_stamp, 0),
             max(one.consume_time_stamp, 0),
