@@ -8,6 +8,7 @@ Spec: RocketMQ CommitLog.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +27,8 @@ from motelog.core.records.layout import (
 )
 
 SECTOR_BYTES: Final = 512  # a disk writes this much as a whole
+# What the magics of both versions begin with.
+_MAGIC_FIRST: Final = re.compile(re.escape(bytes((MAGIC_V1 >> 24,))))
 
 
 class UnitRun(NamedTuple):
@@ -138,8 +141,11 @@ def find_record(view: Any, begin: int, stop: int, end: int, physical_base: int) 
     data = memoryview(view).cast("B")
     if not 0 <= begin <= stop <= end <= len(data):
         raise ValueError("begin, stop and end lie outside the view")
-    for at in range(begin, min(stop, end - RECORD_BYTES_MIN + 1)):
-        if data[at + 4] == MAGIC_V1 >> 24 and scan(data, at, end, physical_base, 1)[0]:
+    last = min(stop, end - RECORD_BYTES_MIN + 1)
+    # A loop over each byte of a file would take seconds for a megabyte.
+    for magic in _MAGIC_FIRST.finditer(data, begin + 4, max(begin, last) + 4):
+        at = magic.start() - 4
+        if scan(data, at, end, physical_base, 1)[0]:
             return at
     return -1
 
