@@ -24,15 +24,10 @@ import trio
 
 from motelog import logs
 from motelog.config import MotelogConfig, Role, client_files
+from motelog.console.apis import Apis
 from motelog.console.asking import GatewayHere
-from motelog.console.certificates import CertificateApi
-from motelog.console.configuration import ConfigApi
-from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
-from motelog.console.message_path import MessagePathApi
-from motelog.console.mqtt_tree import MqttTreeApi
-from motelog.console.nodes import NodesApi
-from motelog.console.queues import Brokers, QueueApi
+from motelog.console.queues import Brokers
 from motelog.console.server import Console
 from motelog.console.status import Status
 from motelog.core.acl.files import read_credentials
@@ -172,7 +167,7 @@ async def _start_all(
             raise
         roles.addresses[role] = service.address
         roles.listeners |= service.listeners
-        certificate_api.reloads.append(service.reload_certificates)
+        apis.certificates.reloads.append(service.reload_certificates)
         roles.told[role] = advertised.get(role) or format_address(*service.address)
         health.started(role)
         logger.debug("role started role=%s address=%s:%d", role, *service.address)
@@ -183,21 +178,11 @@ async def _start_all(
     configure = running_config.configure
     if running_config.is_live("log.level"):
         configure.append(lambda changed: logs.set_up(changed.log))
-    gateway_api, queue_api, certificate_api = GatewayApi(), QueueApi(), CertificateApi()
+    apis = Apis(running_config)
     if "console" in config.roles:
         status = Status(health, registry, roles.told, roles.listeners, data=_data(config))
-        more = [
-            *queue_api.endpoints(),
-            *MessagePathApi(gateway_api, queue_api).endpoints(),
-            *MqttTreeApi(gateway_api, queue_api).endpoints(),
-            *NodesApi(gateway_api, queue_api).endpoints(),
-            *ConfigApi(running_config).endpoints(),
-            *certificate_api.endpoints(),
-        ]
         listeners = config.listeners_for("admin")
-        console = Console(
-            config.admin, health, registry, gateway_api, status, more, listeners=listeners
-        )
+        console = Console(config.admin, health, registry, apis, status, listeners=listeners)
         await start("console", config.admin.listen, console)
     if "namesrv" in config.roles:
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
@@ -205,7 +190,7 @@ async def _start_all(
         namesrv = NameServer(_with_users(config), listeners=listeners, kv_file=kv_file)
         registry.add("motelog_namesrv", NAMESRV_METRICS, namesrv.sample)
         await start("namesrv", config.namesrv.listen, namesrv)
-    queue_api.brokers = _brokers(config, roles)
+    apis.queues.brokers = _brokers(config, roles)
     broker: Broker | None = None
     if "broker" in config.roles:
         assert config.broker is not None, "checked by MotelogConfig"
@@ -235,7 +220,7 @@ async def _start_all(
             health.checks["workers"] = lambda: workers.fault
             health.checks["log"] = lambda: workers.outage
             health.checks["access"] = lambda: workers.access_fault
-            gateway_api.gateway = workers.gateway
+            apis.gateway.gateway = workers.gateway
         else:
             log = _log_of(section, broker, health)
             gateway = Gateway(section, log, access=config.access, listeners=listeners)
@@ -246,7 +231,7 @@ async def _start_all(
             )
             await start("gateway", config.gateway.listen, gateway)
             assert gateway.operator is not None, "it has started"
-            gateway_api.gateway = GatewayHere(gateway.operator, gateway.reload_certificates)
+            apis.gateway.gateway = GatewayHere(gateway.operator, gateway.reload_certificates)
             configure.append(lambda changed: gateway.configure(_beside_store(changed)))
 
 

@@ -21,24 +21,17 @@ from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.config import AdminConfig
 from motelog.console import tokens
-from motelog.console.asking import GatewayHere
 from motelog.console.gate import Role
-from motelog.console.gateway import GatewayApi
-from motelog.console.health import Health
-from motelog.console.mqtt_tree import MqttTreeApi
-from motelog.console.nodes import NodesApi
 from motelog.console.pages import PAGES
-from motelog.console.queues import PAYLOAD_BYTES_MAX, Brokers, QueueApi
-from motelog.console.server import Console
-from motelog.console.status import Status
+from motelog.console.queues import PAYLOAD_BYTES_MAX, Brokers
 from motelog.core.message import MQTT_TOPIC, Message
-from motelog.core.metrics import Registry
 from motelog.testing import MotelogProcess
 from tests.conformance.peers import Gateway
 from tests.integration.test_mqtt_clients import PahoClient
 from tests.support import browser
 from tests.support.broker_stack import started_stack
 from tests.support.certificates import certificates, make_certificates
+from tests.support.console import apis_of, console_of
 from tests.support.openssl import check_versions_and_ciphers
 from tests.unit.motelog.test_console_pages import Tags
 
@@ -48,15 +41,9 @@ needs_browser = pytest.mark.skipif(browser.found() is None, reason="there is no 
 @asynccontextmanager
 async def asking(namesrv: str, gateway: Gateway | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """Give a client of a console that asks the brokers of a name server."""
-    health, registry, queues = Health(), Registry(), QueueApi()
-    queues.brokers = Brokers(tuple(namesrv.split(";")))
-    status = Status(health, registry, {}, data=None)
-    api = GatewayApi()
-    api.gateway = None if gateway is None else GatewayHere(gateway.stage.operator)
-    endpoints = [*queues.endpoints(), *MqttTreeApi(api, queues).endpoints()]
-    endpoints += NodesApi(api, queues).endpoints()
-    console = Console(AdminConfig(), health, registry, api, status, endpoints)
-    transport = httpx.ASGITransport(console.application())
+    apis = apis_of(gateway)
+    apis.queues.brokers = Brokers(tuple(namesrv.split(";")))
+    transport = httpx.ASGITransport(console_of(apis=apis).application())
     async with httpx.AsyncClient(
         transport=transport,
         base_url="http://localhost/api/v1",
@@ -335,9 +322,7 @@ async def test_over_tls_a_renewed_certificate_is_shown_and_heads_are_bounded(
         tls_certificate=made.server,
         tls_key=made.server_key,
     )
-    health, registry = Health(), Registry()
-    status = Status(health, registry, {}, data=None)
-    console = Console(config, health, registry, GatewayApi(), status, QueueApi().endpoints())
+    console = console_of(config)
     await nursery.start(console.run)
     address = f"https://localhost:{console.address[1]}/status"
 
@@ -370,9 +355,7 @@ async def test_openssl_finds_tls_1_2_and_1_3_alone(nursery: trio.Nursery) -> Non
     config = AdminConfig(
         listen="127.0.0.1:0", tls_certificate=files.server, tls_key=files.server_key
     )
-    health, registry = Health(), Registry()
-    status = Status(health, registry, {}, data=None)
-    console = Console(config, health, registry, GatewayApi(), status)
+    console = console_of(config)
     await nursery.start(console.run)
     await trio.to_thread.run_sync(check_versions_and_ciphers, console.address[1])
     nursery.cancel_scope.cancel()

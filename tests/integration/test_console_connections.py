@@ -9,11 +9,8 @@ import trio
 
 from motelog.config import AdminConfig
 from motelog.console import connections
-from motelog.console.gateway import GatewayApi
-from motelog.console.health import Health
 from motelog.console.server import Console
-from motelog.console.status import Status
-from motelog.core.metrics import Registry
+from tests.support.console import console_of
 
 DEADLINE_S = 60
 HEAD = b"Host: localhost\r\n"
@@ -21,9 +18,7 @@ HEAD = b"Host: localhost\r\n"
 
 async def started(nursery: trio.Nursery, connections_max: int = 256) -> Console:
     config = AdminConfig(listen="127.0.0.1:0", connections_max=connections_max)
-    health, registry = Health(), Registry()
-    status = Status(health, registry, {}, data=None)
-    console = Console(config, health, registry, GatewayApi(), status)
+    console = console_of(config)
     await nursery.start(console.run)
     return console
 

@@ -6,18 +6,12 @@ Owns: that page's text. Must not touch: what endpoints do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from motelog.console.api import openapi
-from motelog.console.certificates import CertificateApi
-from motelog.console.configuration import ConfigApi
 from motelog.console.gate import CHANGE_HEADER
-from motelog.console.gateway import GatewayApi
-from motelog.console.message_path import MessagePathApi
-from motelog.console.mqtt_tree import MqttTreeApi
-from motelog.console.nodes import NodesApi
-from motelog.console.queues import QueueApi
 from tests.reference.markdown import prose, table
+from tests.support.console import apis_of
 
 _HEAD: Final = f"""\
 # The admin API
@@ -32,18 +26,7 @@ This page is written by `python -m tests.reference`.
 
 
 def page() -> str:
-    gateway, queues = GatewayApi(), QueueApi()
-    document = openapi(
-        [
-            *gateway.endpoints(),
-            *queues.endpoints(),
-            *MessagePathApi(gateway, queues).endpoints(),
-            *MqttTreeApi(gateway, queues).endpoints(),
-            *NodesApi(gateway, queues).endpoints(),
-            *ConfigApi(cast("Any", None)).endpoints(),
-            *CertificateApi().endpoints(),
-        ]
-    )
+    document = openapi(apis_of().endpoints())
     lines = [_HEAD, "## Endpoints\n"]
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

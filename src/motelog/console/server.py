@@ -26,11 +26,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from motelog.config import AdminConfig
-from motelog.console.api import Api, Endpoint
+from motelog.console.api import Api
+from motelog.console.apis import Apis
 from motelog.console.audit import Audit
 from motelog.console.connections import Connections
 from motelog.console.gate import LIVE, NO_TOKEN, READY, Gate, Role, caller_of, error
-from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
 from motelog.console.pages import Pages
 from motelog.console.process import LoopLag, build_readings
@@ -80,16 +80,12 @@ class Console:
         config: AdminConfig,
         health: Health,
         registry: Registry,
-        gateway: GatewayApi,
+        apis: Apis,
         status: Status,
-        endpoints: Sequence[Endpoint] = (),
         *,
         listeners: Sequence[ListenerConfig] = (),
     ) -> None:
-        """``endpoints`` are those of the API beside the gateway's.
-
-        It listens on the address of ``config`` and on those of ``listeners``.
-        """
+        """It listens on the address of ``config`` and on those of ``listeners``."""
         self._config = config
         self._listener_configs = listeners
         #: Where its further listeners are, by name, once started.
@@ -101,7 +97,7 @@ class Console:
         registry.add_readings("motelog", build_readings)
         registry.add_readings("motelog", self._loop_lag.readings)
         self._tokens = Tokens(config.tokens_file) if config.tokens_file else None
-        self._api = Api([*gateway.endpoints(), *endpoints], Audit(config.audit_file))
+        self._api = Api(apis.endpoints(), Audit(config.audit_file))
         self._pages = Pages(self._api, health, status, self._tokens)
         if self._tokens is not None:
             tokens = self._tokens

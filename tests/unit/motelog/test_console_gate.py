@@ -8,12 +8,8 @@ import httpx
 import pytest
 
 from motelog.config import AdminConfig
-from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
-from motelog.console.queues import QueueApi
-from motelog.console.server import Console
-from motelog.console.status import Status
-from motelog.core.metrics import Registry
+from tests.support.console import console_of
 
 CHANGE: Final = {"X-Motelog": "1"}
 
@@ -25,11 +21,7 @@ async def ask(
     config: AdminConfig | None = None,
     health: Health | None = None,
 ) -> httpx.Response:
-    health, registry = health or Health(), Registry()
-    status = Status(health, registry, {}, data=None)
-    console = Console(
-        config or AdminConfig(), health, registry, GatewayApi(), status, QueueApi().endpoints()
-    )
+    console = console_of(config, health=health)
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
         return await client.request(method, path, headers=headers)

@@ -6,29 +6,18 @@ import re
 
 import httpx
 
-from motelog.config import AdminConfig
-from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
-from motelog.console.mqtt_tree import MqttTreeApi
-from motelog.console.nodes import NodesApi
 from motelog.console.pages import PAGES
-from motelog.console.queues import QueueApi
-from motelog.console.server import Console
 from motelog.console.status import Status
 from motelog.core.broker.shown.metrics import BROKER_METRICS, TOPIC_METRICS
 from motelog.core.metrics import Reading, Registry
 from motelog.gateway.metrics import GATEWAY_METRICS, GatewayMetrics
+from tests.support.console import console_of
 
 
 async def get(path: str, health: Health, registry: Registry) -> httpx.Response:
-    status = Status(health, registry, {"gateway": "[::1]:1883"}, data="/data")
-    api, queues = GatewayApi(), QueueApi()
-    endpoints = [
-        one
-        for part in (queues, MqttTreeApi(api, queues), NodesApi(api, queues))
-        for one in part.endpoints()
-    ]
-    console = Console(AdminConfig(), health, registry, api, status, endpoints)
+    roles = {"gateway": "[::1]:1883"}
+    console = console_of(health=health, registry=registry, roles=roles, data="/data")
     transport = httpx.ASGITransport(app=console.application())
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         return await client.get(path)
@@ -44,7 +33,7 @@ async def test_pages_run_their_own_script_and_load_nothing_from_elsewhere() -> N
     assert "://" not in answer.text, "nothing comes from elsewhere"
     assert not re.search(r" style=| on[a-z]+=|<style|<script>", answer.text), "it is forbidden"
     linked = set(re.findall(r'(?:href|src)="(/[a-z0-9/.-]*)"', answer.text))
-    paths = {one.path for one in PAGES if one.name} - {"/config"}  # nobody tells it here
+    paths = {one.path for one in PAGES if one.name}
     programs = {"/status", "/health/ready", "/health/live", "/metrics", "/api/v1/openapi.json"}
     assert linked == paths | programs | {"/", "/static/console.css", "/static/console.js"}
     for name in linked - paths:

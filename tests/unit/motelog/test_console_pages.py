@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,32 +15,21 @@ import pytest
 
 from motelog.config import AdminConfig, load_told
 from motelog.console import tokens
-from motelog.console.api import Endpoint
-from motelog.console.asking import GatewayHere
-from motelog.console.configuration import ConfigApi
 from motelog.console.gate import Role
-from motelog.console.gateway import GatewayApi
-from motelog.console.health import Health
 from motelog.console.pages import FORM_BYTES_MAX
-from motelog.console.server import Console
-from motelog.console.status import Status
-from motelog.core.metrics import Registry
 from motelog.running_config import RunningConfig
 from tests.conformance.peers import Gateway
+from tests.support.console import apis_of, console_of
 
 HOSTILE: Final = "</td><script>alert(1)</script>\u202e\"'&{{7*7}}"
 
 
 @asynccontextmanager
 async def browser(
-    gateway: Gateway, endpoints: Sequence[Endpoint] = (), **config: Any
+    gateway: Gateway, running_config: RunningConfig | None = None, **config: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Give a client that keeps cookies and follows where it is led."""
-    health, registry = Health(), Registry()
-    api = GatewayApi()
-    api.gateway = GatewayHere(gateway.stage.operator)
-    status = Status(health, registry, {}, data=None)
-    console = Console(AdminConfig(**config), health, registry, api, status, endpoints)
+    console = console_of(AdminConfig(**config), apis_of(gateway, running_config))
     transport = httpx.ASGITransport(console.application())
     async with httpx.AsyncClient(
         transport=transport, base_url="http://localhost", follow_redirects=True
@@ -226,8 +215,7 @@ async def test_configuration_is_shown_with_what_a_reload_would_change(tmp_path: 
     text = 'roles = ["console"]\n[admin]\nhosts = ["<b>"]\n[log]\nlevel = "info"\n'
     path.write_text(text)
     running = RunningConfig(load_told(path), lambda runtime: load_told(path, runtime))
-    endpoints = ConfigApi(running).endpoints()
-    async with browser(Gateway(), endpoints) as client:
+    async with browser(Gateway(), running) as client:
         answer = await client.get("/config")
         assert answer.status_code == 200
         assert "[&#34;&lt;b&gt;&#34;]" in answer.text
@@ -251,8 +239,7 @@ async def test_a_key_is_set_and_given_up(tmp_path: Path) -> None:
         f'roles = ["console"]\n[admin]\nruntime_file = "{tmp_path}/keys"\n[log]\nlevel = "info"\n'
     )
     running = RunningConfig(load_told(path), lambda runtime: load_told(path, runtime))
-    endpoints = ConfigApi(running).endpoints()
-    async with browser(Gateway(), endpoints, audit_file=str(audit)) as client:
+    async with browser(Gateway(), running, audit_file=str(audit)) as client:
         fields = Tags((await client.get("/config")).text).forms["/do/set_config_key"]
 
         async def put(key: str, value: str, **more: str) -> httpx.Response:
@@ -292,8 +279,7 @@ async def test_a_key_is_set_by_admins_alone(tmp_path: Path, role: Role) -> None:
     path.write_text('roles = ["console"]\n')
     token = tokens.create(file, "bob", role, None)
     running = RunningConfig(load_told(path), lambda runtime: load_told(path, runtime))
-    endpoints = ConfigApi(running).endpoints()
-    async with browser(Gateway(), endpoints, tokens_file=file) as client:
+    async with browser(Gateway(), running, tokens_file=file) as client:
         await client.post("/login", data={"token": token})
         shown = (await client.get("/config")).text
         forms = Tags(shown).forms

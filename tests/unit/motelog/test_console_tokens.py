@@ -12,22 +12,14 @@ import pytest
 
 from motelog.config import AdminConfig
 from motelog.console import tokens
-from motelog.console.asking import GatewayHere
 from motelog.console.audit import Audit, AuditFileError
 from motelog.console.gate import Role
-from motelog.console.gateway import GatewayApi
 from motelog.console.health import Health
-from motelog.console.message_path import MessagePathApi
-from motelog.console.mqtt_tree import MqttTreeApi
-from motelog.console.nodes import NodesApi
 from motelog.console.pages import PAGES
-from motelog.console.queues import QueueApi
-from motelog.console.server import Console
-from motelog.console.status import Status
 from motelog.console.tokens import LOGIN_S, LOGINS_MAX, Tokens
-from motelog.core.metrics import Registry
 from motelog.gateway.access.password_file import AccessFileError
 from tests.conformance.peers import Gateway
+from tests.support.console import apis_of, console_of
 
 CLIENT = "/api/v1/clients/client?client_id=dev"
 
@@ -41,24 +33,10 @@ class Server:
     """A console with a gateway in memory."""
 
     def __init__(self, **config: Any) -> None:
-        self.health, registry = Health(), Registry()
+        self.health = Health()
         self.health.checks["disk"] = lambda: "disk 91 % full"
         self.gateway = Gateway()
-        api = GatewayApi()
-        api.gateway = GatewayHere(self.gateway.stage.operator)
-        status = Status(self.health, registry, {}, data=None)
-        queues = QueueApi()
-        endpoints = [
-            one
-            for part in (
-                queues,
-                MessagePathApi(api, queues),
-                MqttTreeApi(api, queues),
-                NodesApi(api, queues),
-            )
-            for one in part.endpoints()
-        ]
-        console = Console(AdminConfig(**config), self.health, registry, api, status, endpoints)
+        console = console_of(AdminConfig(**config), apis_of(self.gateway), health=self.health)
         self._application = console.application()
 
     async def ask(self, method: str, path: str, token: str = "", **headers: str) -> httpx.Response:
@@ -80,7 +58,7 @@ async def test_nothing_is_told_and_done_without_a_token(file: Path) -> None:
             assert answer.status_code == 401, (path, token)
             assert "dev" not in answer.text
             assert answer.headers["www-authenticate"].startswith("Bearer")
-    for path in ("/", *(one.path for one in PAGES if "config" not in one.path)):
+    for path in ("/", *(one.path for one in PAGES)):
         answer = await server.ask("GET", path)
         assert (answer.status_code, answer.headers["location"], answer.text) == (303, "/login", "")
     answer = await server.ask("POST", "/do/kick_client")

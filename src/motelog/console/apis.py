@@ -1,0 +1,38 @@
+"""What the admin API is made of, in the order in which its document has it.
+
+Owns: which parts there are. Must not touch: what a part answers.
+"""
+
+from __future__ import annotations
+
+from motelog.console.api import Endpoint
+from motelog.console.certificates import CertificateApi
+from motelog.console.configuration import ConfigApi
+from motelog.console.gateway import GatewayApi
+from motelog.console.message_path import MessagePathApi
+from motelog.console.mqtt_tree import MqttTreeApi
+from motelog.console.nodes import NodesApi
+from motelog.console.queues import QueueApi
+from motelog.running_config import RunningConfig
+
+
+class Apis:
+    """The parts of a process's API. Roles that start tell those that have a name of themselves."""
+
+    def __init__(self, running_config: RunningConfig) -> None:
+        self.gateway = GatewayApi()
+        self.queues = QueueApi()
+        self.certificates = CertificateApi()
+        self._running_config = running_config
+
+    def endpoints(self) -> list[Endpoint]:
+        gateway, queues = self.gateway, self.queues
+        return [
+            *gateway.endpoints(),
+            *queues.endpoints(),
+            *MessagePathApi(gateway, queues).endpoints(),
+            *MqttTreeApi(gateway, queues).endpoints(),
+            *NodesApi(gateway, queues).endpoints(),
+            *ConfigApi(self._running_config).endpoints(),
+            *self.certificates.endpoints(),
+        ]
