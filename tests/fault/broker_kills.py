@@ -810,6 +810,8 @@ def main() -> int:
     logging.basicConfig(level=logging.ERROR)
     logging.getLogger("motelog.bridge").setLevel(logging.CRITICAL)
     report = Report.of(args.seed)
+    if args.folder is not None:
+        args.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp("", "motelog-broker-kills.", args.folder))
     done: list[Round] = []
 

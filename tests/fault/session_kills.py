@@ -658,6 +658,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     report = Report.of(args.seed)
+    if args.folder is not None:
+        args.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp("", "motelog-session-kills.", args.folder))
     done: list[Round] = []
     said: list[str] = []
