@@ -80,6 +80,15 @@ def test_make_commands_that_the_documents_name_exist() -> None:
     )
 
 
+def test_readme_names_every_command() -> None:
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    commands = set(re.findall(r"^## motelog ([a-z-]+)", page, re.MULTILINE))
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Commands\n")[2]
+    quoted = " ".join(re.findall(r"`([a-z-]+(?: [a-z-]+)*)", table.partition("\n## ")[0]))
+    assert {"pub", "up", "version"} <= commands
+    assert commands <= set(quoted.split())
+
+
 def test_every_toml_block_in_the_documents_parses() -> None:
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for block in re.findall(r"```toml\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
