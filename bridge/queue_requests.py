@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -34,6 +34,7 @@ from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import SELECT_ALL, Selector
 from motelog.core.errors import BrokerError, MotelogError, RemotingError, RemotingTimeoutError
 from motelog.core.message import MessageQueue
+from motelog.core.remoting.codes import ONLY_FORWARD
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
 
 # Added to the hold: the broker looks for expired holds every 5 s.
@@ -126,10 +127,13 @@ class QueueRequests:
         offsets: Mapping[MessageQueue, int],
         done: Callable[[MessageQueue, int], None] = lambda queue, offset: None,
         *,
+        forward: Container[MessageQueue] = (),
         timeout_s: float = 0.0,
     ) -> None:
         """Store offsets; return when every broker has confirmed, which ``done`` is told of each.
 
+        Of the queues in ``forward``, the group stays where it is if another member has stored more
+        meanwhile. (Apache's brokers go back there: they store what comes last.)
         A broker that is away or busy is asked again until ``timeout_s`` is over; 0 asks once. It
         holds up no other. CommitFailedError has the queues that are not committed.
         """
@@ -138,7 +142,8 @@ class QueueRequests:
         failures: dict[MessageQueue, MotelogError] = {}
 
         async def commit(queue: MessageQueue) -> None:
-            error = await self._commit_until(queue, offsets[queue], deadline, timeout_s)
+            is_forward = queue in forward
+            error = await self._commit_until(queue, offsets[queue], is_forward, deadline, timeout_s)
             if error is None:
                 done(queue, offsets[queue])
             else:
@@ -234,7 +239,12 @@ class QueueRequests:
                 self.distrust(topic)
 
     async def _commit_until(
-        self, queue: MessageQueue, queue_offset: int, deadline: float | None, timeout_s: float
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        is_forward: bool,
+        deadline: float | None,
+        timeout_s: float,
     ) -> MotelogError | None:
         """Commit, and again until ``deadline`` where that may help; return how it failed."""
         error: MotelogError | None = None
@@ -242,7 +252,7 @@ class QueueRequests:
         with trio.move_on_at(math.inf if deadline is None else deadline):
             while True:
                 try:
-                    await self._commit(queue, queue_offset)
+                    await self._commit(queue, queue_offset, is_forward)
                     return None
                 except MotelogError as exc:
                     error = exc
@@ -256,11 +266,13 @@ class QueueRequests:
                 pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX)
         return error or RemotingTimeoutError(f"no answer within {timeout_s:.3g} s")
 
-    async def _commit(self, queue: MessageQueue, queue_offset: int) -> None:
+    async def _commit(self, queue: MessageQueue, queue_offset: int, is_forward: bool) -> None:
         ext = queue_ext(queue) | {
             "consumerGroup": self._group,
             "commitOffset": str(queue_offset),
         }
+        if is_forward:
+            ext[ONLY_FORWARD] = "true"
         answer = await self.ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
         if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             # RocketMQ 5 learns of a group by its members or its pulls, and there were none yet.

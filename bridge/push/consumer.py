@@ -453,7 +453,7 @@ class PushConsumer:
             if offset is not None:
                 with trio.move_on_after(RESET_S):
                     await state.wait_idle()
-                await self._offsets.save({queue: offset}, lambda queue, offset: None)
+                await self._offsets.save({queue: offset}, lambda queue, offset: None, ())
             elif state.locked_at is not None:
                 # The next member may handle no message before this one is done with those before.
                 if self._needs_lock:
@@ -588,8 +588,16 @@ class PushConsumer:
         def saved(queue: MessageQueue, offset: int) -> None:
             changed[queue][0].committed = offset
 
+        # Members see a new division at different times: for a moment a queue may have two, and
+        # the slower one must not take the group back. One below its own last offset is meant.
+        forward = {
+            queue
+            for queue, (state, offset) in changed.items()
+            if state.committed is None or offset >= state.committed
+        }
+        offsets = {queue: offset for queue, (_, offset) in changed.items()}
         try:
-            await self._offsets.save({q: offset for q, (_, offset) in changed.items()}, saved)
+            await self._offsets.save(offsets, saved, forward)
         except MotelogError as exc:
             logger.warning(
                 "offsets could not be saved; they are with the next save, and where this was the "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -53,7 +53,11 @@ class Offsets(Protocol):
 
     async def load(self, queue: MessageQueue) -> int | None: ...
 
-    async def save(self, offsets: Mapping[MessageQueue, int], saved: Saved) -> None: ...
+    async def save(
+        self, offsets: Mapping[MessageQueue, int], saved: Saved, forward: Container[MessageQueue]
+    ) -> None:
+        """Save, and tell ``saved``; in ``forward`` are the queues that do not go back."""
+        ...
 
 
 class BrokerOffsets:
@@ -65,8 +69,10 @@ class BrokerOffsets:
     async def load(self, queue: MessageQueue) -> int | None:
         return await self._requests.committed(queue)
 
-    async def save(self, offsets: Mapping[MessageQueue, int], saved: Saved) -> None:
-        await self._requests.commit(offsets, saved)
+    async def save(
+        self, offsets: Mapping[MessageQueue, int], saved: Saved, forward: Container[MessageQueue]
+    ) -> None:
+        await self._requests.commit(offsets, saved, forward=forward)
 
 
 class StoredOffsets:
@@ -80,7 +86,10 @@ class StoredOffsets:
     async def load(self, queue: MessageQueue) -> int | None:
         return await self._call(lambda: self._store.load(self._group, queue))
 
-    async def save(self, offsets: Mapping[MessageQueue, int], saved: Saved) -> None:
+    async def save(
+        self, offsets: Mapping[MessageQueue, int], saved: Saved, forward: Container[MessageQueue]
+    ) -> None:
+        del forward  # a store has one program, or does as it likes
         await self._call(lambda: self._store.save(self._group, offsets))
         for queue, offset in offsets.items():
             saved(queue, offset)

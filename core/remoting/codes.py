@@ -27,6 +27,8 @@ SQL_EXPRESSION_TYPE: Final = "SQL92"
 #: Field of an answer by which a send was refused as the disk is over its limit. It passes only when
 #: somebody makes room, so that asking again at once is of no use.
 STORE_FULL: Final = "storeFull"
+# Of a commit: where the group is further already, it stays. Apache's brokers do not know it.
+ONLY_FORWARD: Final = "onlyForward"
 
 
 class Serialize(IntEnum):

@@ -86,7 +86,8 @@ async def test_what_the_member_before_has_saved_stays(
     seeks: bool,
     kept: int,
 ) -> None:
-    """After a while a lower offset counts, and so it does when somebody asks for it."""
+    """After a while a lower offset counts at Apache's, and so it does when somebody asks for it."""
+    monkeypatch.setattr("motelog.bridge.queue_requests.ONLY_FORWARD", "not known")
     monkeypatch.setattr("motelog.bridge.pull.TAKEN_OVER_WITHIN_S", taken_over_within_s)
     async with started_stack(tmp_path) as stack:
         async with Producer(namesrv=stack.namesrv_address) as producer:
@@ -108,6 +109,30 @@ async def test_what_the_member_before_has_saved_stays(
             # What a caller names is what it means.
             await consumer.commit({queue: 1})
             assert await before.committed(queue) == 1
+
+
+async def test_two_members_with_one_queue_do_not_take_the_group_back(tmp_path: Path) -> None:
+    """Members hear of a new division at different times."""
+    async with started_stack(tmp_path) as stack:
+        async with Producer(namesrv=stack.namesrv_address) as producer:
+            queue = (await producer.send(Message("T", b"0"))).queue
+            for number in range(1, 10):
+                await producer.send(Message("T", b"%d" % number), queue=queue)
+        await routed(stack, "T")
+        async with member(stack) as slow, member(stack) as quick:
+            for consumer, count in ((slow, 2), (quick, 5)):
+                consumer.assign([queue])
+                with trio.fail_after(TIMEOUT_S):
+                    assert len(await consumer.poll(timeout_s=TIMEOUT_S, count_max=count)) == count
+                await consumer.commit()
+            await slow.poll(timeout_s=TIMEOUT_S, count_max=1)
+            await slow.commit()
+            assert await quick.committed(queue) == 7
+            # One that has gone back itself means it.
+            slow.seek(queue, 0)
+            await slow.poll(timeout_s=TIMEOUT_S, count_max=1)
+            await slow.commit()
+            assert await quick.committed(queue) == 1
 
 
 async def test_blocking_and_asyncio_forms_keep_what_the_member_before_has_saved(

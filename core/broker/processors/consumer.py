@@ -19,6 +19,7 @@ from motelog.core.broker.tables.heartbeat import Heartbeat, Subscription, decode
 from motelog.core.broker.tables.queue_locks import QueueLocks
 from motelog.core.errors import BrokerError, RemotingDecodeError
 from motelog.core.message import MessageQueue
+from motelog.core.remoting.codes import ONLY_FORWARD
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
@@ -132,6 +133,9 @@ class ConsumerProcessor:
             text = f"queue id {queue_id} or offset {offset} of topic {topic} is illegal"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         self._groups.find(group, self._clock.now_ms())
+        if request.ext.get(ONLY_FORWARD) == "true":
+            known = self._offsets.query(group, topic, queue_id)
+            offset = max(offset, -1 if known is None else known)
         self._offsets.commit(group, topic, queue_id, offset)
         return request.answer()
 

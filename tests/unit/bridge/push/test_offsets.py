@@ -57,7 +57,7 @@ async def test_whatever_a_store_raises_is_one_error() -> None:
     with pytest.raises(OffsetStoreError, match="ZeroDivisionError"):
         await store.load(Q0)
     with pytest.raises(OffsetStoreError, match="KeyError"):
-        await store.save({Q0: 1}, lambda queue, offset: None)
+        await store.save({Q0: 1}, lambda queue, offset: None, ())
 
 
 @pytest.mark.parametrize(

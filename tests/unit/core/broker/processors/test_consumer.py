@@ -15,7 +15,7 @@ from motelog.core.broker.processors.consumer import (
     SUBSCRIPTIONS_PER_GROUP_MAX,
 )
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
-from motelog.core.remoting.codes import RequestCode, ResponseCode
+from motelog.core.remoting.codes import ONLY_FORWARD, RequestCode, ResponseCode
 from motelog.core.remoting.frames import loads
 from tests.support.broker_stack import send_ext
 from tests.support.broker_stage import BrokerStage, Client, broker_stage, heartbeat
@@ -88,6 +88,20 @@ def test_a_request_has_its_code(
     stage: BrokerStage, request_code: int, ext: dict[str, Any], code: ResponseCode
 ) -> None:
     assert stage.code(request_code, ext) == code
+
+
+def test_a_commit_goes_back_unless_it_says_only_forward(stage: BrokerStage) -> None:
+    for offset, how, kept in (
+        (3, {}, 3),
+        (2, {ONLY_FORWARD: "true"}, 3),
+        (5, {ONLY_FORWARD: "true"}, 5),
+        (4, {ONLY_FORWARD: "false"}, 4),
+        (1, {}, 1),
+    ):
+        ext = GROUP_QUEUE | {"commitOffset": offset} | how
+        assert stage.code(RequestCode.UPDATE_CONSUMER_OFFSET, ext) == OK
+        answer = stage.ask(RequestCode.QUERY_CONSUMER_OFFSET, GROUP_QUEUE)
+        assert answer.ext["offset"] == str(kept)
 
 
 @pytest.mark.parametrize(
