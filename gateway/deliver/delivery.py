@@ -135,6 +135,7 @@ class Delivery:
             wake=wake,
         )
         self._grown: dict[WatchedQueue, None] = {}
+        self._is_turn = False
         #: Queue whose tail is not known yet -> what waits for it.
         self._when_known: dict[WatchedQueue, list[Callable[[], None]]] = {}
         # The parts hold the state that subscriptions and acknowledgements change.
@@ -471,11 +472,16 @@ class Delivery:
                 queue = queues.get(handle)
                 if queue is not None:
                     self._grown[queue] = None
-            if self._grown:
+            if self._grown and not self._is_turn:
                 self._wake()
+
+    def begin_turn(self) -> None:
+        """Wake nobody for what is appended until ``deliver``, which is to end the turn."""
+        self._is_turn = True
 
     def deliver(self, now_ms: int) -> bool:
         """Deliver one slice to live and to lagging receivers; return whether more is at hand."""
+        self._is_turn = False
         if self._grown:
             grown, self._grown = self._grown, {}
             for queue in grown:

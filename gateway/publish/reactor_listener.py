@@ -102,6 +102,7 @@ class ReactorListener:
         """Handle one batch of the reactor; called by ``core.net.driver.drive``."""
         now_ms = self._clock.now_ms()
         self._clients.begin_turn()
+        self._delivery.begin_turn()
         for number, _, _ in turn.opened:
             self._clients.opened(self._output, number)
         rates = self._rates

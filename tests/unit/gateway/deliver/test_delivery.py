@@ -116,6 +116,26 @@ class Stage:
         return [published(packet[0], packet[2:]) for packet in sent]
 
 
+def test_only_what_a_turn_leaves_over_wakes_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("motelog.gateway.deliver.delivery.LIVE_COUNT_MAX", 2)
+    stage = Stage()
+    stage.session(1, "t/+", 0)
+    for count, left in ((1, 0), (2, 0), (3, 1)):
+        stage.wakes = 0
+        stage.delivery.begin_turn()
+        for number in range(count):
+            stage.publish("t/a", b"%d" % number)
+        assert stage.wakes == 0
+        assert stage.delivery.deliver(stage.log.now_ms) == bool(left)
+        assert stage.wakes == left
+        stage.deliver()
+        stage.wakes = 0
+        stage.publish("t/a", b"of another gateway")
+        assert stage.wakes == 1
+        stage.deliver()
+    assert len(stage.got(1)) == 9
+
+
 def test_only_what_is_appended_after_subscribing_arrives() -> None:
     stage = Stage()
     stage.publish("t/a", b"before")
