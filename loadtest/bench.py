@@ -12,6 +12,9 @@ At QoS 0 nothing is acknowledged. So in ``pub`` a PINGREQ follows each window of
 batches are in flight, and a batch counts at its PINGRESP; messages in socket buffers do not count.
 In ``pipe`` and ``fanout`` at most a window of messages per publisher is undelivered. When nothing
 arrives for a second, the window opens again, and messages that stay missing count as lost.
+
+With a rate, publishers send in turn and evenly, and a window is only the most that one has in
+flight. A message that had to wait is measured from when it was due.
 """
 
 from __future__ import annotations
@@ -62,6 +65,7 @@ def run(kind: str, options: BenchOptions) -> BenchReport:
         publishers=bench.publishers_count,
         subscribers=bench.subscribers_count,
         window=options.window,
+        rate_asked=options.rate,
         payload_bytes=options.payload_bytes,
         messages=messages,
         seconds=seconds,
@@ -89,6 +93,9 @@ def run(kind: str, options: BenchOptions) -> BenchReport:
 
 
 def make(kind: str, options: BenchOptions) -> Bench:
+    if options.rate and (kind == "connect" or (kind, options.qos) == ("pub", 0)):
+        # At QoS 0 nothing says when the server has taken a message.
+        raise BenchError("a rate is for pub at QoS 1 or 2, pipe and fanout")
     match kind:
         case "pub":
             return PubBench(options)

@@ -13,7 +13,7 @@ import socket
 import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
@@ -32,11 +32,11 @@ from motelog.loadtest.bench_report import (
     BenchRefusedError,
     BenchUnreachableError,
 )
+from motelog.loadtest.pace import NS, Pace
 
-NS: Final = 1_000_000_000
 #: After so much of the keep alive a client sends its PINGREQ.
 PING_SHARE: Final = 0.75
-WAIT_MS: Final = 50
+WAIT_S: Final = 0.05
 PACKET_BYTES_MAX: Final = 2 << 20
 PINGREQ: Final = b"\xc0\x00"
 #: Reason codes of a server that cannot take a client now: the first of MQTT 3, the others of 5.
@@ -123,8 +123,8 @@ class Bench:
             output_bytes_high=high,
             output_bytes_max=4 * high,
         )
-        self._poll = select.poll()
-        self._poll.register(self.reactor, select.POLLIN)
+        #: When messages are due, from ``begin`` on, where a rate is asked for.
+        self.pace: Pace | None = None
 
     # ------------------------------------------------------------------ what a bench overrides
 
@@ -137,6 +137,9 @@ class Bench:
 
     def begin(self) -> None:
         """Publish the first window: all clients are up."""
+
+    def send_due(self, due: Iterable[tuple[int, int]]) -> None:
+        """Publish what ``Pace.due`` gives, now or as soon as the window lets it."""
 
     def handle(self, frames: list[Frame]) -> None:
         """Take the packets that arrived, except CONNACK and SUBACK."""
@@ -160,6 +163,8 @@ class Bench:
 
     def run(self) -> None:
         self.open_clients()
+        if self.options.rate:
+            self.pace = Pace(self.options.rate, self.publishers_count, self.now_ns)
         self.begin()
         self.spend(self.options.warm_up_s)
         meter = UsageMeter(self.options.server_pid)
@@ -228,10 +233,12 @@ class Bench:
         if self.now_ns >= self._ping_ns:
             # Also while others still connect: that may take longer than the keep alive.
             self._ping_ns = self.ping()
+        if self.pace is not None:
+            self.send_due(self.pace.due(self.now_ns))
         turn = self.reactor.poll(self.now_ns // NS)
         if not turn:
             if not turn.more:
-                self._poll.poll(WAIT_MS)
+                self._wait()
             self.now_ns = time.monotonic_ns()
             return
         self.now_ns = time.monotonic_ns()
@@ -242,6 +249,14 @@ class Bench:
             self.handle(self._set_up(frames) if self._connecting else frames)
         for connection, reason in turn.closed:
             self._ended(connection, reason)
+
+    def _wait(self) -> None:
+        """Wait until something has come, or is due."""
+        seconds = WAIT_S
+        if self.pace is not None:
+            seconds = min(WAIT_S, max(0, self.pace.next_ns - time.monotonic_ns()) / NS)
+        # Not poll, which knows milliseconds: what is due in between would go out together.
+        select.select([self.reactor], [], [], seconds)
 
     @property
     def ping_every_ns(self) -> int:

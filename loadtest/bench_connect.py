@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from motelog.gateway.mqtt.packet_types import PacketType
-from motelog.loadtest.bench_client import NS, PINGREQ, Bench, Client, Frame
+from motelog.loadtest.bench_client import PINGREQ, Bench, Client, Frame
 from motelog.loadtest.bench_process import UsageMeter, anonymous_bytes
 from motelog.loadtest.bench_report import BenchOptions
+from motelog.loadtest.pace import NS
 
 PING_SLICES: Final = 45
 

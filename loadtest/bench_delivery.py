@@ -10,6 +10,8 @@ one's.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -27,7 +29,7 @@ PUBCOMP: Final = b"\x70\x02\x00\x00"
 class Publisher:
     """One publisher and its subscribers; ``undelivered`` counts copies still to arrive."""
 
-    __slots__ = ("client", "free", "head", "key", "sent", "subscribers", "undelivered")
+    __slots__ = ("client", "free", "head", "key", "late", "sent", "subscribers", "undelivered")
 
     def __init__(
         self, client: Client, key: int, head: bytes, window: int, subscribers: list[Subscriber]
@@ -36,6 +38,7 @@ class Publisher:
         self.key = key
         self.head = head  # the PUBLISH up to the packet identifier
         self.free = set(range(1, 2 * window + 1))  # packet identifiers
+        self.late: deque[int] = deque()  # with a rate: when messages that are not sent were due
         self.sent = 0
         self.undelivered = 0
         self.subscribers = subscribers
@@ -60,6 +63,7 @@ class DeliveryBench(Bench):
         super().__init__(options, output_bytes=2 * options.window * len(packet))
         self._publishing = False
         self._publishers: dict[int, Publisher] = {}
+        self._in_turn: list[Publisher] = []
         self._by_key: dict[int, Publisher] = {}
         self._subscribers: dict[int, Subscriber] = {}
         # Behind the topic: packet identifier (QoS > 0), empty properties (v5), payload.
@@ -90,6 +94,13 @@ class DeliveryBench(Bench):
             publisher = Publisher(client, key, head, self.options.window, mine)
             self._publishers[client.connection] = self._by_key[key] = publisher
             self._fill(publisher)
+        self._in_turn = list(self._publishers.values())
+
+    def send_due(self, due: Iterable[tuple[int, int]]) -> None:
+        if self._publishing:
+            for number, due_ns in due:
+                self._in_turn[number].late.append(due_ns)
+                self._fill(self._in_turn[number])
 
     def handle(self, frames: list[Frame]) -> None:
         now_ns = self.now_ns
@@ -166,18 +177,21 @@ class DeliveryBench(Bench):
                 self.lost += publisher.sent - subscriber.get(publisher.key, 0)
 
     def _fill(self, publisher: Publisher) -> None:
-        """Publish until a window of messages is undelivered."""
+        """Publish until a window of messages is undelivered; with a rate, what is due of them."""
         undelivered = max(0, publisher.undelivered)
         count = self.options.window - -(-undelivered // self._copies)
         qos = self.options.qos
         if qos:
             count = min(count, len(publisher.free))
+        if self.pace is not None:
+            count = min(count, len(publisher.late))
         if count <= 0:
             return
         publisher.undelivered = undelivered + count * self._copies
         parts: list[bytes] = []
         for sequence in range(publisher.sent, publisher.sent + count):
-            stamp = (self.now_ns, publisher.key, sequence)
+            sent_ns = self.now_ns if self.pace is None else publisher.late.popleft()
+            stamp = (sent_ns, publisher.key, sequence)
             tail = self._tail.pack(publisher.free.pop(), *stamp) if qos else self._tail.pack(*stamp)
             parts += (publisher.head, tail, self._filler)
         publisher.sent += count

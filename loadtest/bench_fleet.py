@@ -30,10 +30,11 @@ from typing import Final
 from motelog.core.niceness import NICENESS_MAX, niceness
 from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.mqtt.packet_types import PacketType
-from motelog.loadtest.bench_client import NS, Bench, Client, Frame, Latency
+from motelog.loadtest.bench_client import Bench, Client, Frame, Latency
 from motelog.loadtest.bench_connect import ConnectBench
 from motelog.loadtest.bench_process import cpu_seconds, family, user_bytes
 from motelog.loadtest.bench_report import BenchError, BenchOptions, BenchUnreachableError
+from motelog.loadtest.pace import NS
 
 #: Of the descriptors of a process; the system spreads connections over a server's workers by a
 #: hash, and some get a percent more than others.

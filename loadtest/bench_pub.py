@@ -5,6 +5,7 @@ Owns: windows of unacknowledged messages. Must not touch: connections and phases
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -23,7 +24,16 @@ FAILED: Final = 0x80
 class Publisher:
     """One client's window: when each packet identifier in flight was sent."""
 
-    __slots__ = ("batches", "connection", "id_at", "in_flight", "name_number", "packet")
+    __slots__ = (
+        "batches",
+        "connection",
+        "free",
+        "id_at",
+        "in_flight",
+        "late",
+        "name_number",
+        "packet",
+    )
 
     def __init__(self, connection: int, number: int, packet: bytes, id_at: int) -> None:
         self.connection = connection
@@ -31,7 +41,17 @@ class Publisher:
         self.packet = packet
         self.id_at = id_at
         self.in_flight: dict[int, int] = {}
+        #: With a rate: identifiers, and when the messages that wait for one were due.
+        self.free: list[int] = []
+        self.late: deque[int] = deque()
         self.batches: list[int] = []  # QoS 0: when each was sent
+
+    def take_due(self, packet_ids: list[int]) -> list[int]:
+        """Give identifiers back, and take those of the messages that can be sent now."""
+        self.free += packet_ids
+        taken = [self.free.pop() for _ in range(min(len(self.free), len(self.late)))]
+        self.in_flight.update((packet_id, self.late.popleft()) for packet_id in taken)
+        return taken
 
 
 class PubBench(Bench):
@@ -43,6 +63,7 @@ class PubBench(Bench):
         self.publishers_count = options.connections
         self._publishing = False
         self._publishers: dict[int, Publisher] = {}
+        self._in_turn: list[Publisher] = []
 
     def make_clients(self) -> list[Client]:
         return [self.client("pub", i) for i in range(self.options.connections)]
@@ -56,6 +77,13 @@ class PubBench(Bench):
                 self._send_batches(publisher)
             else:
                 self._publish(publisher, list(range(1, self.options.window + 1)))
+        self._in_turn = list(self._publishers.values())
+
+    def send_due(self, due: Iterable[tuple[int, int]]) -> None:
+        if self._publishing:
+            for number, due_ns in due:
+                self._in_turn[number].late.append(due_ns)
+                self._publish(self._in_turn[number], [])
 
     def handle(self, frames: list[Frame]) -> None:
         if self.options.qos == 0:
@@ -110,10 +138,15 @@ class PubBench(Bench):
             self.lost += len(publisher.in_flight) + len(publisher.batches) * self.options.window
 
     def _publish(self, publisher: Publisher, packet_ids: list[int]) -> None:
-        """Send a message under each of these identifiers."""
+        """Send a message under each of these identifiers; with a rate, only what is due."""
         if self._publishing:
             connection, now_ns = publisher.connection, self.now_ns
-            publisher.in_flight.update(dict.fromkeys(packet_ids, now_ns))
+            if self.pace is None:
+                publisher.in_flight.update(dict.fromkeys(packet_ids, now_ns))
+            else:
+                packet_ids = publisher.take_due(packet_ids)
+                if not packet_ids:
+                    return
             if self.options.names:
                 self.reactor.send(connection, self._under_next_names(publisher, packet_ids))
                 return

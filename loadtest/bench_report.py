@@ -45,6 +45,8 @@ class BenchOptions:
     """Names the clients, so that a later run may come back as them; None: no run before had it."""
     window: int = 20
     """Messages in flight per publisher."""
+    rate: int = 0
+    """Messages a second that all publishers send together, evenly; 0 is what the windows let."""
     names: int = 0
     """Topic names that the publishers of ``pub`` go through together; 0 is one for each."""
     qos: int = 1
@@ -82,6 +84,7 @@ class BenchOptions:
                 ("publishers", 1, 1_000_000),
                 ("subscribers", 1, 1_000_000),
                 ("window", 1, WINDOW_MAX),
+                ("rate", 0, 10_000_000),
                 ("names", 0, 100_000_000),
                 ("qos", 0, 2),
                 ("payload_bytes", PAYLOAD_BYTES_MIN, 1 << 20),
@@ -107,6 +110,8 @@ class BenchReport:
     publishers: int
     subscribers: int
     window: int
+    rate_asked: int
+    """Messages a second that publishers were to send; 0 is what the windows let."""
     payload_bytes: int
     messages: int
     """Acknowledged (pub), delivered (pipe, fanout) or sessions opened (connect), while measured."""

@@ -66,6 +66,8 @@ RECONNECTED: Final = 10_000
 
 ONE = BenchOptions(qos=1, window=1)
 TWENTY = BenchOptions(qos=1, window=20)
+#: As fleets are: each message comes by itself, and finds the caches cold.
+SEDATE = replace(TWENTY, connections=500, rate=2_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ def cases() -> tuple[Case, ...]:
     return (
         Case("QoS 1 publish, 1 in flight", "pub", ONE, 1.4),
         Case("QoS 1 publish, 20 in flight", "pub", TWENTY, 4),
+        Case("QoS 1 publish, 2,000/s of 500", "pub", SEDATE, has_ruler=False),
         Case("QoS 1 publish, 1,000 topic names", "pub", many(names=1_000), has_ruler=False),
         Case("QoS 1 publish, 1,000,000 topic names", "pub", many(names=1_000_000), has_ruler=False),
         Case("QoS 1 publish, 1 in flight, fsync before PUBACK", "pub", ONE, 0.6, "sync"),
@@ -102,6 +105,7 @@ def cases() -> tuple[Case, ...]:
         Case("QoS 2 publish, 20 in flight", "pub", BenchOptions(qos=2, window=20), 1.5),
         Case("1:1 pipe, QoS 0", "pipe", BenchOptions(qos=0, window=20), 1.5),
         Case("1:1 pipe, QoS 1", "pipe", TWENTY, 1.5),
+        Case("1:1 pipe, QoS 1, 2,000/s of 500", "pipe", SEDATE, has_ruler=False),
         Case(f"fan-out 1 -> {FAN_OUT:,}, QoS 0", "fanout", fan_out, 10),
         Case("fan-out 100 -> 3,000, QoS 0", "fanout", WIDE, 10),
         Case(

@@ -76,6 +76,23 @@ def test_publishers_go_through_all_topic_names_together(qos: int, names: int) ->
     assert server.topic_names == {b"bench/%d/telemetry" % number for number in range(names)}
 
 
+@pytest.mark.parametrize(("kind", "qos"), [("pub", 1), ("pub", 2), ("pipe", 0), ("pipe", 1)])
+def test_publishers_keep_to_a_rate(kind: str, qos: int) -> None:
+    begun = time.monotonic()
+    with bench_server() as server:
+        report = run(kind, options(server.port, qos=qos, rate=50, duration_s=0.5))
+        assert 0 < server.publishes <= 50 * (time.monotonic() - begun) + 1
+    assert is_clean(report), report
+    assert 0 < report.messages <= server.publishes
+    assert report.rate_asked == 50
+
+
+@pytest.mark.parametrize(("kind", "qos"), [("pub", 0), ("connect", 1)])
+def test_a_rate_is_refused_where_nothing_could_keep_it(kind: str, qos: int) -> None:
+    with pytest.raises(BenchError, match="a rate is for pub at QoS 1 or 2, pipe and fanout"):
+        run(kind, options(1, qos=qos, rate=50))
+
+
 def test_missing_acknowledgements_are_lost() -> None:
     with bench_server(faults=Faults(acknowledgement_lost=50)) as server:
         report = run("pub", options(server.port))

@@ -67,6 +67,15 @@ def bench(
     ] = None,
     subscribers: Annotated[int, typer.Option(min=1, help="Subscribers of fanout.")] = 100,
     window: Annotated[int, typer.Option(min=1, help="Messages in flight per publisher.")] = 20,
+    rate: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="Messages a second that all publishers send together, evenly."
+            " [default: as many as the windows let]",
+        ),
+    ] = 0,
     names: Annotated[
         int,
         typer.Option(
@@ -102,6 +111,10 @@ def bench(
 
     if sessions is not None and kind is not Kind.CONNECT:
         raise CliError("--sessions is an option of connect", status=Status.USAGE)
+    if rate and (kind is Kind.CONNECT or (kind is Kind.PUB and not qos)):
+        raise CliError(
+            "--rate is an option of pub at QoS 1 or 2, pipe and fanout", status=Status.USAGE
+        )
     to = to or _of_context()
     with ExitStack() as stack:
         progress = stack.enter_context(_progress())
@@ -122,6 +135,7 @@ def bench(
             connections=connections if sessions is None else sessions,
             subscribers=subscribers,
             window=window,
+            rate=rate,
             names=names,
             qos=qos,
             payload_bytes=payload_bytes,
@@ -200,9 +214,10 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 def _text(report: BenchReport) -> str:
     unit = "sessions" if report.kind == "connect" else "messages"
+    asked = f" of {report.rate_asked:,} /s" if report.rate_asked else ""
     rows = [
         (unit, f"{report.messages:,} in {report.seconds:.2f} s"),
-        ("rate", f"{report.rate:,.0f} /s"),
+        ("rate", f"{report.rate:,.0f} /s" + asked),
         ("latency p50", f"{report.latency_us_p50:,.0f} us"),
         ("latency p90", f"{report.latency_us_p90:,.0f} us"),
         ("latency p99", f"{report.latency_us_p99:,.0f} us"),
