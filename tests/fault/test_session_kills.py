@@ -20,7 +20,7 @@ ROUNDS = int(os.environ.get("MOTELOG_SESSION_KILLS", "8"))
 SEED = 3
 
 
-@pytest.mark.timeout(60 + 20 * ROUNDS)
+@pytest.mark.timeout(300 + 20 * ROUNDS)
 def test_sessions_outlive_kills_of_the_gateway(tmp_path: Path) -> None:
     said: list[str] = []
     done = list(rounds(tmp_path, SEED, ROUNDS, note=said.append))
@@ -29,7 +29,6 @@ def test_sessions_outlive_kills_of_the_gateway(tmp_path: Path) -> None:
     assert sum(one.acknowledged for one in done) > 0
 
 
-@pytest.mark.timeout(180)
 def test_sessions_outlive_a_power_cut_where_acknowledgements_wait_for_the_disk(
     tmp_path: Path,
 ) -> None:
@@ -43,7 +42,7 @@ def test_sessions_outlive_a_power_cut_where_acknowledgements_wait_for_the_disk(
     assert done[0].acknowledged > 0
 
 
-@pytest.mark.timeout(120 + 40 * WORKER_ROUNDS)
+@pytest.mark.timeout(300 + 40 * WORKER_ROUNDS)
 def test_sessions_outlive_kills_of_single_gateway_processes(tmp_path: Path) -> None:
     said: list[str] = []
     done = list(rounds(tmp_path, SEED, WORKER_ROUNDS, note=said.append, workers=2))

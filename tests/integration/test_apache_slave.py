@@ -19,7 +19,7 @@ from tests.support.broker_stack import connected
 from tests.support.java import VERSION_5, ApacheServer
 from tests.support.namesrv_process import NamesrvProcess
 
-pytestmark = [pytest.mark.java, pytest.mark.java_all, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.java_all]
 
 TOPIC, GROUP, COUNT = "T", "G", 40
 WITHIN_S = 60

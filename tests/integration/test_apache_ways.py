@@ -21,7 +21,7 @@ from motelog.core.message import DELAY, Message
 from motelog.core.records.decode import StoredMessage
 from tests.support.java import VERSION_4, VERSION_5, ApacheServer
 
-pytestmark = [pytest.mark.java, pytest.mark.java_all, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.java_all]
 
 WITHIN_S = 90
 KEYS, COUNT, QUEUES = ("a", "b", "c"), 5, 4

@@ -18,7 +18,7 @@ from tests.support.broker_stack import connected, json_body, routed, started_sta
 from tests.support.broker_stage import heartbeat
 from tests.support.cpp import cpp_packages
 
-pytestmark = [pytest.mark.cpp, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.cpp
 
 DRIVER = Path(__file__).parent / "clients" / "cpp" / "driver.py"
 DEADLINE_S = 120

@@ -27,7 +27,6 @@ def test_short_demo_without_spark_agrees() -> None:
 @pytest.mark.skipif(
     not (has_pyspark() and find_java()), reason="needs Java 17 and the [spark] extra"
 )
-@pytest.mark.timeout(240)
 def test_short_demo_with_spark_agrees() -> None:
     result = motelog("demo", "--devices=5", "--seconds=1", within_s=230)
     assert result.returncode == 0, result.stdout + result.stderr

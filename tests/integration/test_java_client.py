@@ -43,7 +43,7 @@ from tests.support.java import (
 )
 from tests.support.slow_disk import SlowDisk
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.java
 
 COUNT = 5
 DEADLINE_S = 90

@@ -16,7 +16,7 @@ from motelog.core.remoting.codes import RequestCode, ResponseCode
 from tests.support.broker_stack import connected, routed, started_stack, store_config
 from tests.support.java import VERSION_4, VERSION_5, ApacheServer, JavaDriver
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.java
 
 A, B, C = "%LMQ%a", "%LMQ%b%c", "%LMQ%later"
 #: As of RocketMQ's MQTT gateway, which has one for each client.

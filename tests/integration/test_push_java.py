@@ -22,7 +22,7 @@ from motelog.core.records.decode import StoredMessage
 from tests.support.broker_stack import started_stack
 from tests.support.java import VERSION_4, VERSION_5, ApacheServer, JavaDriver, run_tool
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.java
 
 TIMEOUT_S = 60
 OURS = "ours"

@@ -109,7 +109,6 @@ async def test_simple_consumer_works_with_our_broker(tmp_path: Path) -> None:
 
 @pytest.mark.java
 @pytest.mark.java_all
-@pytest.mark.timeout(300)
 async def test_simple_consumer_works_with_apache(tmp_path: Path) -> None:
     async with ApacheServer(VERSION_5, tmp_path / "store", has_timer=True) as apache:
         await check_consumer(apache.namesrv_address)

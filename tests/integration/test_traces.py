@@ -24,7 +24,7 @@ from motelog.core.records.decode import StoredMessage
 from tests.support.broker_stack import routed, started_stack
 from tests.support.java import VERSION_4, VERSION_5, VERSIONS, ApacheServer, JavaDriver
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.java
 
 DEADLINE_S = 60
 OURS = "ours"

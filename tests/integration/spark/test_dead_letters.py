@@ -13,7 +13,7 @@ from motelog.bridge.sync import SyncProducer
 from motelog.core.message import Message
 from tests.integration.spark.conftest import forget_last_commit, stored
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 TOPIC = "spark_sorted"
 

@@ -14,7 +14,7 @@ import pytest
 from motelog.bridge.sync import SyncProducer
 from motelog.core.message import Message
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 START_S = 1_767_225_600  # 2026-01-01T00:00:00Z
 TOPIC = "spark_minutes"

@@ -13,7 +13,7 @@ from motelog.core.message import MQTT_TOPIC, Message
 from tests.integration.spark.conftest import send
 from tests.support.sparkplug_payloads import sparkplug_messages
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs/spark.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)

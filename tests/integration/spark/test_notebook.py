@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 NOTEBOOK = Path(__file__).resolve().parents[3] / "docs/telemetry.ipynb"
 

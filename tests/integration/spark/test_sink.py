@@ -13,7 +13,7 @@ import pytest
 from motelog.bridge.sync import SyncProducer
 from tests.integration.spark.conftest import Subscriber, finish, forget_last_commit, send, stored
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 Source = Callable[..., Any]
 

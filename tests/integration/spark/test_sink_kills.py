@@ -18,8 +18,6 @@ from motelog.bridge.sync import SyncPullConsumer
 from motelog.testing import MotelogProcess
 from tests.support.java import VERSION_4, VERSION_5, ApacheServer
 
-pytestmark = pytest.mark.timeout(300)
-
 COUNT = 3000
 TOPIC = "killed"
 WAIT_S = 90

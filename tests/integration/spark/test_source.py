@@ -22,7 +22,7 @@ from motelog.core.message import Message
 from motelog.testing import MotelogProcess
 from tests.integration.spark.conftest import QUERY_S_MAX, finish, send, written_keys
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 Source = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from motelog.core.message import UNIQ_KEY, Message
 from motelog.testing import MotelogProcess
 from tests.integration.spark.conftest import forget_last_commit, stored
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 TOPIC = "spark_lake"
 
