@@ -52,7 +52,7 @@ class PopModel(RuleBasedStateMachine):
         self.stage.clock.advance(self.now_ms - self.stage.clock.now_ms())
         self.stage.topic("T", QUEUES)
         self.stage.topic("%RETRY%G_T", 1)
-        self.stage.tables.groups.put(SubscriptionGroup(group_name="G", retry_max_times=1000), 0)
+        self.stage.tables.groups.put(SubscriptionGroup(group_name="G", retry_max_times=1000))
         self.stage.tables.offsets.load(self.saved)
         self.stage.pop_state.load()
         self.service = self.stage.processors.pop_service

@@ -59,7 +59,7 @@ class GroupAdmin:
             group = msgspec.convert(loads(request.body), SubscriptionGroup)
         except msgspec.ValidationError as exc:
             raise RemotingDecodeError(f"subscription group: {exc}") from exc
-        self._groups.put(group, self._clock.now_ms())
+        self._groups.put(group)
         return request.answer()
 
     def _create_list(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -68,12 +68,12 @@ class GroupAdmin:
             groups = msgspec.convert(loads(request.body), _GroupListJson).groupConfigList
         except msgspec.ValidationError as exc:
             raise RemotingDecodeError(f"subscription groups: {exc}") from exc
-        self._groups.put_all(groups, self._clock.now_ms())
+        self._groups.put_all(groups)
         return request.answer()
 
     def _delete(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name = text_field(request.ext, "groupName")
-        self._groups.delete(name, self._clock.now_ms())
+        self._groups.delete(name)
         if bool_field(request.ext, "cleanOffset"):
             self._offsets.forget_group(name)
         return request.answer()
@@ -83,20 +83,20 @@ class GroupAdmin:
 
     def _config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         # The proxy of RocketMQ 5 asks before its clients consume, and a group may be new by then.
-        group = self._groups.find(text_field(request.ext, "group"), self._clock.now_ms())
+        group = self._groups.find(text_field(request.ext, "group"))
         # Without what is null: the proxy would trip over it.
         return request.answer(body=dumps(msgspec.to_builtins(group)))
 
     def _readable(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Close a topic to a group or open it, where that is asked; tell whether it is open."""
-        ext, now_ms = request.ext, self._clock.now_ms()
+        ext = request.ext
         group, topic = text_field(ext, "group"), text_field(ext, "topic")
         if "readable" in ext:
-            self._groups.find(group, now_ms)
+            self._groups.find(group)
             fault = topic_name_fault(topic)
             if fault is not None:
                 raise BrokerError(ResponseCode.INVALID_PARAMETER, fault)
-            self._groups.set_readable(group, topic, bool_field(ext, "readable"), now_ms)
+            self._groups.set_readable(group, topic, bool_field(ext, "readable"))
         is_open = self._groups.may_read(group, topic)
         return request.answer(body=dumps({"group": group, "topic": topic, "readable": is_open}))
 

@@ -182,7 +182,7 @@ class ProgressAdmin:
         ext = request.ext
         source, target = text_field(ext, "srcGroup"), text_field(ext, "destGroup")
         wanted = ext.get("topic")
-        self._groups.find(target, self._clock.now_ms())
+        self._groups.find(target)
         members = None if bool_field(ext, "offline") else self._consumers.get(source)
         for topic, queues in list(self._offsets.topics_of(source)):
             if wanted and topic != wanted:

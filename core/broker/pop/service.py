@@ -375,7 +375,7 @@ class PopService:
     def _again(self, checkpoint: Checkpoint, fields: tuple[Any, ...]) -> AppendMessage:
         """Return the message for its next delivery, or for the group's dead letters."""
         now_ms = self._clock.now_ms()
-        group = self._groups.find(checkpoint.group, now_ms)
+        group = self._groups.find(checkpoint.group)
         physical, store_host, times, text = fields[3], fields[9], fields[10], fields[12]
         pairs = retry_pairs(text, checkpoint.pop_time_ms)
         is_retry = checkpoint.topic.startswith(RETRY_PREFIX)

@@ -59,7 +59,6 @@ class AssignmentProcessor:
         self._groups = shared.tables.groups
         self._consumers = shared.tables.consumers
         self._modes = shared.tables.request_modes
-        self._clock = shared.clock
         self._queues = queues
 
     def processors(self) -> dict[int, Processor]:
@@ -126,7 +125,7 @@ class AssignmentProcessor:
         if self._topics.get(mode.topic) is None:
             text = f"topic {shown(mode.topic)[1:-1]} does not exist"
             raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, text)
-        self._groups.find(mode.consumer_group, self._clock.now_ms())
+        self._groups.find(mode.consumer_group)
         self._modes.put(mode)
         return request.answer()
 

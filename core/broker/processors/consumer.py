@@ -132,7 +132,7 @@ class ConsumerProcessor:
         if not 0 <= queue_id < config.read_queue_nums or offset < 0:
             text = f"queue id {queue_id} or offset {offset} of topic {topic} is illegal"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
-        self._groups.find(group, self._clock.now_ms())
+        self._groups.find(group)
         if request.ext.get(ONLY_FORWARD) == "true":
             known = self._offsets.query(group, topic, queue_id)
             offset = max(offset, -1 if known is None else known)
@@ -181,7 +181,7 @@ class ConsumerProcessor:
         changed = []
         is_told_otherwise = False
         for consumer in beat.consumers:
-            group = self._groups.find(consumer.group, now_ms)
+            group = self._groups.find(consumer.group)
             # The group's members look for this topic's route at once, so its creation also
             # triggers a registration with the name servers.
             if group.retry_queue_nums > 0:

@@ -65,7 +65,6 @@ class PopRequests:
     def __init__(self, shared: Shared) -> None:
         self._topics = shared.tables.topics
         self._groups = shared.tables.groups
-        self._clock = shared.clock
         self._filters = PullRequests(shared)
 
     def pop(self, request: RemotingCommand, connection: Connection) -> Pop:
@@ -133,8 +132,7 @@ class PopRequests:
         if queue_id >= config.read_queue_nums:
             text = f"queue id {queue_id} of {name} is illegal, it has {config.read_queue_nums}"
             raise BrokerError(ResponseCode.INVALID_PARAMETER, text)
-        # What the time is, is asked only where there is none yet.
-        group = self._groups.get(group_name) or self._groups.find(group_name, self._clock.now_ms())
+        group = self._groups.find(group_name)
         if not group.consume_enable:
             text = f"subscription group {group_name} may not consume"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)

@@ -73,7 +73,6 @@ class PullRequests:
         self._groups = shared.tables.groups
         self._consumers = shared.tables.consumers
         self._filters = shared.filters
-        self._clock = shared.clock
         self._count_max = shared.config.pull_count_max
         self._bytes_max = shared.config.pull_bytes_max
         self._reader_key = shared.reader_key
@@ -134,8 +133,7 @@ class PullRequests:
 
     def _check(self, group_name: str, topic: str, queue_id: int) -> SubscriptionGroup:
         """Return the group of a pull after the checks that do not need the store."""
-        # What the time is, is asked only where there is none yet.
-        group = self._groups.get(group_name) or self._groups.find(group_name, self._clock.now_ms())
+        group = self._groups.find(group_name)
         if not group.consume_enable:
             text = f"subscription group {group_name} may not consume"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)

@@ -486,7 +486,7 @@ class SendProcessor:
 
         Clients do so when sending it back (code 36) fails; they have counted this retry already.
         """
-        group = self._groups.find(retry_topic.removeprefix(RETRY_PREFIX), self._clock.now_ms())
+        group = self._groups.find(retry_topic.removeprefix(RETRY_PREFIX))
         times_max = int32_field(ext, names.reconsume_times_max, group.retry_max_times)
         return reconsume_times > (times_max if times_max >= 0 else group.retry_max_times)
 

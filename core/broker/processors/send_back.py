@@ -63,7 +63,7 @@ class SendBackProcessor:
     ) -> RemotingCommand | None:
         ext = request.ext
         now_ms = self._clock.now_ms()
-        group = self._groups.find(text_field(ext, "group"), now_ms)
+        group = self._groups.find(text_field(ext, "group"))
         if group.retry_queue_nums <= 0:
             # As in RocketMQ: the group does not want failed messages again.
             return request.answer()

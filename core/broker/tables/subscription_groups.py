@@ -1,7 +1,7 @@
 """Subscription groups: what each consumer group may do and how often it retries.
 
 Owns: the group table, topics that are closed to a group, their version, creation at first use.
-Must not touch: files, sockets, clocks.
+Must not touch: files, sockets. The clock is asked only where something changes.
 Spec: RocketMQ SubscriptionGroupConfig, SubscriptionGroupManager. The connected members are in
 consumer_groups.py.
 """
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import Permission, ResponseCode
 from motelog.core.remoting.fields import INT32, INT64, Int32
@@ -52,7 +53,10 @@ class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
 class SubscriptionGroups:
     """The groups of one broker; ``listeners`` are called when one is new, changed or gone."""
 
-    def __init__(self, *, auto_create: bool, groups_max: int, has_lmq: bool = False) -> None:
+    def __init__(
+        self, *, auto_create: bool, groups_max: int, clock: Clock, has_lmq: bool = False
+    ) -> None:
+        self._clock = clock
         self._has_lmq = has_lmq
         self._auto_create = auto_create
         self._groups_max = groups_max
@@ -77,7 +81,7 @@ class SubscriptionGroups:
             return SubscriptionGroup(group_name=name)
         return group
 
-    def find(self, name: str, now_ms: int) -> SubscriptionGroup:
+    def find(self, name: str) -> SubscriptionGroup:
         """Return the group, created if allowed; else BrokerError(SUBSCRIPTION_GROUP_NOT_EXIST)."""
         group = self.get(name)
         if group is not None:
@@ -85,14 +89,14 @@ class SubscriptionGroups:
         if not self._auto_create:
             text = f"subscription group {ascii(name)[1:-1]} does not exist"
             raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
-        return self.put(SubscriptionGroup(group_name=name), now_ms)
+        return self.put(SubscriptionGroup(group_name=name))
 
-    def put(self, group: SubscriptionGroup, now_ms: int) -> SubscriptionGroup:
+    def put(self, group: SubscriptionGroup) -> SubscriptionGroup:
         """Create or replace a group; BrokerError if its name is refused or there are too many."""
-        self.put_all([group], now_ms)
+        self.put_all([group])
         return group
 
-    def put_all(self, groups: Sequence[SubscriptionGroup], now_ms: int) -> None:
+    def put_all(self, groups: Sequence[SubscriptionGroup]) -> None:
         """Create or replace groups; BrokerError if one is refused, and then none is changed."""
         for group in groups:
             _check(group)
@@ -102,7 +106,7 @@ class SubscriptionGroups:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         for group in groups:
             self._groups[group.group_name] = group
-        self._changed(now_ms)
+        self._changed()
 
     def may_read(self, group: str, topic: str) -> bool:
         """Say whether the topic is not closed to the group."""
@@ -110,7 +114,7 @@ class SubscriptionGroups:
             return True
         return not self._forbidden.get(group, {}).get(topic, 0) & Permission.READ
 
-    def set_readable(self, group: str, topic: str, is_on: bool, now_ms: int) -> None:
+    def set_readable(self, group: str, topic: str, is_on: bool) -> None:
         """Close a topic to a group, or open it; BrokerError if there are too many."""
         closed = self._forbidden.get(group, {})
         if is_on == self.may_read(group, topic):
@@ -123,16 +127,16 @@ class SubscriptionGroups:
         self._forbidden = {**self._forbidden, group: changed}
         if not changed:
             del self._forbidden[group]
-        self._changed(now_ms)
+        self._changed()
 
     def names(self) -> list[str]:
         return list(self._groups)
 
-    def delete(self, name: str, now_ms: int) -> None:
+    def delete(self, name: str) -> None:
         """Forget a group; without effect when it does not exist."""
         self._forbidden.pop(name, None)
         if self._groups.pop(name, None) is not None:
-            self._changed(now_ms)
+            self._changed()
 
     def snapshot(self) -> dict[str, Any]:
         """Return the content of subscriptionGroup.json; a copy, fit to be encoded in a thread."""
@@ -152,8 +156,8 @@ class SubscriptionGroups:
         self._forbidden = forbidden
         self.version = version
 
-    def _changed(self, now_ms: int) -> None:
-        self.version = self.version.next(now_ms)
+    def _changed(self) -> None:
+        self.version = self.version.next(self._clock.now_ms())
         self.is_dirty = True
         for listener in self.listeners:
             listener()

@@ -48,6 +48,7 @@ class Tables:
             SubscriptionGroups(
                 auto_create=config.auto_create_groups,
                 groups_max=config.groups_max,
+                clock=clock,
                 has_lmq=config.store.lmq,
             ),
             ConsumerOffsets(

@@ -214,7 +214,7 @@ def test_the_members_hear_when_their_group_changes(stage: BrokerStage) -> None:
     stage.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "second", "consumerGroup": "G"})
     assert notices() == [1, 0]
     stage.tables.groups.put(
-        SubscriptionGroup(group_name="G", notify_consumer_ids_changed_enable=False), 0
+        SubscriptionGroup(group_name="G", notify_consumer_ids_changed_enable=False)
     )
     stage.beat("G", client=second, client_id="second")
     assert notices() == [0, 0]

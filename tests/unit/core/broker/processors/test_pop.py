@@ -44,7 +44,7 @@ def stage(tmp_path: Path) -> Iterator[BrokerStage]:
     """Topic T of one queue, empty, and group G."""
     with broker_stage(tmp_path, {"offset_entries_max": 100}) as broker:
         broker.topic("T", 1)
-        broker.tables.groups.put(SubscriptionGroup(group_name="G", retry_max_times=2), 0)
+        broker.tables.groups.put(SubscriptionGroup(group_name="G", retry_max_times=2))
         yield broker
 
 
@@ -388,7 +388,7 @@ def test_after_a_restart_what_was_in_work_still_is(tmp_path: Path) -> None:
         now_ms = stage.clock.now_ms()
     with broker_stage(tmp_path, {"offset_entries_max": 100}) as stage:
         stage.topic("T", 1)
-        stage.tables.groups.put(SubscriptionGroup(group_name="G"), 0)
+        stage.tables.groups.put(SubscriptionGroup(group_name="G"))
         stage.pop_state.load()
         assert stage.clock.now_ms() == now_ms
         send(stage, b"4")
@@ -446,7 +446,7 @@ def test_what_waits_in_rocketmq_s_timer_is_taken_over_once(tmp_path: Path) -> No
     for found, rest in ([b"0", b"2"], [b"4", b"5"]), ([], []):
         with broker_stage(tmp_path, {"offset_entries_max": 100}) as stage:
             stage.topic("T", 1)
-            stage.tables.groups.put(SubscriptionGroup(group_name="G"), 0)
+            stage.tables.groups.put(SubscriptionGroup(group_name="G"))
             stage.tables.offsets.load(saved)
             stage.pop_state.load()
             # Behind the last that was popped, which is 3.
@@ -474,7 +474,7 @@ def test_a_second_restart_does_not_set_a_group_back(tmp_path: Path) -> None:
     for first, count in ((0, 8), (8, 2), (10, 1), (11, 1)):
         with broker_stage(tmp_path, {"offset_entries_max": 100}) as stage:
             stage.topic("T", 1)
-            stage.tables.groups.put(SubscriptionGroup(group_name="G"), 0)
+            stage.tables.groups.put(SubscriptionGroup(group_name="G"))
             stage.tables.offsets.load(saved)
             stage.pop_state.load()
             for number in range(first, first + count):

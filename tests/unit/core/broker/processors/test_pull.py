@@ -245,7 +245,7 @@ def test_who_reads_far_behind_is_sent_to_the_groups_slave(
         group = SubscriptionGroup(
             group_name="consumers", broker_id=3, which_broker_when_consume_slowly=7
         )
-        stage.tables.groups.put(group, 0)
+        stage.tables.groups.put(group)
         stage.store.append([message(stage.tail("A", 0))] * 3)
         answer = stage.ask(RequestCode.PULL_MESSAGE, pull_ext("A", 0, maxMsgNums=1))
         assert answer.ext["suggestWhichBrokerId"] == broker_id

@@ -126,7 +126,7 @@ def test_what_a_pull_may_not_ask_for_is_refused(
 
 
 def test_a_group_that_may_not_consume_is_refused(stage: Stage) -> None:
-    stage.groups.put(SubscriptionGroup(group_name="G", consume_enable=False), 0)
+    stage.groups.put(SubscriptionGroup(group_name="G", consume_enable=False))
     assert stage.refusal() == ResponseCode.NO_PERMISSION
 
 
@@ -141,6 +141,6 @@ def test_a_pull_without_its_own_text_wants_what_the_heartbeat_said(stage: Stage)
 
 
 def test_a_group_is_asked_whether_it_may_broadcast(stage: Stage) -> None:
-    stage.groups.put(SubscriptionGroup(group_name="G", consume_broadcast_enable=False), 0)
+    stage.groups.put(SubscriptionGroup(group_name="G", consume_broadcast_enable=False))
     stage.beat(Subscription("T"), "BROADCASTING")
     assert stage.refusal(sysFlag=0) == ResponseCode.NO_PERMISSION

@@ -239,7 +239,7 @@ def test_a_delayed_message_waits_elsewhere_and_is_answered_as_sent(stage: Broker
 def test_a_consumer_that_sends_for_itself_gives_up_at_last(
     stage: BrokerStage, times: int, topic: str
 ) -> None:
-    stage.tables.groups.put(SubscriptionGroup(group_name="G", retry_max_times=2), 0)
+    stage.tables.groups.put(SubscriptionGroup(group_name="G", retry_max_times=2))
     assert stage.code(V2, send_ext("%RETRY%G", j=times), b"again") == OK
     assert [found.body for found in stored(stage, topic)] == [b"again"]
     assert stage.processors.send.dead_letters_count == (topic == "%DLQ%G")

@@ -26,7 +26,7 @@ def stage(tmp_path: Path) -> Iterator[BrokerStage]:
     with broker_stage(tmp_path) as broker:
         broker.topic("T", 1)
         broker.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"failed")
-        broker.tables.groups.put(SubscriptionGroup(group_name="G", retry_max_times=2), 0)
+        broker.tables.groups.put(SubscriptionGroup(group_name="G", retry_max_times=2))
         yield broker
 
 
@@ -80,7 +80,7 @@ def test_it_waits_or_becomes_a_dead_letter(
 
 
 def test_a_group_without_retry_queues_gets_nothing_back(stage: BrokerStage) -> None:
-    stage.tables.groups.put(SubscriptionGroup(group_name="G", retry_queue_nums=0), 0)
+    stage.tables.groups.put(SubscriptionGroup(group_name="G", retry_queue_nums=0))
     end_offset = stage.store.end_offset
     assert stage.code(BACK, back()) == OK
     assert stage.store.end_offset == end_offset
