@@ -99,6 +99,11 @@ _FAULTS: Final = {
     Fault.MALFORMED_LENGTH: (ReasonCode.MALFORMED_PACKET, "remaining length of five bytes"),
     Fault.IDLE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within the keep alive and a half"),
 }
+#: What the frames kernel finds in a packet behind CONNECT: it tells a code and a place.
+_FRAME_FAULTS: Final = {
+    ReasonCode.TOPIC_NAME_INVALID: "topic name is empty, or holds '+', '#' or a control character",
+    ReasonCode.PROTOCOL_ERROR: "packet identifier is 0, or there is no topic name and no alias",
+}
 #: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
 DUE_MAX: Final = 100
 #: Bytes of the packets behind a CONNECT that is parked. Nothing more is read from such a client, so
@@ -754,7 +759,12 @@ class Clients:
     def malformed(self, number: int, reason_code: int, offset_bytes: int) -> None:
         """End a connection whose packet the frames kernel refused."""
         self._metrics.packets_malformed += 1
-        self._end_faulty(number, reason_code, f"malformed packet at byte {offset_bytes}")
+        connection = self._connections[number]
+        if connection is not None and connection.session is None:
+            self._refuse(connection, refuse_unread(reason_code, "the first packet is no CONNECT"))
+            return
+        what = _FRAME_FAULTS.get(ReasonCode(reason_code), "malformed packet")
+        self._end_faulty(number, reason_code, f"{what} (at byte {offset_bytes})")
 
     def _end_faulty(self, number: int, reason_code: int, why: str) -> None:
         connection = self._connections[number]

@@ -127,6 +127,33 @@ def test_fault_is_told_to_version_5(fault: Fault, reason_code: int) -> None:
     assert stage.output.closed == [1]
 
 
+@pytest.mark.parametrize(
+    ("packet", "reason"),
+    [
+        ("32 06 0001 2b 0001 00", "topic name is empty, or holds '+', '#' or a control character"),
+        ("32 06 0001 61 0000 00", "packet identifier is 0, or there is no topic name and no alias"),
+        ("30 03 0000 00", "packet identifier is 0, or there is no topic name and no alias"),
+        ("36 06 0001 61 0001 00", "malformed packet"),
+    ],
+)
+def test_reason_says_what_is_wrong_with_a_frame(packet: str, reason: str) -> None:
+    stage = Stage()
+    stage.turn((1, connect("me", 5)), opened=[1])
+    stage.sent(1)
+    stage.turn((1, bytes.fromhex(packet)))
+    stage.sent(1)
+    [told] = stage.reasons
+    assert told.partition(" (at byte ")[0] == reason
+
+
+def test_first_packet_that_is_no_connect_is_called_so(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    stage.turn((1, b"\xc0\x00"), opened=[1])
+    assert (stage.sent(1), stage.output.closed) == ([], [1])
+    [record] = caplog.records
+    assert record.getMessage().endswith("reason_code=0x82 why=the first packet is no CONNECT")
+
+
 def test_connection_that_ended_earlier_in_a_turn_is_counted_once() -> None:
     stage = Stage()
     stage.connect(1)
