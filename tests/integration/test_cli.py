@@ -195,7 +195,7 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["sub", "-t", "a", "-T", "#/a"], 2, "--filter-out '#/a'"),
         (["sub", "-t", "a", "-F", "%z"], 2, "--format: '%z' has no meaning"),
         (["sub", "-v"], 2, "name a topic filter: --topic FILTER"),
-        (["sub", "-t", "$own/a", "--to", "{mqtt}"], 5, "refused to subscribe '$own/a'"),
+        (["sub", "-t", "$o/a", "--to", "{mqtt}"], 5, "'$o/a': not authorized (0x87): $o/a: filt"),
         (["sub", "-t", "a", "--since", "1y"], 2, "--since '1y': use 90s"),
         (["sub", "-t", "a", "--since", "1h", "-V", "311"], 2, "needs --protocol-version mqttv5"),
         (["consume", "never-written", "--namesrv", "{namesrv}"], 3, "'never-written'"),

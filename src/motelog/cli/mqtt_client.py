@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -37,6 +38,7 @@ from motelog.gateway.mqtt.packet_types import (
     ReasonCode,
     Subscribe,
     SubscribeEntry,
+    SubscriptionAck,
     Unsubscribe,
 )
 from motelog.gateway.mqtt.properties import decode_properties, encode_properties
@@ -149,12 +151,12 @@ class MqttClient:
 
     async def subscribe(
         self, entries: Sequence[SubscribeEntry], *, properties: Properties = NO_PROPERTIES
-    ) -> list[int]:
-        """Return the reason code of each filter; below 0x80 it is the granted QoS."""
+    ) -> SubscriptionAck:
+        """Return the reason code of each filter, below 0x80 the granted QoS, and why."""
         packet_id = self._next_packet_id()
         packet = Subscribe(packet_id, tuple(entries), properties)
         body = await self._ask(packet_id, encode_subscribe(self._version, packet), "SUBSCRIBE")
-        return list(decode_suback(self._version, body).reason_codes)
+        return decode_suback(self._version, body)
 
     async def unsubscribe(self, topic_filters: Sequence[str]) -> None:
         """Return when the server has answered."""
@@ -474,4 +476,6 @@ def _os_reason(exc: OSError) -> str:
     while cause is not None:
         exc = cause if isinstance(cause, OSError) else exc
         cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__
+    if isinstance(exc, socket.gaierror):  # its numbers are not those of the system
+        return exc.strerror or str(exc)
     return os.strerror(exc.errno) if exc.errno else str(exc)

@@ -115,7 +115,7 @@ def subscribe(
     import trio
 
     from motelog.cli.mqtt_client import FAILURE, reason_text
-    from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, SubscribeEntry
+    from motelog.gateway.mqtt.packet_types import SubscribeEntry, SubscriptionAck
     from motelog.gateway.mqtt.topics import matches
 
     filters = [*(topic or ()), *([wanted.url_topic] if wanted.url_topic else ())]
@@ -138,10 +138,13 @@ def subscribe(
         entries = [
             SubscribeEntry(one, qos, retain_as_published=retain_as_published) for one in asked
         ]
-        codes = await client.subscribe(entries, properties=properties) if entries else []
+        answer = SubscriptionAck(0, ())
+        if entries:
+            answer = await client.subscribe(entries, properties=properties)
+        codes = list(answer.reason_codes)
         for topic_filter, code in zip(filters, codes, strict=True):
             if code >= FAILURE:
-                text = reason_text(code, NO_PROPERTIES)
+                text = reason_text(code, answer.properties)
                 text = f"the server refused to subscribe {topic_filter!r}: {text}"
                 raise CliError(text, status=Status.REFUSED)
         if unsubscribe:
