@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -158,11 +159,16 @@ def test_operator_lists_reads_and_deletes(motelog_stack: MotelogProcess) -> None
         assert [line["topic"] for line in listed] == [f"operated/{n:04}" for n in range(1200)]
         assert listed[7]["payload_bytes"] == 1
         assert (listed[7]["qos"], listed[7]["client_id"]) == (1, "kept-operator")
-        few = motelog("retained", "list", "-t", "operated/#", "--count", "3", *at).stdout
-        assert few.splitlines()[1].startswith("operated/0000")
-        assert len(few.splitlines()) == 4
+        few = motelog("retained", "list", "-t", "operated/#", "--count", "3", *at)
+        assert few.stdout.splitlines()[1].startswith("operated/0000")
+        assert len(few.stdout.splitlines()) == 4
+        assert few.stderr == "there may be more: --count N lists further ones\n"
+        assert motelog("retained", "list", "-t", "operated/x y/#", *at).stderr == ""
         name = "operated/x y/\u00e9"
         assert motelog("retained", "get", name, *at).stdout == "caf\u00e9\n"
+        retain(client, "operated/bytes", b"\x00\xff\x1f")
+        get = [sys.executable, "-m", "motelog", "retained", "get", "operated/bytes", *at]
+        assert subprocess.run(get, capture_output=True, check=True).stdout == b"\x00\xff\x1f\n"
         assert motelog("retained", "delete", name, *at).stdout == f"deleted {name}\n"
         client.subscribe("operated/x y/#", 1)
         for command in ("get", "delete"):

@@ -10,7 +10,7 @@ import http.client
 import json as json_module
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ import typer
 
 from motelog.cli import contexts
 from motelog.cli.addresses import address
-from motelog.cli.output import CliError
+from motelog.cli.output import CliError, write_note
 from motelog.cli.status import IS_IT_RUNNING, Status
 from motelog.core.units import span_text
 
@@ -120,8 +120,11 @@ def _token(file: str) -> dict[str, str]:
 
 def ask_pages(
     admin: str, path: str, name: str, query: dict[str, str], *, count: int, page_count: int
-) -> Iterator[dict[str, Any]]:
-    """Yield up to ``count`` entries of a list, ``page_count`` a request; ``name`` is its key."""
+) -> Generator[dict[str, Any], None, str | None]:
+    """Yield up to ``count`` entries of a list, ``page_count`` a request; ``name`` is its key.
+
+    Return what the list goes on behind, None if that was all.
+    """
     after: str | None = ""
     while after is not None and count:
         limit = str(min(count, page_count))
@@ -129,6 +132,16 @@ def ask_pages(
         yield from page[name]
         count -= len(page[name])
         after = page["after"]
+    return after
+
+
+def ask_list(
+    admin: str, path: str, name: str, query: dict[str, str], *, count: int, page_count: int
+) -> Iterator[dict[str, Any]]:
+    """Do as ``ask_pages``, and tell a person that --count has cut the list."""
+    after = yield from ask_pages(admin, path, name, query, count=count, page_count=page_count)
+    if after is not None:
+        write_note("there may be more: --count N lists further ones")
 
 
 def time_text(ms: int | None) -> str:

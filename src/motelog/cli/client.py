@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_pages, time_text
+from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list, time_text
 from motelog.cli.output import table, write, write_json, write_note
 
 client = typer.Typer(
@@ -44,7 +44,7 @@ def list_clients(
     """List connected clients by client identifier."""
     rows: list[tuple[str, ...]] = [("client", "user", "MQTT", "peer", "connected", "filters")]
     query = {"prefix": prefix}
-    for one in ask_pages(admin, PATH, "clients", query, count=count, page_count=PAGE):
+    for one in ask_list(admin, PATH, "clients", query, count=count, page_count=PAGE):
         if json:
             write_json(one)
             continue

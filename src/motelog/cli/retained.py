@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_pages
-from motelog.cli.output import table, write, write_json
+from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list
+from motelog.cli.output import table, write, write_bytes, write_json
 
 retained = typer.Typer(
     help="Look at retained messages and delete them.",
@@ -39,7 +39,7 @@ def list_messages(
     """List messages by topic name."""
     rows: list[tuple[str, ...]] = [("topic", "bytes", "qos", "client", "stored", "expires")]
     query = {"filter": topic_filter}
-    for message in ask_pages(
+    for message in ask_list(
         admin, "/api/v1/retained", "messages", query, count=count, page_count=PAGE
     ):
         if json:
@@ -61,12 +61,12 @@ def list_messages(
 
 @retained.command(epilog="Example: motelog retained get conf/dev42")
 def get(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
-    """Print the payload of one message."""
+    """Print the payload of one message as it is, and a line end; --json has it in base64."""
     message = ask(admin, "GET", "/api/v1/retained/message", {"topic": topic})
     if json:
         write_json(message)
     else:
-        write(base64.b64decode(message["payload"]).decode(errors="backslashreplace"))
+        write_bytes(base64.b64decode(message["payload"]) + b"\n")
 
 
 @retained.command(epilog="Example: motelog retained delete conf/dev42")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_pages, time_text
+from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list, time_text
 from motelog.cli.output import CliError, agreed, table, write, write_json
 from motelog.cli.status import Status
 from motelog.core.units import span_text
@@ -42,9 +42,7 @@ def list_sessions(
     """List sessions by client identifier, connected and away."""
     rows: list[tuple[str, ...]] = [("client", "here", "since", "filters", "in flight", "expires")]
     query = {"prefix": prefix}
-    for one in ask_pages(
-        admin, "/api/v1/sessions", "sessions", query, count=count, page_count=PAGE
-    ):
+    for one in ask_list(admin, "/api/v1/sessions", "sessions", query, count=count, page_count=PAGE):
         if json:
             write_json(one)
             continue
