@@ -292,14 +292,17 @@ class Appends:
                 with trio.move_on_at(deadline):
                     await link.is_back.wait()
             if link.away_since is not None:
-                return link.reason
+                # Publishers are told: the reason alone would look like a fault of theirs.
+                return RemotingConnectError(f"broker {link.name!r} is away: {link.reason}")
             try:
                 async with link.window:
                     answer = await self._links.request(link, command, timeout_s=REQUEST_TIMEOUT_S)
             except RemotingConnectError:
                 continue  # nothing was sent: it is away now
             except RemotingError as exc:
-                return OutcomeUnknownError(f"the broker has not said that it has them: {exc}")
+                return OutcomeUnknownError(
+                    f"the broker has not said that it has the message: {exc}"
+                )
             if answer.code == ResponseCode.SUCCESS:
                 return None
             if STORE_FULL in answer.ext:

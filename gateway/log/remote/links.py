@@ -26,6 +26,7 @@ from motelog.core.errors import (
     RemotingDecodeError,
     RemotingError,
 )
+from motelog.core.limited_log import LimitedLog
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, loads
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class BrokerLinks:
         self._by_name: dict[str, BrokerLink] = {}
         #: Names that brokers and clusters register as topics.
         self.topic_names: frozenset[str] = frozenset()
+        self._outages = LimitedLog(logger, lines_max=1, period_s=10, monotonic_s=trio.current_time)
 
     def of(self, name: str) -> BrokerLink:
         """Return the link of a broker, known or not."""
@@ -144,7 +146,8 @@ class BrokerLinks:
             try:
                 await self.find()  # it may have come back elsewhere
             except (NoNameServerError, BrokerError, RemotingDecodeError) as exc:
-                logger.info("no name server says where a broker is broker=%s %s", link.name, exc)
+                text = "no name server says where a broker is broker=%s %s"
+                self._outages.info(text, link.name, exc)
         logger.warning("a broker is back broker=%s away_s=%.1f", link.name, link.away_s())
         link.away_since = None
         link.is_back.set()

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from motelog.bridge.client import Client
+from motelog.bridge.errors import NoNameServerError
 from motelog.core.errors import (
     BrokerError,
     MotelogError,
@@ -56,7 +57,7 @@ class ScriptedClient:
         self.sent: list[tuple[int, list[bytes]]] = []
         self.requests: list[RemotingCommand] = []
         self.in_flight: list[int] = []
-        self.is_away = False
+        self.is_away = self.has_no_namesrv = False
 
     async def request(
         self, address: str, command: RemotingCommand, *, timeout_s: float
@@ -83,6 +84,8 @@ class ScriptedClient:
         return command.answer(outcome or ResponseCode.SUCCESS, "as the script says")
 
     async def request_namesrv(self, command: RemotingCommand) -> RemotingCommand:
+        if self.has_no_namesrv:
+            raise NoNameServerError("127.0.0.1:2: Connection refused")
         brokers = {"a": {"brokerAddrs": {0: "127.0.0.1:1"}}}
         return command.answer(body=dumps({"brokerAddrTable": brokers, "clusterAddrTable": {}}))
 
@@ -280,11 +283,23 @@ async def test_a_broker_that_stays_away_refuses_after_the_wait_and_then_at_once(
         await stage.over()
         assert trio.current_time() - begin < 0.1
         assert all(isinstance(error, RemotingConnectError) for error in stage.errors())
+        assert str(stage.errors()[-1]) == "broker 'a' is away: 127.0.0.1:1: Connection refused"
         stage.client.is_away = False
         await trio.sleep(1)
         stage.append((0, b"again"))
         await stage.over()
         assert stage.errors()[-1] is None
+
+
+async def test_a_long_outage_of_everything_does_not_fill_the_log(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with appending() as stage:
+        stage.client.is_away = stage.client.has_no_namesrv = True
+        with caplog.at_level(logging.INFO):
+            stage.append((0, b"waits"))
+            await trio.sleep(60)
+        assert 6 <= caplog.text.count("no name server says where a broker is broker=a") <= 7
 
 
 async def test_memory_for_what_waits_is_bounded(autojump_clock: trio.testing.MockClock) -> None:
