@@ -188,6 +188,14 @@ def test_replay_has_the_identifier_of_its_subscription_alone() -> None:
     assert found == [(1,), (2,)]
 
 
+def test_no_local_does_not_hold_back_what_the_client_has_retained_itself() -> None:
+    peer = Gateway().connect(5, "both")
+    peer.publish("own/before", b"before", retain=True)
+    peer.subscribe("own/#", no_local=True)
+    peer.publish("own/then", b"then", retain=True)
+    assert read_all(peer) == [b"before"]
+
+
 def test_replays_of_several_filters_follow_each_other() -> None:
     gateway = Gateway(inflight_max=1)
     retain(gateway, "a/1", "a/2", "b/1")
