@@ -356,11 +356,11 @@ class MappedFileQueue:
                 logger.warning("the next CommitLog file is there offset=%d", self._ahead[0].begin)
         elif not isinstance(failure, OSError) or failure.errno not in NO_ROOM:
             raise failure
-        elif not may_wait:
-            # This batch is refused; there may be room for the next one.
+        elif not may_wait and self._is_late:
+            # A batch has waited for this. It is refused; there may be room for the next one.
             self.make_ahead(count)
             raise failure
-        # Else the caller makes it again; that the first attempt found no room need not be said.
+        # Else it is made again: that there was no room ahead of need may be long ago.
 
     def add(self) -> MappedFile:
         """Move the next file that is ready into the row and return it."""

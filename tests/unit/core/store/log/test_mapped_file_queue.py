@@ -186,12 +186,28 @@ def test_who_needs_several_files_at_once_gets_them_from_one_attempt(tmp_path: Pa
     files.close()
 
 
-def test_an_attempt_that_found_no_room_refuses_one_batch_and_is_made_again(tmp_path: Path) -> None:
+def test_an_attempt_ahead_of_need_that_found_no_room_refuses_nobody(tmp_path: Path) -> None:
     storage = RecordingStorage()
     files = queue(tmp_path, storage)
     files.add()
     storage.fail_at["create_file"] = (0, OSError(errno.ENOSPC, "no space"))
     files.make_ahead()
+    made(files)
+    with pytest.raises(NextFileError):
+        files.ensure_ahead(1, may_wait=False)
+    made(files)
+    files.ensure_ahead(1, may_wait=False)
+    assert files.add().begin == SIZE
+    files.close()
+
+
+def test_an_attempt_that_found_no_room_refuses_one_batch_and_is_made_again(tmp_path: Path) -> None:
+    storage = RecordingStorage()
+    files = queue(tmp_path, storage)
+    files.add()
+    storage.fail_at["create_file"] = (0, OSError(errno.ENOSPC, "no space"))
+    with pytest.raises(NextFileError):
+        files.ensure_ahead(1, may_wait=False)
     made(files)
     with pytest.raises(OSError, match="no space"):
         files.ensure_ahead(1, may_wait=False)
