@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, TypeAlias
 
 import trio
@@ -171,10 +172,13 @@ class Workers:
     async def call_once(self, message: StoredMessage) -> None:
         """Call the function with one message that is in no queue; its errors are raised."""
         argument = [message] if self._handler.in_batches else message
+        function = self._handler.function
         if self._is_async:
-            await self._handler.function(argument)
+            _check_result(await function(argument))
         else:
-            await trio.to_thread.run_sync(self._handler.function, argument, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(
+                lambda: _check_result(function(argument)), abandon_on_cancel=True
+            )
 
     def _next(self) -> Batch | None:
         while self._turn and not self.is_paused:
@@ -215,7 +219,7 @@ class Workers:
         function = self._handler.function
         if self._handler.in_batches:
             try:
-                await function(batch.messages)
+                _check_result(await function(batch.messages))
             except Exception as exc:
                 self._refuse_all(batch, exc)
             else:
@@ -224,7 +228,9 @@ class Workers:
         for part in self._parts(batch):
             for message in part:
                 try:
-                    await function(message)
+                    result = await function(message)
+                    if result is not None:
+                        _check_result(result)
                 except Exception as exc:
                     if self._refuse(batch, message, exc):
                         return
@@ -286,9 +292,16 @@ class Workers:
 
 
 def _check_result(result: object) -> None:
+    """TypeError if the work is still to be done: by whom awaits the result or goes through it."""
+    is_awaitable = inspect.isawaitable(result)
+    if not is_awaitable and not isinstance(result, GeneratorType | AsyncGeneratorType):
+        return
     if inspect.iscoroutine(result):
-        result.close()
-        raise TypeError("the function returned a coroutine: give an async def function instead")
+        result.close()  # nobody awaits it, and Python would warn of that
+    wanted = "an async def function" if is_awaitable else "a function without yield"
+    raise TypeError(
+        f"the function returned a {type(result).__name__}, and nobody runs that: give {wanted}"
+    )
 
 
 def _log_failure(batch: Batch, message: StoredMessage, count: int, exc: Exception) -> None:

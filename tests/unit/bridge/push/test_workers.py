@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -24,12 +26,14 @@ COUNT = 4
 class Stage:
     """Workers with one queue; ``batches`` are those that have ended."""
 
-    def __init__(self, function: Callable[[StoredMessage], object], *, is_orderly: bool) -> None:
+    def __init__(
+        self, function: Callable[[Any], object], *, is_orderly: bool, in_batches: bool
+    ) -> None:
         self.queue = ProcessQueue(MessageQueue("T", "b", 0), 0, SELECT_ALL, Limits())
         self.batches: list[Batch] = []
         self._all_handled = trio.Event()
         self.workers = Workers(
-            Handler(function, in_batches=False),
+            Handler(function, in_batches=in_batches),
             count=COUNT,
             batch_max=BATCH_MAX,
             is_orderly=is_orderly,
@@ -57,9 +61,9 @@ class Stage:
 
 @asynccontextmanager
 async def stage(
-    function: Callable[[StoredMessage], object], *, is_orderly: bool = False
+    function: Callable[[Any], object], *, is_orderly: bool = False, in_batches: bool = False
 ) -> AsyncIterator[Stage]:
-    made = Stage(function, is_orderly=is_orderly)
+    made = Stage(function, is_orderly=is_orderly, in_batches=in_batches)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.workers.watch)
         for _ in range(COUNT):
@@ -142,3 +146,58 @@ async def test_a_dropped_queue_is_left_when_the_message_in_work_has_ended(
         await trio.testing.wait_all_tasks_blocked()
         assert handled[-1] == 6_402
         assert made.queue.offset == 6_403
+
+
+async def coroutine(message: StoredMessage) -> None:
+    """Work that is not done until somebody awaits it."""
+
+
+def generator(message: StoredMessage) -> Iterator[StoredMessage]:
+    yield message
+
+
+async def async_generator(message: StoredMessage) -> AsyncIterator[StoredMessage]:
+    yield message
+
+
+class Awaitable:
+    """What frameworks return for work that has begun elsewhere."""
+
+    def __await__(self) -> Generator[None]:
+        yield
+
+
+async def forgets_to_await(message: StoredMessage) -> object:
+    return coroutine(message)
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda message: coroutine(message), "a coroutine, .*: give an async def function"),
+        (forgets_to_await, "a coroutine, .*: give an async def function"),
+        (lambda message: Awaitable(), "a Awaitable, .*: give an async def function"),
+        (generator, "a generator, .*: give a function without yield"),
+        (async_generator, "a async_generator, .*: give a function without yield"),
+    ],
+)
+@pytest.mark.parametrize("in_batches", [False, True])
+async def test_a_result_that_is_work_still_to_be_done_refuses_the_message(
+    function: Callable[[object], object],
+    told: str,
+    in_batches: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with stage(function, in_batches=in_batches) as made:
+        (batch,) = await made.handle(0, 1)
+        assert [message.queue_offset for message in batch.failed] == [0]
+        assert re.search(told, caplog.text)
+        with pytest.raises(TypeError, match=told):
+            await made.workers.call_once(batch.messages[0])
+
+
+@pytest.mark.parametrize("result", [None, False, "text", [1]])
+async def test_any_other_result_is_of_no_interest(result: object) -> None:
+    async with stage(lambda message: result) as made:
+        (batch,) = await made.handle(0, 1)
+        assert batch.failed == []
