@@ -14,8 +14,10 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypedDict
@@ -182,6 +184,7 @@ class PushConsumer:
         self._leaving: set[MessageQueue] = set()
         self._handler: Handler | None = None
         self._workers: Workers | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
         self._is_paused = False
         self._failure: Exception | None = None
         self._is_ending = False
@@ -231,6 +234,7 @@ class PushConsumer:
         )
 
     async def __aenter__(self) -> Self:
+        self._token = trio.lowlevel.current_trio_token()
         await enter_traced(self._client, self._recorder)
         try:
             await self._producer.__aenter__()
@@ -304,16 +308,28 @@ class PushConsumer:
         await self._run(Handler(handle, in_batches=True))
 
     def stop(self) -> None:
-        """Have ``run`` finish what is in work and return."""
-        self._stop_wanted.set()
+        """Have ``run`` finish what is in work and return. Any thread may call it."""
+        self._in_run(self._stop_wanted.set)
 
     def pause(self) -> None:
-        """Begin to handle no more messages until ``resume``; the queues stay this member's."""
-        self._set_paused(True)
+        """Begin to handle no more messages until ``resume``; the queues stay this member's.
+
+        Any thread may call it.
+        """
+        self._in_run(partial(self._set_paused, True))
 
     def resume(self) -> None:
-        """Go on handling messages."""
-        self._set_paused(False)
+        """Go on handling messages. Any thread may call it."""
+        self._in_run(partial(self._set_paused, False))
+
+    def _in_run(self, change: Callable[[], object]) -> None:
+        """Make a change on trio's thread: plain functions of the user are called in others."""
+        token = self._token
+        if token is None or _is_on_thread_of(token):
+            change()
+        else:
+            with suppress(trio.RunFinishedError):  # everything has ended
+                token.run_sync_soon(change)
 
     async def _run(self, handler: Handler) -> None:
         if self._handler is not None:
@@ -798,3 +814,10 @@ class PushConsumer:
             "unitMode": False,
         }
         return {"consumerDataSet": [consumer], "producerDataSet": []}
+
+
+def _is_on_thread_of(token: trio.lowlevel.TrioToken) -> bool:
+    try:
+        return trio.lowlevel.current_trio_token() is token
+    except RuntimeError:  # no trio on this thread
+        return False

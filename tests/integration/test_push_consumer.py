@@ -300,6 +300,28 @@ async def test_slow_messages_are_sent_back_and_pause_holds_all(tmp_path: Path) -
         assert committed(stack) == 8
 
 
+async def test_a_plain_function_pauses_resumes_and_stops(tmp_path: Path) -> None:
+    bodies: list[bytes] = []
+
+    def handle(message: StoredMessage) -> None:
+        consumer.pause()
+        consumer.resume()
+        bodies.append(message.body)
+        if len(bodies) == 8:
+            consumer.stop()
+
+    async with started_stack(tmp_path) as stack:
+        await send(stack.namesrv_address, numbers(0, 8))
+        await routed(stack, "T")
+        async with PushConsumer(namesrv=stack.namesrv_address, group="G", workers=1) as consumer:
+            consumer.subscribe("T")
+            with trio.fail_after(TIMEOUT_S):
+                await consumer.run(handle)
+        assert Counter(bodies) == Counter(numbers(0, 8))
+        assert committed(stack) == 8
+        consumer.stop()  # there is nothing left to stop
+
+
 async def test_stop_waits_for_work_and_cancel_stops_too(tmp_path: Path) -> None:
     begun, ended = trio.Event(), []
 
