@@ -10,8 +10,10 @@ cancelled poll are handed out again.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -463,8 +465,9 @@ class AsyncioPullConsumer(_OnAsyncio[PullConsumer]):
 class AsyncioPushConsumer(_OnAsyncio[PushConsumer]):
     """``bridge.push.consumer.PushConsumer`` for asyncio; use it in ``async with``.
 
-    Every method is awaited. The functions that ``run`` is given are ``async def``, and run on the
-    loop that called it, ``workers`` of them at once.
+    Every method is awaited. The functions that ``run`` is given are ``async def`` and run on the
+    loop that called it, or plain ones, which run in threads; ``workers`` of them at once. One that
+    is still running when ``stop_s`` is over is cancelled.
     """
 
     def __init__(self, **options: Unpack[PushOptions]) -> None:
@@ -483,15 +486,15 @@ class AsyncioPushConsumer(_OnAsyncio[PushConsumer]):
         """As PushConsumer.assigned."""
         return await self._call_sync(lambda: self._service.assigned)
 
-    async def run(self, handle: Callable[[StoredMessage], Coroutine[Any, Any, object]]) -> None:
+    async def run(self, handle: Callable[[StoredMessage], object]) -> None:
         """As PushConsumer.run."""
-        await self._call(self._service.run, _on_this_loop(handle))
+        with _OnThisLoop(handle) as on_loop:
+            await self._call(self._service.run, on_loop)
 
-    async def run_batches(
-        self, handle: Callable[[list[StoredMessage]], Coroutine[Any, Any, object]]
-    ) -> None:
+    async def run_batches(self, handle: Callable[[list[StoredMessage]], object]) -> None:
         """As PushConsumer.run_batches."""
-        await self._call(self._service.run_batches, _on_this_loop(handle))
+        with _OnThisLoop(handle) as on_loop:
+            await self._call(self._service.run_batches, on_loop)
 
     async def stop(self) -> None:
         """As PushConsumer.stop."""
@@ -506,14 +509,39 @@ class AsyncioPushConsumer(_OnAsyncio[PushConsumer]):
         await self._call_sync(self._service.resume)
 
 
-def _on_this_loop(handle: Callable[[T], Coroutine[Any, Any, object]]) -> Callable[[T], object]:
-    """Return a function for other threads that runs ``handle`` on this loop and waits for it."""
-    loop = asyncio.get_running_loop()
+class _OnThisLoop(Generic[T]):
+    """A function for other threads that has the coroutines of ``handle`` run on this loop.
 
-    def call(argument: T) -> object:
-        return asyncio.run_coroutine_threadsafe(handle(argument), loop).result()
+    It waits for each. Those that are left at the end of the ``with`` block are cancelled.
+    """
 
-    return call
+    def __init__(self, handle: Callable[[T], object]) -> None:
+        self._handle = handle
+        self._loop = asyncio.get_running_loop()
+        self._left: set[Future[object]] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for future in list(self._left):
+            future.cancel()
+
+    def __call__(self, argument: T) -> object:
+        result = self._handle(argument)
+        if not inspect.iscoroutine(result):
+            return result
+        future: Future[object] = asyncio.run_coroutine_threadsafe(result, self._loop)
+        self._left.add(future)
+        try:
+            return future.result()
+        finally:
+            self._left.discard(future)
 
 
 class AsyncioSimpleConsumer(_OnAsyncio[SimpleConsumer]):

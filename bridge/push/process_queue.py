@@ -43,8 +43,8 @@ class Batch:
 
     ``failed`` are those of them that the user's function refused. ``is_cut`` has the worker leave
     the rest once the message in work has ended. ``is_given_up`` says that the worker's result is of
-    no interest any more, as the consume timeout has passed. A worker's thread writes it while
-    others read: a message joins ``failed`` before it counts as done.
+    no interest any more, as the consume timeout or the time to stop has passed. A worker's thread
+    writes it while others read: a message joins ``failed`` before it counts as done.
     """
 
     __slots__ = (

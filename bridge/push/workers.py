@@ -107,7 +107,8 @@ class Workers:
 
     def abandon(self) -> None:
         """End the handling of all messages in work; a thread goes on, but nobody waits for it."""
-        for scope in list(self._in_work):
+        for scope, batch in list(self._in_work.items()):
+            batch.is_given_up = True
             scope.cancel()
 
     async def run(self) -> None:
@@ -306,6 +307,8 @@ def _check_result(result: object) -> None:
 
 def _log_failure(batch: Batch, message: StoredMessage, count: int, exc: Exception) -> None:
     """Say what the user's function raised, and where, in one line."""
+    if batch.is_given_up:
+        return  # what becomes of its messages has been decided, and told, without it
     at = exc.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next

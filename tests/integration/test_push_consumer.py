@@ -519,6 +519,69 @@ async def stored_offset(address: str) -> int:
     return total
 
 
+async def test_on_asyncio_a_plain_function_runs_in_a_thread(tmp_path: Path) -> None:
+    bodies: list[bytes] = []
+
+    async def consume(namesrv: str) -> None:
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def handle(message: StoredMessage) -> None:
+            bodies.append(message.body)
+            if len(bodies) == 8:
+                loop.call_soon_threadsafe(done.set)
+
+        async with AsyncioPushConsumer(namesrv=namesrv, group="G", hold_s=2) as consumer:
+            await consumer.subscribe("T")
+            running = asyncio.create_task(consumer.run(handle))
+            async with asyncio.timeout(TIMEOUT_S):
+                await done.wait()
+                await consumer.stop()
+                await running
+
+    async with started_stack(tmp_path) as stack:
+        await send(stack.namesrv_address, numbers(0, 8))
+        await routed(stack, "T")
+        await trio.to_thread.run_sync(asyncio.run, consume(stack.namesrv_address))
+        assert Counter(bodies) == Counter(numbers(0, 8))
+        assert committed(stack) == 8
+
+
+async def test_on_asyncio_work_that_does_not_end_is_cancelled_at_the_deadline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    endings: list[str] = []
+
+    async def consume(namesrv: str) -> None:
+        begun = asyncio.Event()
+
+        async def handle(message: StoredMessage) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                endings.append("cancelled")
+                raise
+
+        async with AsyncioPushConsumer(namesrv=namesrv, stop_s=0.1) as consumer:
+            await consumer.subscribe("T")
+            running = asyncio.create_task(consumer.run(handle))
+            async with asyncio.timeout(TIMEOUT_S):
+                await begun.wait()
+                running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await running
+        endings.append("closed")
+
+    async with started_stack(tmp_path) as stack:
+        await send(stack.namesrv_address, [b"x"])
+        await routed(stack, "T")
+        await trio.to_thread.run_sync(asyncio.run, consume(stack.namesrv_address))
+    assert endings == ["cancelled", "closed"]
+    assert "did not end in time" in caplog.text
+    assert "refused" not in caplog.text
+
+
 async def test_blocking_and_asyncio_consumers(tmp_path: Path) -> None:
     async with started_stack(tmp_path) as stack:
         await send(stack.namesrv_address, numbers(0, 20))
