@@ -208,7 +208,7 @@ class AsyncioProducer(_OnAsyncio[Producer]):
             self._service.send_batch, messages, queue=queue, hash_key=hash_key, timeout_s=timeout_s
         )
 
-    async def recall(self, handle: str, *, timeout_s: float | None = None) -> str:
+    async def recall(self, handle: str | None, *, timeout_s: float | None = None) -> str:
         """As Producer.recall."""
         return await self._call(self._service.recall, handle, timeout_s=timeout_s)
 

@@ -280,8 +280,7 @@ class Producer:
         """
         check_arguments((message,), queue, hash_key)
         _, command = await self._command(message, delay)
-        with trio.fail_after(self._timeout_s):
-            route = await self._route(message.topic)
+        route = await self._route_by(trio.current_time() + self._timeout_s, message.topic)
         target = self._choose(route, queue, hash_key, self._to_avoid(route))
         command.ext |= {"e": str(target.queue_id), "n": target.broker_name}
         address = _address(route, target)
@@ -346,7 +345,7 @@ class Producer:
         message_id = ",".join(message_ids)
         return await self._send(messages, message_id, command, queue, hash_key, timeout_s)
 
-    async def recall(self, handle: str, *, timeout_s: float | None = None) -> str:
+    async def recall(self, handle: str | None, *, timeout_s: float | None = None) -> str:
         """Take back a delayed message by its ``SendResult.recall_handle``; return its unique id.
 
         When this returns, the message is not delivered any more. BrokerError: its time has come, or
@@ -354,17 +353,18 @@ class Producer:
         MessageRefusedError for a handle that is none, RemotingError if no answer came: it may be
         recalled all the same.
         """
+        if handle is None:
+            raise MessageRefusedError(
+                "there is no recall handle: brokers give one to a message that waits for a time, "
+                "as by send(delay=...)"
+            )
         try:
             meant = decode_handle(handle)
         except ValueError as exc:
             raise MessageRefusedError(str(exc)) from exc
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = trio.current_time() + timeout_s
-        try:
-            with trio.fail_at(deadline):
-                route = await self._client.route(meant.topic, for_sending=True)
-        except trio.TooSlowError as exc:
-            raise RemotingTimeoutError(f"no route of {meant.topic!r} in {timeout_s:.3g} s") from exc
+        route = await self._route_by(deadline, meant.topic)
         address = route.address(meant.broker_name)
         if address is None:
             raise _no_master(meant.broker_name)
@@ -401,11 +401,11 @@ class Producer:
         """Send ``message`` and return the reply of a consumer that got it (``reply_to``).
 
         ReplyTimeoutError when no reply comes within ``timeout_s``: somebody may have worked on the
-        request all the same. Other errors are those of ``send``.
+        request all the same. Other errors are those of ``send``, and RemotingError.
         """
         check_arguments((message,), queue, hash_key)
         deadline = trio.current_time() + timeout_s
-        await self._route(message.topic)
+        await self._route_by(deadline, message.topic)
         # A broker pushes the reply to the client that it knows from a heartbeat.
         with trio.move_on_at(deadline):
             await self._client.introduce()
@@ -413,8 +413,7 @@ class Producer:
         try:
             left_s = max(0.0, deadline - trio.current_time())
             await self.send(waiting.message, queue=queue, hash_key=hash_key, timeout_s=left_s)
-            left_s = max(0.0, deadline - trio.current_time())
-            return await self._requests.wait(waiting, timeout_s=left_s)
+            return await self._requests.wait(waiting, deadline=deadline, timeout_s=timeout_s)
         finally:
             self._requests.end(waiting)
 
@@ -432,12 +431,15 @@ class Producer:
         packed, sys_flag = await self._compress(message.body)
         ext = self._ext(message.topic, properties, sys_flag=sys_flag, flag=0)
         command = RemotingCommand(RequestCode.SEND_REPLY_MESSAGE_V2, ext=ext, body=packed)
-        route = await self._route(message.topic)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = trio.current_time() + timeout_s
+        route = await self._route_by(deadline, message.topic)
         # The broker that stored the request knows its sender; others may not.
         store = format_address(*request.store_host)
         same = [queue for queue in route.write_queues if route.address(queue.broker_name) == store]
         queue = same[0] if same else None
-        await self._send((message,), message_id, command, queue, None, timeout_s)
+        left_s = max(0.0, deadline - trio.current_time())
+        await self._send((message,), message_id, command, queue, None, left_s)
 
     def _answer(self, command: RemotingCommand) -> RemotingCommand | None:
         if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
@@ -487,7 +489,7 @@ class Producer:
                 attempts.append(f"broker {target.broker_name!r} said {result.status.name}")
                 stored = result
             except trio.TooSlowError:
-                attempts.append("no route in time")
+                attempts.append(f"{self._name_servers()} gave no route in time")
                 break
             except BrokerError as exc:
                 if exc.code not in self._passing_codes and not (
@@ -519,7 +521,7 @@ class Producer:
         raise SendFailedError(
             f"message {message_id} for topic {topic!r} was not acknowledged within "
             f"{timeout_s:.3g} s and {len(attempts)} attempts",
-            attempts=tuple(attempts),
+            attempts=tuple(attempts) or ("there was no time for one",),
         ) from last
 
     async def _timed_attempt(
@@ -638,6 +640,18 @@ class Producer:
             )
         return route
 
+    async def _route_by(self, deadline: float, topic: str) -> TopicRoute:
+        """As ``_route``; RemotingTimeoutError if there is no answer until ``deadline``."""
+        try:
+            with trio.fail_at(deadline):
+                return await self._route(topic)
+        except trio.TooSlowError as exc:
+            text = f"{self._name_servers()} gave no route of topic {topic!r} in time"
+            raise RemotingTimeoutError(text) from exc
+
+    def _name_servers(self) -> str:
+        return f"the name servers ({', '.join(self._client.namesrv_addresses)})"
+
     def _choose(
         self,
         route: TopicRoute,
@@ -648,6 +662,11 @@ class Producer:
         """Return the queue of the next attempt: the caller's choice, or the next one in turn."""
         if callable(queue):
             queue = queue(route.write_queues)
+            if not isinstance(queue, MessageQueue):
+                raise TypeError(
+                    f"the function returned {type(queue).__name__}, not one of the queues it was "
+                    "given"
+                )
         if queue is not None:
             if queue.topic != route.topic:
                 raise MessageRefusedError(f"queue {queue} is not one of topic {route.topic!r}")

@@ -38,13 +38,16 @@ class Requests:
     def __init__(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
 
-    async def wait(self, waiting: _Waiting, *, timeout_s: float) -> Message:
-        """Return the reply; ReplyTimeoutError when it does not come in time."""
-        with trio.move_on_after(timeout_s):
+    async def wait(self, waiting: _Waiting, *, deadline: float, timeout_s: float) -> Message:
+        """Return the reply; ReplyTimeoutError when there is none at the end of ``timeout_s``."""
+        with trio.move_on_at(deadline):
             await waiting.done.wait()
         if waiting.reply is None:
-            text = f"nobody replied to request {waiting.correlation_id} within {timeout_s:.3g} s"
-            raise ReplyTimeoutError(text)
+            raise ReplyTimeoutError(
+                f"nobody replied to request {waiting.correlation_id}, topic "
+                f"{waiting.message.topic!r}, within {timeout_s:.3g} s: does a consumer of it call "
+                "reply_to?"
+            )
         return waiting.reply
 
     def begin(self, message: Message, client_id: str, *, timeout_s: float) -> _Waiting:

@@ -191,7 +191,7 @@ class SyncProducer(_Blocking[Producer]):
             self._service.send_batch, messages, queue=queue, hash_key=hash_key, timeout_s=timeout_s
         )
 
-    def recall(self, handle: str, *, timeout_s: float | None = None) -> str:
+    def recall(self, handle: str | None, *, timeout_s: float | None = None) -> str:
         """As Producer.recall."""
         return self._call(self._service.recall, handle, timeout_s=timeout_s)
 

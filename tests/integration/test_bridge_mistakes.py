@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import re
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,13 +19,14 @@ from motelog.bridge.errors import (
     FilterError,
     MessageRefusedError,
     NoNameServerError,
+    ReplyTimeoutError,
     RouteError,
     SendFailedError,
 )
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
-from motelog.core.errors import BrokerError
+from motelog.core.errors import BrokerError, RemotingTimeoutError
 from motelog.core.message import Message, MessageQueue
 from tests.support.broker_stack import routed, started_stack
 
@@ -42,6 +44,18 @@ async def queues(namesrv: str, topic: str = "T") -> object:
 async def send(namesrv: str, message: Message, **options: object) -> object:
     async with Producer(namesrv=namesrv, message_bytes_max=1 << 23, timeout_s=1) as producer:
         return await producer.send(message, **options)  # type: ignore[arg-type]
+
+
+async def recall_what_does_not_wait(namesrv: str) -> object:
+    async with Producer(namesrv=namesrv) as producer:
+        sent = await producer.send(Message("T", b""))
+        return await producer.recall(sent.recall_handle)
+
+
+async def request(namesrv: str) -> object:
+    async with Producer(namesrv=namesrv) as producer:
+        await producer.send(Message("T", b""))  # the route is known, and so is the connection
+        return await producer.request(Message("T", b""), timeout_s=0.2)
 
 
 async def poll(namesrv: str, group: str, topic: str = "T", sql: str | None = None) -> object:
@@ -114,6 +128,26 @@ async def test_a_mistake_is_told_with_its_place_and_a_remedy(tmp_path: Path) -> 
                 BrokerError,
                 rf"WriteOnly is not readable \(code 16 NO_PERMISSION, {FROM}.*: see the perm",
             ),
+            (
+                lambda: send(namesrv, Message("T", b""), queue=lambda queues: None),
+                TypeError,
+                "the function returned NoneType, not one of the queues",
+            ),
+            (
+                lambda: send(namesrv, Message("T", b""), timeout_s=0),
+                SendFailedError,
+                "within 0 s and 0 attempts: there was no time for one",
+            ),
+            (
+                lambda: recall_what_does_not_wait(namesrv),
+                MessageRefusedError,
+                r"send\(delay=\.\.\.\)",
+            ),
+            (
+                lambda: request(namesrv),
+                ReplyTimeoutError,
+                r"topic 'T', within 0\.2 s: does a consumer of it call reply_to",
+            ),
             (lambda: poll(namesrv, "G", sql="a >"), FilterError, "wrong at column 4"),
             (lambda: producer.send(Message("T", b"")), ClientClosedError, "inside `async with`"),
         ]
@@ -125,6 +159,22 @@ async def test_a_mistake_is_told_with_its_place_and_a_remedy(tmp_path: Path) -> 
                 ClientError, match=r"no master of a broker 'other', known: broker-a"
             ):
                 await admin.broker_status("other")
+
+
+async def test_a_name_server_that_does_not_answer_costs_no_more_than_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        namesrv = f"127.0.0.1:{silent.getsockname()[1]}"
+        message = Message("T", b"")
+        async with Producer(namesrv=namesrv, timeout_s=0.1) as producer:
+            calls: list[tuple[Call, type[Exception]]] = [
+                (lambda: producer.send(message), SendFailedError),
+                (lambda: producer.send_oneway(message), RemotingTimeoutError),
+                (lambda: producer.request(message, timeout_s=0.1), RemotingTimeoutError),
+            ]
+            for call, kind in calls:
+                # Without a deadline of the call that of the request ends it, with another error.
+                with pytest.raises(kind, match=rf"the name servers \({namesrv}\) gave no route"):
+                    await call()
 
 
 @pytest.mark.parametrize(
