@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -97,6 +98,8 @@ class StoredOffsets:
     async def _call(self, function: Callable[[], T]) -> T:
         try:
             return await trio.to_thread.run_sync(function, limiter=self._thread)
+        except OffsetStoreError:
+            raise
         except Exception as exc:  # whatever the user's store raises
             raise OffsetStoreError(f"the offset store failed: {exc!r}") from exc
 
@@ -113,10 +116,26 @@ class FileOffsets:
 
     def load(self, group: str, queue: MessageQueue) -> int | None:
         """Return the offset in the file, or in its copy if the file is damaged."""
-        return self._read(group).get(queue)
+        with self._naming(group, "read"):
+            return self._read(group).get(queue)
 
     def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Replace the file by one with these offsets and the others that it has."""
+        with self._naming(group, "written"):
+            self._replace(group, offsets)
+
+    @contextmanager
+    def _naming(self, group: str, what: str) -> Iterator[None]:
+        """Have an error of the operating system say which file, and what may help."""
+        try:
+            yield
+        except OSError as exc:
+            raise OffsetStoreError(
+                f"the offsets cannot be {what}: {exc.filename or self._file(group)}: "
+                f"{exc.strerror}: give FileOffsets a folder that this program may write to"
+            ) from exc
+
+    def _replace(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         path = self._file(group)
         text = dumps({"offsetTable": {**self._read(group), **offsets}})
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +160,10 @@ class FileOffsets:
             except (RemotingDecodeError, msgspec.ValidationError) as exc:
                 fault = exc
         if fault is not None:
-            raise OffsetStoreError(f"{path} and its copy are damaged: {fault}")
+            raise OffsetStoreError(
+                f"{path} and its copy are damaged: {fault}: without both of them the group begins "
+                "where a new one does"
+            )
         return {}
 
     def _file(self, group: str) -> Path:

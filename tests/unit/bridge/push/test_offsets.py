@@ -45,6 +45,23 @@ def test_damaged_file_is_replaced_by_its_copy_or_said(tmp_path: Path) -> None:
         store.load("G", Q0)
 
 
+async def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store = StoredOffsets(FileOffsets(tmp_path / "file"), group="G")
+    told = rf"{tmp_path}/file/G/offsets\.json: Not a directory: give FileOffsets a folder"
+    with pytest.raises(OffsetStoreError, match=f"^the offsets cannot be read: {told}"):
+        await store.load(Q0)
+    with pytest.raises(OffsetStoreError, match=f"^the offsets cannot be written: {told}"):
+        await store.save({Q0: 1}, lambda queue, offset: None, ())
+
+
+def test_a_folder_that_cannot_be_made_is_named() -> None:
+    store = FileOffsets("/proc/offsets")
+    assert store.load("G", Q0) is None
+    with pytest.raises(OffsetStoreError, match="cannot be written: /proc/offsets: No such file"):
+        store.save("G", {Q0: 1})
+
+
 async def test_whatever_a_store_raises_is_one_error() -> None:
     class Broken:
         def load(self, group: str, queue: MessageQueue) -> int | None:
