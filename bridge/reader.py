@@ -142,15 +142,7 @@ class Reader:
             broker_id=reading.broker_id,
         )
         if result.status is PullStatus.OFFSET_ILLEGAL:
-            logger.warning(
-                "the broker has no message at this offset; reading goes on at next, and messages "
-                "between the two are skipped queue=%s offset=%d min=%d max=%d next=%d",
-                reading.queue,
-                asked_offset,
-                result.min_offset,
-                result.max_offset,
-                result.next_offset,
-            )
+            _log_moved(reading.queue, asked_offset, result)
             await trio.sleep(RETRY_S)  # a broker that goes on refusing is not asked in a tight loop
             await trio.lowlevel.checkpoint_if_cancelled()
             reading.move_to(result.next_offset)
@@ -187,3 +179,25 @@ class Reader:
         await trio.sleep(RETRY_S)
         # Only after the pause: at a stop the connection may go first, and that is no failure.
         logger.warning("a pull failed and is tried again queue=%s error=%s", reading.queue, exc)
+
+
+def _log_moved(queue: MessageQueue, asked_offset: int, result: PullResult) -> None:
+    """Say that the broker has a reader go on elsewhere than it has asked for, and why."""
+    if result.min_offset <= asked_offset <= result.max_offset:
+        logger.info(
+            "the offset of the group was reset; reading goes on there queue=%s offset=%d next=%d",
+            queue,
+            asked_offset,
+            result.next_offset,
+        )
+        return
+    logger.warning(
+        "the broker has no message at this offset; reading goes on at next, and messages "
+        "between the two %s queue=%s offset=%d min=%d max=%d next=%d",
+        "are skipped" if asked_offset < result.next_offset else "come again",
+        queue,
+        asked_offset,
+        result.min_offset,
+        result.max_offset,
+        result.next_offset,
+    )

@@ -242,6 +242,7 @@ class ProcessQueue(Reading):
         if next_offset < self.next_offset:
             self._count(self._ready.clear(), -1)
         self.next_offset = next_offset
+        self.committed = None  # the broker has another one now
 
     def take(self, count_max: int) -> Batch:
         """Hand out the first messages that are ready; there is at least one."""

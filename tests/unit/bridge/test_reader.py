@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, cast
@@ -59,6 +61,38 @@ async def test_an_answer_to_a_queue_that_is_given_up_moves_no_offset(
     requests = Answering([first, last], [lambda: None, state.drop])
     await reader_of(requests).run(state)
     assert state.offset == READ_TO
+
+
+@pytest.mark.parametrize(
+    ("next_offset", "log", "told"),
+    [
+        (5, (0, 40), "INFO.*the offset of the group was reset; .* offset=32 next=5"),
+        (36, (0, 40), "INFO.*the offset of the group was reset; .* offset=32 next=36"),
+        (
+            20,
+            (0, 20),
+            "WARNING.*messages between the two come again .* offset=32 .* max=20 next=20",
+        ),
+        (
+            50,
+            (50, 60),
+            "WARNING.*messages between the two are skipped .* offset=32 min=50 .* next=50",
+        ),
+    ],
+)
+async def test_why_reading_goes_on_elsewhere_is_told(
+    next_offset: int,
+    log: tuple[int, int],
+    told: str,
+    caplog: pytest.LogCaptureFixture,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    caplog.set_level(logging.INFO)
+    state = ProcessQueue(MessageQueue("T", "b", 0), READ_TO, SELECT_ALL, Limits())
+    moved = PullResult(PullStatus.OFFSET_ILLEGAL, next_offset, *log, b"")
+    last = answered(PullStatus.NO_MATCHED_MESSAGE, next_offset)
+    await reader_of(Answering([moved, last], [lambda: None, state.drop])).run(state)
+    assert re.search(told, caplog.text)
 
 
 def reader_of(requests: object) -> Reader:

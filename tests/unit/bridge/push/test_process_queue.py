@@ -107,8 +107,10 @@ async def test_broker_that_lost_its_end_is_read_from_there() -> None:
     state = process_queue()
     state.add(messages(0, 10), 10)
     state.take(2)
+    state.committed = 6
     state.move_to(4)
     assert (state.next_offset, state.ready_count, state.count) == (4, 0, 2)
+    assert state.committed is None
     state.add(messages(4, 6), 6)
     state._check()
 
