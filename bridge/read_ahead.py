@@ -82,6 +82,11 @@ class ReadAhead(Reading):
         if len(self.batches) >= BATCHES_AHEAD:
             self.room = trio.Event()
 
+    def move_to(self, next_offset: int) -> None:
+        super().move_to(next_offset)
+        # What is stored is a place that the broker does not have: a lower one is meant.
+        self.committed, self.taken_over_at = None, -math.inf
+
     def take(self, count_max: int) -> list[StoredMessage]:
         if not self.batches or self.is_paused:
             return []

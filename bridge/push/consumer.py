@@ -489,10 +489,10 @@ class PushConsumer:
 
     async def _resolve(self, queue: MessageQueue, start: Start) -> int:
         saved = await self._offsets.load(queue)
+        state = self._queues.get(queue)
+        if state is not None:
+            state.committed = -1 if saved is None else saved
         if saved is not None:
-            state = self._queues.get(queue)
-            if state is not None:
-                state.committed = saved
             return saved
         if self._start == "first" or queue.topic.startswith(RETRY_PREFIX):
             return await self._requests.offset(queue, RequestCode.GET_MIN_OFFSET, {})
@@ -606,11 +606,7 @@ class PushConsumer:
 
         # Members see a new division at different times: for a moment a queue may have two, and
         # the slower one must not take the group back. One below its own last offset is meant.
-        forward = {
-            queue
-            for queue, (state, offset) in changed.items()
-            if state.committed is None or offset >= state.committed
-        }
+        forward = {queue for queue, (state, offset) in changed.items() if state.is_forward(offset)}
         offsets = {queue: offset for queue, (_, offset) in changed.items()}
         try:
             await self._offsets.save(offsets, saved, forward)
@@ -636,7 +632,7 @@ class PushConsumer:
         new = {
             queue: offset
             for queue, (state, offset) in changed.items()
-            if state.taken_at > taken_since
+            if state.taken_at > taken_since and state.is_forward(offset)
         }
         for queue in await saved_ahead(new, self._offsets.load):
             del changed[queue]

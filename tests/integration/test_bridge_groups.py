@@ -135,6 +135,30 @@ async def test_two_members_with_one_queue_do_not_take_the_group_back(tmp_path: P
             assert await quick.committed(queue) == 1
 
 
+async def test_a_group_ahead_of_a_log_that_lost_its_end_goes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else it would skip what comes at these offsets when it starts again."""
+    async with (
+        started_stack(tmp_path) as stack,
+        Producer(namesrv=stack.namesrv_address) as producer,
+        member(stack) as consumer,
+    ):
+        queue = (await producer.send(Message("T", b"handled"))).queue
+        await routed(stack, "T")
+        await consumer.commit({queue: 5})
+        consumer.subscribe("T")
+        with trio.fail_after(TIMEOUT_S):
+            while "no message at this offset" not in caplog.text:
+                await consumer.poll(timeout_s=0.1)
+            await producer.send(Message("T", b"new"), queue=queue)
+            while not (messages := await consumer.poll(timeout_s=0.1)):
+                pass
+        assert [message.body for message in messages] == [b"new"]
+        await consumer.commit()
+        assert await consumer.committed(queue) == 2
+
+
 async def test_blocking_and_asyncio_forms_keep_what_the_member_before_has_saved(
     tmp_path: Path,
 ) -> None:

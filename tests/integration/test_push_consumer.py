@@ -380,6 +380,34 @@ async def test_what_the_other_member_has_saved_stays(
         assert committed(stack) == kept
 
 
+async def test_a_group_ahead_of_a_log_that_lost_its_end_goes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else it would skip what comes at these offsets when it starts again."""
+    bodies: list[bytes] = []
+
+    async def handle(message: StoredMessage) -> None:
+        bodies.append(message.body)
+        if len(bodies) == 2:
+            done.set()
+
+    done = trio.Event()
+    async with started_stack(tmp_path) as stack:
+        async with Producer(namesrv=stack.namesrv_address) as producer:
+            queue = (await producer.send(Message("T", b"handled"))).queue
+            await routed(stack, "T")
+            async with PullConsumer(namesrv=stack.namesrv_address, group="G") as before:
+                await before.commit({queue: 5})
+            with trio.fail_after(TIMEOUT_S):
+                async with running(stack, handle):
+                    await until(lambda: "no message at this offset" in caplog.text)
+                    for body in (b"new", b"newer"):
+                        await producer.send(Message("T", body), queue=queue)
+                    await done.wait()
+        assert bodies == [b"new", b"newer"]
+        assert committed(stack) == 3
+
+
 async def test_work_that_does_not_end_is_left_at_the_deadline(tmp_path: Path) -> None:
     async def hang(message: StoredMessage) -> None:
         begun.set()
