@@ -6,8 +6,9 @@ the store of retained messages.
 Invariants: a replay sends what was retained before its SUBSCRIBE; newer messages come live. Before
 a slice, the view is brought up to the log's tail, so that no message is replayed behind a newer one
 of its topic name that came live. While other gateways live, a replay begins when the view has all
-that the log had after the SUBSCRIBE: so it has what they acknowledged before. Nothing is kept by
-message: a slice is scanned for when it can be sent.
+that the log had after the SUBSCRIBE: so it has what they acknowledged before. What is read ahead of
+a window is sent only if none of its topic names has a change since; it is bounded, and can be read
+again.
 Spec: MQTT 5.0 sections 3.3.1.3, 3.8.3.1 and 3.8.4.
 """
 
@@ -25,7 +26,7 @@ from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree
-from motelog.gateway.state.retained import Before, RetainedStore
+from motelog.gateway.state.retained import HIGHEST, Before, RetainedStore
 from motelog.gateway.state.retained_rows import NOT_READ
 from motelog.gateway.state.stored import StoredReplay, StoredSession
 from motelog.gateway.state.view import ViewError
@@ -34,6 +35,12 @@ logger = logging.getLogger(__name__)
 
 #: Most messages that one receiver is sent before the next one.
 REPLAY_COUNT_MAX: Final = 128
+#: Most messages that are read ahead of one receiver's window, and their bytes. Who takes all that
+#: was read ahead has twice as much read the next time.
+AHEAD_COUNT_MAX: Final = 1024
+AHEAD_BYTES_MAX: Final = 131_072
+#: Replays for which something is kept: one more, and what was read longest ago is read again.
+AHEADS_MAX: Final = 32
 #: Changes of retained messages that are read back before others have their turn.
 READ_BACK_MAX: Final = 1000
 #: The queue by which flights name retained messages.
@@ -44,15 +51,43 @@ _NOWHERE: Final[frozenset[int]] = frozenset()
 _NOT_KNOWN: Final = 1 << 62
 
 
+class Ahead:
+    """Messages that are read and not sent: those from ``records[position]`` on.
+
+    They are all up to topic name ``last``, as they were when ``changes`` was that of the store.
+    ``after`` is as in ``RowSlice``. ``is_cut``: the message that follows is not in the view yet.
+    """
+
+    __slots__ = ("after", "changes", "is_cut", "is_used", "last", "position", "records")
+
+    def __init__(self, records: list[BriefRecord], after: str | None, changes: int) -> None:
+        self.records = records
+        self.position = 0
+        self.after = after
+        self.changes = changes
+        self.last = HIGHEST if after is None else after
+        self.is_cut = False
+        self.is_used = True
+
+
 class Replay:
     """Retained messages that one subscription is still to be sent: those behind ``after``, by name.
 
     ``before`` is the moment of the SUBSCRIBE. ``delivered`` has places that are not to be sent:
     they are in flight. ``is_begun``: SUBACK has been sent. ``wait_for`` is how far the view must
-    be first, None while that is not known.
+    be first, None while that is not known. ``ahead`` is what has been read and not sent, the next
+    time ``ahead_count`` messages, 0: as many as can be sent.
     """
 
-    __slots__ = ("after", "before", "delivered", "is_begun", "wait_for")
+    __slots__ = (
+        "after",
+        "ahead",
+        "ahead_count",
+        "before",
+        "delivered",
+        "is_begun",
+        "wait_for",
+    )
 
     def __init__(
         self, after: str, before: Before, *, is_begun: bool = False, delivered: Set[int] = _NOWHERE
@@ -62,6 +97,8 @@ class Replay:
         self.is_begun = is_begun
         self.delivered = delivered
         self.wait_for: int | None = 0
+        self.ahead: Ahead | None = None
+        self.ahead_count = 0
 
 
 class Replays:
@@ -86,6 +123,8 @@ class Replays:
         self._faults = LimitedLog(logger, lines_max=1, period_s=60.0)
         #: Sessions that wait until the view has what they need.
         self._waiting: dict[Session, None] = {}
+        #: Those with something read ahead, in the order in which it was read.
+        self._aheads: dict[Replay, None] = {}
 
     # --- life of a replay ----------------------------------------------------------------
 
@@ -202,33 +241,75 @@ class Replays:
         replay: Replay = session.particulars.replays[topic_filter]
         options = self._subscriptions.options(topic_filter, session)
         assert options is not None, "a session's filters are in the tree"
-        number = self._queues.number_of(QUEUE_NAME)
         count = self._room(session, topic_filter)
-        found = self._retained.scan(topic_filter, replay.after, count, replay.before)
-        records: list[BriefRecord] = []
-        is_waiting = False
-        for text, payload, properties, store_ms, queue_offset, _ in found.messages:
-            if number is None or queue_offset >= NOT_READ:
-                self._waiting[session] = None
-                is_waiting = True
-                break
-            if queue_offset not in replay.delivered:
-                name = text.encode()
-                records.append((queue_offset, name, b"", properties, payload, 0, store_ms, 0))
+        ahead = self._read_ahead(replay, topic_filter, count)
+        records = ahead.records[ahead.position : ahead.position + count]
         if records:
-            assert number is not None, "places of records are known"
+            number = self._queues.number_of(QUEUE_NAME)
+            if number is None:
+                self._waiting[session] = None
+                return True
             taken = self._hand(session, options, records, number, now_ms, topic_filter)
             if taken:
                 replay.after = (records[taken - 1][1] or b"").decode()
+                ahead.position += taken
             if taken < len(records):
                 return True
-        if is_waiting:
+        if ahead.position < len(ahead.records):
+            return False
+        replay.ahead = None
+        del self._aheads[replay]
+        if ahead.is_cut:
+            self._waiting[session] = None
             return True
-        if found.after is None:
+        if ahead.after is None:
             del session.particulars.replays[topic_filter]
         else:
-            replay.after = found.after
+            replay.after = ahead.after
         return False
+
+    def _read_ahead(self, replay: Replay, topic_filter: str, count: int) -> Ahead:
+        """Return what is to be sent next, read again if some of it may have changed; ViewError."""
+        ahead = replay.ahead
+        if ahead is not None:
+            if self._retained.has_changed(ahead.changes, replay.after, ahead.last):
+                self._forget(replay)
+            else:
+                ahead.is_used = True
+                return ahead
+        wanted = max(replay.ahead_count, count)
+        ahead = replay.ahead = self._read(replay, topic_filter, wanted)
+        replay.ahead_count = min(2 * wanted, AHEAD_COUNT_MAX)
+        self._aheads[replay] = None
+        if len(self._aheads) > AHEADS_MAX:
+            self._forget(next(iter(self._aheads)))
+        return ahead
+
+    def _read(self, replay: Replay, topic_filter: str, count: int) -> Ahead:
+        changes = self._retained.changes
+        found = self._retained.rows(
+            topic_filter, replay.after, count, replay.before, bytes_max=AHEAD_BYTES_MAX
+        )
+        delivered = replay.delivered
+        records: list[BriefRecord] = [
+            (place, name, b"", properties, payload, 0, store_ms, 0)
+            for place, name, properties, payload, store_ms in found.rows
+            if place not in delivered
+        ]
+        ahead = Ahead(records, found.after, changes)
+        if not self._retained.is_read_back:
+            for position, record in enumerate(records):
+                if record[0] >= NOT_READ:
+                    del records[position:]
+                    ahead.is_cut = True
+                    break
+        return ahead
+
+    def _forget(self, replay: Replay) -> None:
+        """Have what was read ahead read again, as much as can be sent at once."""
+        self._aheads.pop(replay, None)
+        replay.ahead = None
+        replay.ahead_count = 0
 
     def _hand(
         self,
@@ -256,6 +337,15 @@ class Replays:
             position += 1
 
     def refreshed(self) -> list[Session]:
-        """Return the sessions that have waited for the view, to be tried again."""
+        """Return the sessions that have waited for the view, to be tried again; each second.
+
+        What a receiver has taken nothing of since is not kept for it.
+        """
+        for replay in list(self._aheads):
+            ahead = replay.ahead
+            if ahead is not None and ahead.is_used:
+                ahead.is_used = False
+            else:
+                self._forget(replay)
         waiting, self._waiting = self._waiting, {}
         return [session for session in waiting if session.connection is not None]

@@ -108,3 +108,21 @@ def matches(topic_filter: str, name: str) -> bool:
         if i == len(name_levels) or level not in ("+", name_levels[i]):
             return False
     return len(filter_levels) == len(name_levels)
+
+
+def name_pattern(topic_filter: str) -> re.Pattern[bytes]:
+    """Return what fits, as a whole, the topic names in UTF-8 that a filter ``matches``.
+
+    For many names: what it costs to make is that of ``matches`` for a hundred.
+    """
+    levels = topic_filter.split("/")
+    # [MQTT-4.7.2-1]
+    pattern = rb"(?!\$)" if levels[0] in ("+", "#") else b""
+    for i, level in enumerate(levels):
+        if level == "#":
+            pattern += b"(?:/.*)?" if i else b".*"
+        else:
+            pattern += (b"/" if i else b"") + (
+                b"[^/]*" if level == "+" else re.escape(level.encode())
+            )
+    return re.compile(pattern, re.DOTALL)

@@ -126,6 +126,9 @@ class Follower:
             self._applied = self._view.applied(self._topic) or Applied(-1, 0, 0, 0)
             self._applied_life = self._view.life
         applied = self._applied
+        if applied.next_offset and self._log_port.tail(queue) == applied.next_offset:
+            self.next_offset = applied.next_offset
+            return False  # as most often: a replay asks before each slice
         read = self._read(queue, applied.next_offset, limit)
         if read is None:
             return False

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from sortedcontainers import SortedDict
@@ -32,14 +33,25 @@ from motelog.core.message import (
 from motelog.core.topic_names import MQTT_RETAINED_TOPIC
 from motelog.gateway.log.log_port import LogPort, QueueHandle, Ticket
 from motelog.gateway.mapping.message_properties import expires_ms
-from motelog.gateway.mqtt.topics import has_wildcard, matches
+from motelog.gateway.mqtt.topics import has_wildcard, name_pattern
 from motelog.gateway.state.follower import Follower
-from motelog.gateway.state.retained_rows import NOT_READ, Retained, RetainedRows, kept_property
+from motelog.gateway.state.retained_rows import (
+    NOT_READ,
+    Retained,
+    RetainedRows,
+    Row,
+    kept_property,
+)
 from motelog.gateway.state.view import View, ViewError
 
 #: Topic names that one slice of a scan looks at, whether they match or not.
 NAMES_MAX: Final = 1000
-_HIGHEST: Final = "\U0010ffff"
+#: Most bytes of a slice.
+ROWS_BYTES_MAX: Final = 262_144
+#: How many changes are known by name to those who have read ahead.
+CHANGES_MAX: Final = 256
+#: Behind all topic names.
+HIGHEST: Final = "\U0010ffff"
 _HOST: Final = encode_host("127.0.0.1", 0)
 
 
@@ -47,6 +59,13 @@ class Slice(NamedTuple):
     """A part of a scan; ``after`` is what the next one begins behind, None at the end."""
 
     messages: list[Retained]
+    after: str | None
+
+
+class RowSlice(NamedTuple):
+    """As ``Slice``; some of the messages may have expired."""
+
+    rows: list[Row]
     after: str | None
 
 
@@ -123,6 +142,9 @@ class RetainedStore:
         self._written_count = 0
         self._written_bytes = 0
         self._written_by_client: Counter[str] = Counter()
+        #: How often the message of a topic name has changed, or may have; the last names.
+        self.changes = 0
+        self._changed: deque[str] = deque(maxlen=CHANGES_MAX)
 
     # --- writing -------------------------------------------------------------------------
 
@@ -149,6 +171,7 @@ class RetainedStore:
         self._written_count += written.count
         self._written_bytes += written.size_bytes
         self._count_clients(written, 1)
+        self._note_change(name)
         return written
 
     def rewrite_older(self, than_ms: int, limit: int) -> int:
@@ -237,6 +260,11 @@ class RetainedStore:
             self.ask_tail(then)
 
     @property
+    def is_read_back(self) -> bool:
+        """Whether the view has all that this gateway has written."""
+        return not self._written
+
+    @property
     def next_offset(self) -> int:
         """Up to where the view has been brought."""
         return self._follower.next_offset
@@ -244,63 +272,106 @@ class RetainedStore:
     def scan(self, topic_filter: str, after: str, limit: int, before: Before) -> Slice:
         """Return up to ``limit`` messages that match and are older than ``before``, by name.
 
-        Those behind topic name ``after``, "" at first. A slice looks at NAMES_MAX names at most:
-        it may have few messages, or none, though more follow. ViewError.
+        Those behind topic name ``after``, "" at first, which have not expired. It may have few, or
+        none, though more follow. ViewError.
+        """
+        found = self.rows(topic_filter, after, limit, before)
+        messages = [
+            Retained(
+                name.decode(), payload, properties, store_ms, place,
+                expires_ms(properties, store_ms),
+            )
+            for place, name, properties, payload, store_ms in found.rows
+        ]  # fmt: skip
+        return Slice([one for one in messages if not self._is_expired(one)], found.after)
+
+    def rows(
+        self,
+        topic_filter: str,
+        after: str,
+        limit: int,
+        before: Before,
+        *,
+        bytes_max: int = ROWS_BYTES_MAX,
+    ) -> RowSlice:
+        """Return what ``scan`` returns, as rows, some of which may have expired.
+
+        A slice looks at NAMES_MAX names at most, whether they match or not. Payloads and properties
+        of what the view has in it have ``bytes_max`` together, or there is one message.
         """
         self._check()
-        messages: list[Retained] = []
+        rows: list[Row] = []
         if not (self._rows.count or self._written):
-            return Slice(messages, None)
+            return RowSlice(rows, None)
         if not has_wildcard(topic_filter):
-            self._add(messages, self.get(topic_filter), before)
-            return Slice(messages, None)
+            return RowSlice(self._older(self._rows_of([topic_filter]), before), None)
         lowest, parent = _literal_prefix(topic_filter)
         if after < parent:
             after = parent
-            self._add(messages, self.get(parent), before)
-        highest = lowest + _HIGHEST
-        begin = max(lowest, after)
-        if "+" not in topic_filter and next(self._written.irange(begin, highest), None) is None:
-            rows = self._rows.messages(lowest, after, highest, limit)
-            now_ms = self._clock.now_ms()
-            # By position and without calls: a new subscription may be owed a million of them.
-            messages += [
-                row for row in rows
-                if row[4] < before.queue_offset and (row[5] is None or row[5] > now_ms)
-            ]  # fmt: skip
-            if not lowest:  # behind a literal prefix all match; "#" alone leaves out "$" names
-                messages = [one for one in messages if matches(topic_filter, one.name)]
-            return Slice(messages, rows[-1].name if len(rows) == limit else None)
-        # Behind a literal prefix alone, nearly every name matches.
-        count = NAMES_MAX if "+" in topic_filter else limit
-        names = self._rows.named(lowest, after, highest, count)
-        end = names[-1][0] if len(names) == count else None
-        places = dict(names)
-        for name in self._written.irange(begin, end or highest):
-            if name != after:
-                places[name] = -1
-        found: list[str] = []
-        for name in sorted(places) if len(places) > len(names) else places:
-            if places[name] < before.queue_offset and matches(topic_filter, name):
-                found.append(name)
-                if len(found) == limit:
-                    end = name
-                    break
-        read = self._rows.at([places[name] for name in found if places[name] >= 0])
-        for name in found:
-            self._add(messages, read[name] if name in read else self.get(name), before)
-        return Slice(messages, end)
+            rows += self._rows_of([parent])
+        highest = lowest + HIGHEST
+        has_plus = "+" in topic_filter
+        # Behind a literal prefix alone, all match; "#" leaves out names that begin with "$".
+        fits = name_pattern(topic_filter).fullmatch if has_plus or not lowest else None
+        found, end = self._rows.rows(
+            lowest,
+            after,
+            highest,
+            limit,
+            bytes_max=bytes_max,
+            glob=_glob(topic_filter) if has_plus else None,
+            names_max=NAMES_MAX,
+        )
+        if fits is not None:
+            found = [row for row in found if fits(row[1])]
+        written = self._written.irange(max(lowest, after), end or highest)
+        names = (n for n in written if n != after and (fits is None or fits(n.encode())))
+        changed = list(islice(names, limit))
+        if changed:
+            if len(changed) == limit:
+                end = changed[-1]
+            found, end = self._laid_over(found, changed, limit, end)
+        return RowSlice(self._older(rows + found, before), end)
 
-    def _add(self, messages: list[Retained], message: Retained | None, before: Before) -> None:
-        """Add a message that is old enough and has not expired."""
-        if message is None or self._is_expired(message):
-            return
-        if not message.is_read_back:
-            is_older = message.queue_offset <= NOT_READ + before.written
-        else:
-            is_older = message.queue_offset < before.queue_offset
-        if is_older:
-            messages.append(message)
+    def _laid_over(
+        self, rows: list[Row], changed: list[str], limit: int, end: str | None
+    ) -> tuple[list[Row], str | None]:
+        """Return ``limit`` rows up to ``end`` as this gateway has written them, and where they end.
+
+        ``changed`` are the topic names that it has written.
+        """
+        by_name = {row[1]: row for row in rows if end is None or row[1] <= end.encode()}
+        for name in changed:
+            by_name.pop(name.encode(), None)
+        by_name.update((row[1], row) for row in self._rows_of(changed))
+        merged = [by_name[name] for name in sorted(by_name)]
+        if len(merged) > limit:
+            return merged[:limit], merged[limit - 1][1].decode()
+        return merged, end
+
+    def _rows_of(self, names: Iterable[str]) -> list[Row]:
+        """Return the messages of these topic names as rows."""
+        messages = [message for message in map(self.get, names) if message is not None]
+        return [
+            (m.queue_offset, m.name.encode(), m.properties, m.payload, m.store_ms) for m in messages
+        ]
+
+    def _older(self, rows: list[Row], before: Before) -> list[Row]:
+        """Return those that are older than ``before``."""
+        read_back, written = before.queue_offset, NOT_READ + before.written
+        return [row for row in rows if row[0] < read_back or NOT_READ <= row[0] <= written]
+
+    def has_changed(self, since: int, lowest: str, highest: str) -> bool:
+        """Say whether messages of these names may be others than when ``changes`` was ``since``.
+
+        Of those behind ``lowest``, up to ``highest``. ViewError.
+        """
+        self._check()
+        count = self.changes - since
+        if count > len(self._changed):
+            return True
+        last = islice(reversed(self._changed), count)
+        return any(lowest < name <= highest for name in last)
 
     def _last(self, name: str) -> Written | None:
         all_written: Iterable[Written] = reversed(self._written.get(name, ()))
@@ -332,6 +403,7 @@ class RetainedStore:
         is_more = self._follower.refresh(limit)
         for name, body in self._rows.read:
             self._forget(name, body)
+            self._note_change(name)
         self._rows.read.clear()
         self._drop_refused()
         if is_more:
@@ -356,6 +428,11 @@ class RetainedStore:
             written = unsettled.popleft()
             if written.is_refused and written in self._written.get(written.name, ()):
                 self._drop(written)
+                self._note_change(written.name)
+
+    def _note_change(self, name: str) -> None:
+        self.changes += 1
+        self._changed.append(name)
 
     def _drop(self, written: Written) -> None:
         all_written = self._written[written.name]
@@ -381,3 +458,11 @@ def _literal_prefix(topic_filter: str) -> tuple[str, str]:
     """
     literal = topic_filter[: min(at for at in map(topic_filter.find, "+#") if at >= 0)]
     return literal, literal[:-1] if topic_filter == literal + "#" else ""
+
+
+def _glob(topic_filter: str) -> str:
+    """Return an expression of SQLite's GLOB that fits what a filter matches, and more."""
+    text = topic_filter.removesuffix("/#").removesuffix("#")
+    for special in "[?*":
+        text = text.replace(special, f"[{special}]")
+    return text.replace("+", "*") + ("*" if topic_filter.endswith("#") else "")

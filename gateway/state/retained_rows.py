@@ -15,9 +15,8 @@ Must not touch: the log (``follower`` reads it), what a gateway has appended and
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import NAME_END, VALUE_END
@@ -25,17 +24,16 @@ from motelog.gateway.mapping.message_properties import client_id_property, expir
 from motelog.gateway.state.follower import ReadBack
 from motelog.gateway.state.view import View
 
-if TYPE_CHECKING:
-    import sqlite3
-
 logger = logging.getLogger(__name__)
 
 _TABLES: Final = (
+    # In the order of names, as replays read them: rows of an order of their own would be looked up
+    # one by one.
     """CREATE TABLE IF NOT EXISTS retained (
-        at INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, payload BLOB NOT NULL,
+        name TEXT PRIMARY KEY, at INTEGER NOT NULL UNIQUE, payload BLOB NOT NULL,
         properties BLOB NOT NULL, store_ms INTEGER NOT NULL, expires_ms INTEGER,
         record_ms INTEGER NOT NULL
-    )""",
+    ) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS retained_expiry ON retained (expires_ms)"
     " WHERE expires_ms IS NOT NULL",
     """CREATE TABLE IF NOT EXISTS retained_clients (
@@ -77,9 +75,15 @@ class Retained(NamedTuple):
         return len(self.name.encode()) + len(self.payload) + len(self.properties)
 
 
+#: (place, topic name, properties, payload, store time ms): a message where there are many.
+Row = tuple[int, bytes, bytes, bytes, int]
+
 _COLUMNS: Final = "name, payload, properties, store_ms, at, expires_ms"
-#: As ``Retained._make``, which is written in Python: a third of its time.
-_retained: Final = cast("Callable[[Any], Retained]", partial(tuple.__new__, Retained))
+_ROW: Final = "at, CAST(name AS BLOB), properties, payload, store_ms"
+#: Rows that are read before it is looked how large they are.
+_ROWS_AT_ONCE: Final = 32
+#: Stands for "no message expires".
+_NEVER: Final = 1 << 62
 
 
 class RetainedRows:
@@ -90,6 +94,8 @@ class RetainedRows:
         self._faults = LimitedLog(logger)
         self.count = 0
         self.size_bytes = 0
+        #: No message expires before; 0: it is not known when one does.
+        self._expires_from_ms = 0
         #: The records of the last transaction by topic name, for whoever waits for its own.
         self.read: list[tuple[str, bytes]] = []
 
@@ -105,6 +111,7 @@ class RetainedRows:
         self._count()
 
     def _count(self) -> None:
+        self._expires_from_ms = 0
         self.count, self.size_bytes = self._view.execute(
             "SELECT count(*), ifnull(sum(length(CAST(name AS BLOB)) + length(payload)"
             " + length(properties)), 0) FROM retained"
@@ -152,10 +159,12 @@ class RetainedRows:
                 f"INSERT INTO retained ({_COLUMNS}, record_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (*message, record.store_ms),
             )
+            if message.expires_ms is not None:
+                self._expires_from_ms = min(self._expires_from_ms, message.expires_ms)
             self._add(message, 1)
 
     def _remove(self, message: Retained) -> None:
-        self._view.execute("DELETE FROM retained WHERE at = ?", (message.queue_offset,))
+        self._view.execute("DELETE FROM retained WHERE name = ?", (message.name,))
         self._add(message, -1)
 
     def _add(self, message: Retained, sign: int) -> None:
@@ -191,38 +200,67 @@ class RetainedRows:
         ).fetchone()
         return 0 if row is None else int(row[0])
 
-    def named(self, lowest: str, after: str, highest: str, limit: int) -> list[tuple[str, int]]:
-        """Return (topic name, place) from ``lowest`` on, behind ``after``, before ``highest``."""
-        return self._range("name, at", lowest, after, highest, limit).fetchall()
+    def rows(
+        self,
+        lowest: str,
+        after: str,
+        highest: str,
+        limit: int,
+        *,
+        bytes_max: int,
+        glob: str | None = None,
+        names_max: int = 0,
+    ) -> tuple[list[Row], str | None]:
+        """Return messages by name, and the name behind which there may be more, else None.
 
-    def messages(self, lowest: str, after: str, highest: str, limit: int) -> list[Retained]:
-        """Return the messages whose names ``named`` returns."""
-        return list(map(_retained, self._range(_COLUMNS, lowest, after, highest, limit)))
-
-    def _range(
-        self, columns: str, lowest: str, after: str, highest: str, limit: int
-    ) -> sqlite3.Cursor:
+        From ``lowest`` on, behind ``after``, before ``highest``: up to ``limit``, whose payloads
+        and properties have ``bytes_max`` together, but for the first. With ``glob``, an expression
+        of SQLite's, those whose names it fits, among the next ``names_max``. ViewError.
+        """
         # One lower bound: of two, SQLite seeks to one and passes over all that is up to the other.
-        is_behind = after >= lowest
-        return self._view.execute(
-            f"SELECT {columns} FROM retained WHERE name {'>' if is_behind else '>='} ?"
-            " AND name < ? ORDER BY name LIMIT ?",
-            (after if is_behind else lowest, highest, limit),
+        conditions = ["name > ?" if after >= lowest else "name >= ?", "name < ?"]
+        values: list[Any] = [max(after, lowest), highest]
+        last: str | None = None
+        if glob is not None:
+            # Where that ends is found by names alone; then the payloads of those that fit are read.
+            found = self._view.execute(
+                f"SELECT name FROM retained WHERE {' AND '.join(conditions)}"
+                " ORDER BY name LIMIT 1 OFFSET ?",
+                (*values, names_max - 1),
+            ).fetchone()
+            if found is not None:
+                last = values[1] = found[0]
+                conditions[1] = "name <= ?"
+            conditions.append("+name GLOB ?")  # "+": no further bounds are to come of it
+            values.append(glob)
+        cursor = self._view.execute(
+            f"SELECT {_ROW} FROM retained WHERE {' AND '.join(conditions)} ORDER BY name LIMIT ?",
+            (*values, limit),
         )
-
-    def at(self, places: Sequence[int]) -> dict[str, Retained]:
-        """Return the messages at these places by topic name."""
-        if not places:
-            return {}
-        marks = ",".join("?" * len(places))
-        rows = self._view.execute(f"SELECT {_COLUMNS} FROM retained WHERE at IN ({marks})", places)
-        return {row[0]: Retained(*row) for row in rows}
+        average_bytes = max(1, self.size_bytes // max(1, self.count))
+        at_once = min(max(1, bytes_max // average_bytes), _ROWS_AT_ONCE)
+        rows: list[Row] = []
+        size_bytes = 0
+        while size_bytes <= bytes_max:
+            part = cursor.fetchmany(at_once)
+            rows += part
+            size_bytes += sum([len(row[2]) + len(row[3]) for row in part])
+            if len(part) < at_once:
+                break
+        cursor.close()
+        is_more = len(rows) == limit or size_bytes > bytes_max
+        while size_bytes > bytes_max and len(rows) > 1:
+            row = rows.pop()
+            size_bytes -= len(row[2]) + len(row[3])
+        return rows, rows[-1][1].decode() if is_more else last
 
     def expire(self, now_ms: int, limit: int) -> int:
         """Remove up to ``limit`` messages that have expired; return how many.
 
         The log need not say so: their records do.
         """
+        if now_ms < self._expires_from_ms:
+            return 0
         rows = self._view.execute(
             f"SELECT {_COLUMNS} FROM retained WHERE expires_ms <= ? ORDER BY expires_ms LIMIT ?",
             (now_ms, limit),
@@ -230,10 +268,16 @@ class RetainedRows:
         if rows:
             with self._view.transaction():
                 for row in rows:
-                    self._view.execute("DELETE FROM retained WHERE at = ?", (row[4],))
+                    self._view.execute("DELETE FROM retained WHERE name = ?", (row[0],))
                     self._count_client(Retained(*row).client_id, -1)
             for row in rows:
                 self._add(Retained(*row), -1)
+        if len(rows) < limit:
+            first = self._view.execute(
+                "SELECT expires_ms FROM retained WHERE expires_ms IS NOT NULL"
+                " ORDER BY expires_ms LIMIT 1"
+            ).fetchone()
+            self._expires_from_ms = _NEVER if first is None else first[0]
         return len(rows)
 
     def oldest(self, limit: int) -> list[tuple[Retained, int]]:

@@ -16,7 +16,7 @@ from tests.support.fake_log import FakeLog
 
 HOST = encode_host("127.0.0.1", 1883)
 
-levels = st.sampled_from(["a", "b", "$s", "a!", "å"])
+levels = st.sampled_from(["a", "b", "$s", "a!", "å", "[*?]"])
 names = st.lists(levels, min_size=1, max_size=3).map("/".join)
 filters = st.one_of(
     names,

@@ -8,8 +8,10 @@ import pytest
 
 from motelog.core.errors import StoreFullError
 from motelog.core.topic_names import MQTT_RETAINED_TOPIC
-from motelog.gateway.deliver.replay import REPLAY_COUNT_MAX
+from motelog.gateway.deliver import replay as replay_module
+from motelog.gateway.deliver.replay import AHEAD_BYTES_MAX, REPLAY_COUNT_MAX
 from motelog.gateway.mqtt.packet_types import PacketType, Will
+from motelog.gateway.state.retained import CHANGES_MAX
 from tests.conformance.peers import Gateway, Message, Peer
 from tests.support.gateway_stage import Stage
 
@@ -157,6 +159,158 @@ def test_newer_message_comes_live_and_the_older_one_not_behind_it() -> None:
     late = gateway.connect(5)
     late.subscribe("#")
     assert read_all(late) == [b"a", b"newer"]
+
+
+MANY = [f"many/{number:03}/state" for number in range(200)]
+
+
+def half_replayed(topic_filter: str = "many/#", **config: Any) -> tuple[Gateway, Peer, list[bytes]]:
+    """Return a peer to which half of MANY has been replayed, and more has been read for it."""
+    gateway = Gateway(inflight_max=4, **config)
+    retain(gateway, *MANY)
+    tick(gateway)
+    peer = gateway.connect(5)
+    peer.subscribe(topic_filter)
+    found: list[bytes] = []
+    while len(found) < 100:
+        part = messages(peer)
+        found += [message.payload for message in part]
+        acknowledge(peer, *part)
+    assert gateway.stage.delivery._replays._aheads
+    return gateway, peer, found
+
+
+def reads_of(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which each read of retained messages is added, with how many it found."""
+    reads: list[int] = []
+    read = gateway.stage.retained.rows
+
+    def counted(*what: Any, **more: Any) -> Any:
+        found = read(*what, **more)
+        reads.append(len(found.rows))
+        return found
+
+    monkeypatch.setattr(gateway.stage.retained, "rows", counted)
+    return reads
+
+
+@pytest.mark.parametrize("topic_filter", ["many/#", "many/+/state"])
+def test_receiver_that_goes_on_is_read_ahead_for(
+    topic_filter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = Gateway(inflight_max=4)
+    retain(gateway, *MANY)
+    tick(gateway)
+    reads = reads_of(gateway, monkeypatch)
+    peer = gateway.connect(5)
+    peer.subscribe(topic_filter)
+    assert read_all(peer) == [name.encode() for name in MANY]
+    assert reads == [1, 4, 8, 16, 32, 64, 76]  # the first one for SUBSCRIBE: is there anything?
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+@pytest.mark.parametrize("is_read_back", [False, True])
+def test_what_was_read_ahead_is_not_sent_behind_a_newer_message(
+    is_removed: bool, is_read_back: bool
+) -> None:
+    gateway, peer, found = half_replayed()
+    changed = MANY[len(found) + 7]
+    newer = b"" if is_removed else b"newer"
+    retain(gateway, changed, payload=newer)
+    if is_read_back:
+        tick(gateway)
+    found += read_all(peer)
+    expected = [name.encode() for name in MANY if name != changed]
+    assert [payload for payload in found if payload != newer] == expected
+    assert found.count(newer) == 1
+
+
+def test_what_was_read_ahead_stays_where_other_names_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gateway, peer, found = half_replayed()
+    reads = reads_of(gateway, monkeypatch)
+    for other in (MANY[0], "many", "other"):
+        retain(gateway, other, payload=b"newer")
+        part = messages(peer)
+        assert part[0].payload in (b"newer", MANY[len(found)].encode())
+        found += [m.payload for m in part if m.payload != b"newer"]
+        acknowledge(peer, *part)
+    assert not reads
+    found += [payload for payload in read_all(peer) if payload != b"newer"]
+    assert found == [name.encode() for name in MANY]
+
+
+def test_more_changes_than_are_known_by_name_have_it_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gateway, peer, found = half_replayed()
+    reads = reads_of(gateway, monkeypatch)
+    publisher = gateway.connect(5)
+    for number in range(CHANGES_MAX + 1):
+        publisher.put(f"other/{number}", b"x", retain=True)
+    found += read_all(peer)
+    assert found == [name.encode() for name in MANY]
+    assert reads[0] == 2  # as much as the window has room for
+
+
+def test_message_comes_whose_replacement_was_refused_while_it_was_read_ahead() -> None:
+    gateway, peer, found = half_replayed()
+    publisher = gateway.connect(5)
+    gateway.stage.log.error = StoreFullError("full")
+    publisher.put(MANY[len(found) + 7], b"newer", 1, retain=True)
+    gateway.stage.log.error = None
+    tick(gateway)
+    found += read_all(peer)
+    assert found == [name.encode() for name in MANY]
+
+
+def test_what_a_receiver_does_not_take_is_not_kept_for_it() -> None:
+    gateway, peer, found = half_replayed()
+    replays = gateway.stage.delivery._replays
+    for is_kept in (True, False):
+        assert bool(replays._aheads) is is_kept
+        tick(gateway)
+        tick(gateway)
+    found += read_all(peer)
+    assert found == [name.encode() for name in MANY]
+
+
+def test_messages_are_read_ahead_for_so_many_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_module, "AHEADS_MAX", 2)
+    gateway = Gateway(inflight_max=4)
+    retain(gateway, *MANY)
+    peers = [gateway.connect(5) for _ in range(4)]
+    for peer in peers:
+        peer.subscribe("many/#")
+    found: list[list[bytes]] = [[] for _ in peers]
+    while any(len(one) < len(MANY) for one in found):
+        for peer, one in zip(peers, found, strict=True):
+            part = messages(peer)
+            one += [message.payload for message in part]
+            acknowledge(peer, *part)
+            assert len(gateway.stage.delivery._replays._aheads) <= 2
+    assert found == [[name.encode() for name in MANY]] * 4
+
+
+def test_nothing_stays_read_ahead_for_a_receiver_that_has_left() -> None:
+    gateway, peer, _ = half_replayed()
+    peer.drop()
+    tick(gateway)
+    tick(gateway)
+    assert not gateway.stage.delivery._replays._aheads
+
+
+def test_large_messages_are_read_ahead_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = Gateway()
+    large = b"x" * (AHEAD_BYTES_MAX // 3)
+    retain(gateway, *"abcdefgh", payload=large)
+    tick(gateway)
+    reads = reads_of(gateway, monkeypatch)
+    peer = gateway.connect(5)
+    peer.subscribe("#")
+    assert read_all(peer) == [large] * 8
+    assert max(reads) == 2
 
 
 def test_retained_message_of_the_subscribe_s_own_turn_comes_once() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from motelog.gateway.errors import (
     GatewayError,
@@ -15,6 +17,7 @@ from motelog.gateway.mqtt.topics import (
     check_topic_name,
     has_wildcard,
     matches,
+    name_pattern,
     parse_shared,
 )
 
@@ -50,6 +53,21 @@ def test_matching_of_the_standards_examples(topic_filter: str, name: str, expect
     check_topic_filter(topic_filter)
     check_topic_name(name)
     assert matches(topic_filter, name) == expected
+    assert bool(name_pattern(topic_filter).fullmatch(name.encode())) == expected
+
+
+LEVELS = st.sampled_from(["a", "b.", "$s", "(*)", "å", ""])
+
+
+@drawn(
+    levels=st.lists(LEVELS | st.just("+"), max_size=4),
+    is_open=st.booleans(),
+    name=st.lists(LEVELS, min_size=1, max_size=4).map("/".join),
+)
+def test_pattern_fits_what_the_filter_matches(levels: list[str], is_open: bool, name: str) -> None:
+    topic_filter = "/".join([*levels, *(["#"] if is_open or not levels else [])])
+    fits = name_pattern(topic_filter).fullmatch
+    assert bool(fits(name.encode())) == matches(topic_filter, name)
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,11 @@ def test_message_of_a_batch_that_was_refused_is_not_kept() -> None:
     assert not stage.store._written
 
 
-NAMES = ("$SYS/x", "a", "a/b", "a/b/c", "a!", "ab", "ab/c", "b/b/c", "å/b")
-FILTERS = ("#", "a/#", "+", "+/+", "+/b/c", "a/+", "a/+/c", "a/b", "$SYS/#", "å/+", "c/#", "b/b/#")
+NAMES = ("$SYS/x", "a", "a/b", "a/b/c", "a!", "ab", "ab/c", "b/b/c", "å/b", "[a*?]/b", "*/b")
+FILTERS = (
+    *("#", "a/#", "+", "+/+", "+/b/c", "a/+", "a/+/c", "a/b", "$SYS/#", "å/+", "c/#", "b/b/#"),
+    *("[a*?]/+", "*/+", "[a*?]/#", "+/#", "a/+/#", "+/b/#", "$SYS/+"),
+)
 
 
 @pytest.mark.parametrize("topic_filter", FILTERS)
@@ -165,6 +168,26 @@ def test_slice_in_which_little_matches_looks_at_a_bounded_number_of_names() -> N
     first = stage.store.scan("a/+/yes", "", 10, before)
     assert (first.messages, first.after) == ([], "a/00999/no")
     assert stage.scan("a/+/yes") == ["a/02400/yes"]
+
+
+def test_slice_has_so_many_bytes_or_one_message() -> None:
+    stage = Stage()
+    for number in range(100):
+        stage.publish(f"a/{number:02}", b"x" * (5000 if number == 50 else 100))
+    stage.read()
+    size_bytes = 100 + len(stage.published("a/00", b"", None)[2])
+    for topic_filter in ("a/#", "a/+", "#"):
+        found: list[list[str]] = []
+        after: str | None = ""
+        before = stage.store.now()
+        while after is not None:
+            rows, after = stage.store.rows(
+                topic_filter, after, 60, before, bytes_max=10 * size_bytes
+            )
+            found.append([row[1].decode() for row in rows])
+        names = [name for one in found for name in one]
+        assert names == [f"a/{number:02}" for number in range(100)]
+        assert list(map(len, found)) == [10] * 5 + [1] + [10] * 4 + [9]
 
 
 def test_later_slice_costs_what_the_first_one_does() -> None:
