@@ -244,7 +244,7 @@ class Subscribing:
         elif session.has_particulars:
             session.particulars.identifiers.pop(topic_filter, None)
         self._delivery.replan(topic_filter)
-        if topic_filter.startswith(SYS_PREFIX):
+        if granted.replays and topic_filter.startswith(SYS_PREFIX):
             self._delivery.sys_topics.subscribed(session, topic_filter)
 
     def _log_refusal(self, session: Session, refused: NotGranted) -> None:

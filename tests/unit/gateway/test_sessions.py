@@ -1037,6 +1037,15 @@ def test_sys_topics_come_at_once_and_then_at_intervals() -> None:
     assert stage.stored() == []
 
 
+@pytest.mark.parametrize("retain_handling", [1, 2])
+def test_retain_handling_holds_for_sys_topics(retain_handling: int) -> None:
+    stage = Stage()
+    connect(stage, 1, properties=NO_PROPERTIES)
+    for is_told in (retain_handling == 1, False):
+        ask_to_subscribe(stage, 1, "$SYS/broker/uptime", retain_handling=retain_handling)
+        assert any(packet[0] == 0x31 for packet in stage.sent(1)) == is_told
+
+
 def test_sys_topics_are_not_for_wildcards_that_begin_a_filter() -> None:
     stage = Stage()
     connect(stage, 1, properties=NO_PROPERTIES)
