@@ -462,14 +462,16 @@ class CatchUp:
 
     def _send_again(self, session: Session, now_ms: int) -> None:
         """Send what was in flight before the reconnect, oldest first. [MQTT-4.6.0-1]"""
-        resend = session.particulars.resend
+        resend, window = session.particulars.resend, session.inflight
         while resend:
             packet_id = resend[0]
-            flight = session.inflight.get(packet_id)
+            flight = window.get(packet_id)
             if flight is not None:
                 place = read_flight(flight)
                 if place.is_released:
                     self._sender.release_again(session, packet_id)
+                elif len(window) - len(resend) >= window.limit:
+                    return  # the client takes fewer at once than it did [MQTT-3.3.4-9]
                 elif not self._send_flight(session, packet_id, flight, now_ms):
                     return
             del resend[0]

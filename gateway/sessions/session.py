@@ -253,4 +253,4 @@ class Session:
         for group in particulars.shares.values():
             if group.lagging or group.front:
                 return True
-        return bool(particulars.replays)
+        return bool(particulars.replays or particulars.resend)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from motelog.gateway.mqtt.packet_types import PacketType
 from tests.conformance.peers import (
     PINGREQ,
@@ -118,6 +120,32 @@ def test_no_more_than_receive_maximum_is_unacknowledged(gateway: Gateway, versio
     peer.answer(PacketType.PUBACK, first.packet_id)
     peer.answer(PacketType.PUBACK, third.packet_id)
     assert peer.payloads() == [b"3", b"4"]
+
+
+@pytest.mark.parametrize("is_subscribed", [True, False])
+@proves(mqtt5="MQTT-3.3.4-9 MQTT-4.9.0-1")
+def test_what_is_sent_again_counts_for_the_receive_maximum_of_the_new_connection(
+    gateway: Gateway, version: int, is_subscribed: bool
+) -> None:
+    peer = gateway.connect_persistent(version, "again", receive_maximum=10)
+    peer.subscribe("quota")
+    publisher = gateway.connect(version)
+    for n in range(6):
+        publisher.publish("quota", b"%d" % n, qos=1)
+    assert len(peer.messages()) == 6
+    if not is_subscribed:
+        peer.unsubscribe("quota")
+    peer.drop()
+    peer = gateway.connect_persistent(version, "again", receive_maximum=2)
+    publisher.publish("quota", b"6", qos=1)
+    sent = []
+    while part := peer.messages():
+        assert len(part) <= 2
+        sent += [message.payload for message in part]
+        for message in part:
+            peer.answer(PacketType.PUBACK, message.packet_id)
+        gateway.deliver()
+    assert sent == [b"%d" % n for n in range(6 + is_subscribed)]
 
 
 @proves(mqtt5="MQTT-3.3.4-10 MQTT-4.9.0-3")
