@@ -35,7 +35,12 @@ from motelog.core.remoting.client import RemotingClient, RequestHandler, connect
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
 from motelog.core.remoting.tls import Tls
-from motelog.core.topic_names import DEFAULT_TOPIC
+from motelog.core.topic_names import (
+    DEFAULT_TOPIC,
+    group_name_fault,
+    is_topic_name,
+    topic_name_fault,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +87,9 @@ class Client:
         credentials: Credentials | None = None,
         tls: Tls | None = None,
     ) -> None:
+        for name, value, kind in (("tls", tls, Tls), ("credentials", credentials, Credentials)):
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"{name} is {kind.__name__}(...), not {type(value).__name__}")
         if tls is not None:
             tls.context()  # what is wrong with its files is told here
         self.tls = tls
@@ -307,7 +315,7 @@ class Client:
         if route is None:
             raise RouteError(
                 f"topic {topic!r} does not exist: create it, as by `motelog topic create`, or let "
-                "brokers create topics",
+                "brokers create topics; if it has been there, see that its brokers run",
                 topic=topic,
             )
         self._remember(route)
@@ -518,6 +526,23 @@ def check_text(name: str, value: str) -> str:
     if not value:
         raise ValueError(f"{name} is empty")
     return value
+
+
+def check_group(group: str) -> str:
+    """Return the name of a group; ValueError if no broker takes it, TypeError if it is no text."""
+    return _check_name(check_text("group", group), group_name_fault(group))
+
+
+def check_subscribed(topic: str) -> str:
+    """As ``check_group``, for the name of a topic that is read."""
+    check_text("topic", topic)
+    return _check_name(topic, None if is_topic_name(topic) else topic_name_fault(topic))
+
+
+def _check_name(name: str, fault: str | None) -> str:
+    if fault is not None:
+        raise ValueError(fault)
+    return name
 
 
 async def _own_address(peer: str) -> str:

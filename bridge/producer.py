@@ -23,7 +23,7 @@ from typing import Final, Self, TypeAlias, TypedDict
 
 import trio
 
-from motelog.bridge.client import Client, NameServers, check, check_text, int_field, refusal
+from motelog.bridge.client import Client, NameServers, check, check_group, int_field, refusal
 from motelog.bridge.errors import (
     ClientClosedError,
     MessageRefusedError,
@@ -198,7 +198,7 @@ class Producer:
         trace: bool = False,
         trace_topic: str = TRACE_TOPIC,
     ) -> None:
-        self.group = check_text("group", group)
+        self.group = check_group(group)
         self._timeout_s = timeout_s
         self._retries = retries
         self._passing_codes = _PASSING_CODES | (_BUSY_CODES if retry_when_busy else frozenset())

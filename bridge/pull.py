@@ -27,7 +27,8 @@ from motelog.bridge.client import (
     Client,
     NameServers,
     check,
-    check_text,
+    check_group,
+    check_subscribed,
 )
 from motelog.bridge.errors import ClientError, NoNameServerError, RouteError
 from motelog.bridge.groups.allocation import Allocate, average
@@ -112,7 +113,7 @@ class PullConsumer:
     ) -> None:
         if start not in ("first", "last"):
             raise ValueError(f"start is 'first' or 'last', not {start!r}")
-        self.group = check_text("group", group)
+        self.group = check_group(group)
         self.credentials = credentials
         self.tls = tls
         self._start = Start.BEGIN if start == "first" else Start.END
@@ -225,7 +226,7 @@ class PullConsumer:
             raise ClientError("this consumer has queues assigned: subscribe needs one of its own")
         selector = select(tags, sql)
         is_first = not self._subscriptions
-        self._subscriptions[check_text("topic", topic)] = selector
+        self._subscriptions[check_subscribed(topic)] = selector
         self._assigned_at_ms = time.time_ns() // 1_000_000
         own = [queue for queue in self._reading if queue.topic == topic]
         self._read_only(own, own, selector)

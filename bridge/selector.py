@@ -61,6 +61,9 @@ def select(tags: str, sql: str | None) -> Selector:
 
     ValueError if both are given or the tags are malformed, FilterError if the filter is malformed.
     """
+    for name, text in (("tags", tags), ("sql", "" if sql is None else sql)):
+        if not isinstance(text, str):
+            raise TypeError(f"{name} is text, not {type(text).__name__}")
     if sql is None:
         parse_tags(tags)
         return Selector(tags)

@@ -24,7 +24,14 @@ from typing import Any, Final, Self, TypedDict
 
 import trio
 
-from motelog.bridge.client import REQUEST_TIMEOUT_S, Client, NameServers, check, check_text
+from motelog.bridge.client import (
+    REQUEST_TIMEOUT_S,
+    Client,
+    NameServers,
+    check,
+    check_group,
+    check_subscribed,
+)
 from motelog.bridge.errors import ClientError, RouteError
 from motelog.bridge.popped import (
     POP_COUNT_MAX,
@@ -88,7 +95,7 @@ class SimpleConsumer:
         in_order: bool = False,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        self.group = check_text("group", group)
+        self.group = check_group(group)
         self._in_order = in_order
         self._request_timeout_s = request_timeout_s
         self._subscriptions: dict[str, Selector] = {}
@@ -125,7 +132,7 @@ class SimpleConsumer:
         RouteError if there is no such topic. The members of a group must agree on what they select.
         """
         selector = select(tags, sql)
-        await self._client.route(check_text("topic", topic))
+        await self._client.route(check_subscribed(topic))
         self._subscriptions[topic] = selector
         self._subscribed_at_ms = _now_ms()
         self._client.want_heartbeat()

@@ -24,7 +24,13 @@ from typing import Any, Final, Literal, Self, TypedDict
 
 import trio
 
-from motelog.bridge.client import REQUEST_TIMEOUT_S, Client, NameServers, check_text
+from motelog.bridge.client import (
+    REQUEST_TIMEOUT_S,
+    Client,
+    NameServers,
+    check_group,
+    check_subscribed,
+)
 from motelog.bridge.errors import ClientError, FilterError
 from motelog.bridge.groups.allocation import Allocate, average
 from motelog.bridge.groups.rebalance import Rebalance
@@ -163,7 +169,7 @@ class PushConsumer:
         for name, value in (("workers", workers), ("batch_max", batch_max)):
             if value < 1:
                 raise ValueError(f"{name} is at least 1, not {value}")
-        self.group = check_text("group", group)
+        self.group = check_group(group)
         self._start = start
         self._is_orderly = is_orderly
         self._broadcast = broadcast
@@ -274,7 +280,7 @@ class PushConsumer:
         before and during ``run``; with another selection the topic's queues are read anew.
         """
         selector = select(tags, sql)
-        known = self._subscriptions.get(check_text("topic", topic))
+        known = self._subscriptions.get(check_subscribed(topic))
         self._subscriptions[topic] = selector
         self._subscribed_ms = time.time_ns() // 1_000_000
         if known is not None and known != selector:

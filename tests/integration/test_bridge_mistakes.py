@@ -26,6 +26,7 @@ from motelog.bridge.errors import (
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
+from motelog.bridge.simple import SimpleConsumer
 from motelog.core.errors import BrokerError, RemotingTimeoutError
 from motelog.core.message import Message, MessageQueue
 from tests.support.broker_stack import routed, started_stack
@@ -161,6 +162,31 @@ async def test_a_mistake_is_told_with_its_place_and_a_remedy(tmp_path: Path) -> 
                 await admin.broker_status("other")
 
 
+@pytest.mark.parametrize("kind", [Producer, PullConsumer, PushConsumer, SimpleConsumer])
+def test_what_no_server_would_take_is_refused_where_it_is_given(
+    kind: Callable[..., object],
+) -> None:
+    with pytest.raises(ValueError, match="the group name 'a b' holds characters other than"):
+        kind(group="a b")
+    with pytest.raises(TypeError, match=r"credentials is Credentials\(...\), not tuple"):
+        kind(credentials=("key", "secret"))
+    with pytest.raises(TypeError, match=r"tls is Tls\(...\), not bool"):
+        kind(tls=True)
+
+
+@pytest.mark.parametrize("kind", [PullConsumer, PushConsumer])
+async def test_what_nobody_can_subscribe_to_is_refused_at_once(
+    kind: type[PullConsumer | PushConsumer],
+) -> None:
+    async with kind(namesrv=NOBODY) as consumer:
+        with pytest.raises(ValueError, match="the topic name 'telemetry/dev42' holds"):
+            consumer.subscribe("telemetry/dev42")
+        for selection in ({"tags": None}, {"sql": 5}):
+            with pytest.raises(TypeError, match=r"(tags|sql) is text, not (NoneType|int)"):
+                consumer.subscribe("T", **selection)
+        consumer.subscribe("%LMQ%telemetry.dev42")
+
+
 async def test_a_name_server_that_does_not_answer_costs_no_more_than_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         namesrv = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -181,7 +207,11 @@ async def test_a_name_server_that_does_not_answer_costs_no_more_than_the_timeout
     ("group", "has_namesrv", "told"),
     [
         ("G", False, f"queues were not shared out.*topic=T group=G .*{NOBODY}: Connection refused"),
-        ("a b", True, rf"refuses a heartbeat.*'a b' holds .*\(code 1 SYSTEM_ERROR, {FROM}"),
+        (
+            "none",
+            True,
+            rf"refuses a heartbeat.*group none does not exist \(code 26 .*, {FROM}: create",
+        ),
     ],
 )
 async def test_a_push_consumer_that_gets_nothing_says_why(
@@ -192,7 +222,7 @@ async def test_a_push_consumer_that_gets_nothing_says_why(
     told: str,
 ) -> None:
     caplog.set_level(logging.WARNING, logger="motelog.bridge")
-    async with started_stack(tmp_path) as stack:
+    async with started_stack(tmp_path, auto_create_groups=False) as stack:
         stack.broker.api.create_topic("T", 1)
         await routed(stack, "T")
         namesrv = stack.namesrv_address if has_namesrv else NOBODY
