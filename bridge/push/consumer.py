@@ -45,7 +45,7 @@ from motelog.bridge.push.offsets import (
     decode_offset_table,
 )
 from motelog.bridge.push.process_queue import Batch, Limits, ProcessQueue, again
-from motelog.bridge.push.queue_locks import RENEW_S, QueueLocks
+from motelog.bridge.push.queue_locks import RENEW_AGAIN_S, RENEW_S, QueueLocks
 from motelog.bridge.push.rates import SAMPLE_S, Rates
 from motelog.bridge.push.send_back import SendBack
 from motelog.bridge.push.traces import traced
@@ -645,10 +645,12 @@ class PushConsumer:
 
     async def _renew_locks(self) -> None:
         """Renew the locks; a queue whose lock is another member's, or too old, is read anew."""
+        wait_s = RENEW_S
         while True:
-            await trio.sleep(RENEW_S)
+            await trio.sleep(wait_s)
             states = {q: s for q, s in self._queues.items() if not s.is_dropped}
             found = await self._locks.lock(states)
+            wait_s = RENEW_S if found.keys() == states.keys() else RENEW_AGAIN_S
             now = trio.current_time()
             for queue, state in states.items():
                 if not state.is_locked() or found.get(queue) is False:

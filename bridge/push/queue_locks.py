@@ -24,6 +24,9 @@ from motelog.core.remoting.frames import RemotingCommand, RequestCode, dumps, lo
 logger = logging.getLogger(__name__)
 
 RENEW_S: Final = 20.0
+# A broker that has not answered, as one that restarts, is asked again after this: at the next
+# renewal its locks would have expired.
+RENEW_AGAIN_S: Final = 1.0
 
 _Work = Callable[[list[MessageQueue]], Awaitable[None]]
 
