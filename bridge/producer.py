@@ -506,6 +506,7 @@ class Producer:
                     raise
                 attempts.append(_describe(target, exc))
                 last = exc
+                is_away = True
             except (RemotingError, NoNameServerError) as exc:
                 attempts.append(_describe(target, exc))
                 last = exc

@@ -236,6 +236,26 @@ async def test_a_broker_that_starts_again_in_time_gets_the_message_once() -> Non
             assert len(sends(broker)) == 1
 
 
+async def test_a_broker_that_takes_its_topics_with_it_is_waited_for() -> None:
+    async with fake_cluster("a") as cluster, Producer(namesrv=cluster.namesrv) as producer:
+        (broker,) = cluster.brokers
+        with trio.socket.socket() as unused:
+            await unused.bind(("127.0.0.1", 0))
+            alive, broker.address = broker.address, f"127.0.0.1:{unused.getsockname()[1]}"
+            await producer.queues("T")  # the route is known, and then it is none any more
+            count = cluster.topics.pop("T")
+
+            async def register_again() -> None:
+                await trio.sleep(1.5)  # three attempts take half of it
+                broker.address = alive
+                cluster.topics["T"] = count
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(register_again)
+                await producer.send(Message("T", b"late"), timeout_s=10)
+            assert len(sends(broker)) == 1
+
+
 @pytest.mark.parametrize(("retries", "attempts"), [(0, 1), (2, 4)])
 async def test_a_broker_that_stays_away_is_tried_for_as_long_as_there_is_time(
     retries: int, attempts: int
