@@ -129,7 +129,9 @@ class ConsumerProcessor:
         if config is None:
             text = f"topic {shown(topic)[1:-1]} does not exist"
             raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, text)
-        if not 0 <= queue_id < config.read_queue_nums or offset < 0:
+        # A topic that has fewer queues than it had: what was read of the others is done with, too.
+        is_there = queue_id < config.read_queue_nums or self._reader.max_offset(topic, queue_id) > 0
+        if queue_id < 0 or not is_there or offset < 0:
             text = f"queue id {queue_id} or offset {offset} of topic {topic} is illegal"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         self._groups.find(group)

@@ -122,6 +122,20 @@ def test_an_answer_says_where(
     assert stage.ask(request_code, ext).ext[name] == value
 
 
+def test_a_queue_that_its_topic_has_no_more_is_committed(stage: BrokerStage) -> None:
+    stage.store.append([message(stage.tail("T", 1))])
+    stage.topic("T", 1)
+    commit = GROUP_QUEUE | {"commitOffset": 1}
+    codes = [
+        stage.code(RequestCode.UPDATE_CONSUMER_OFFSET, commit | {"queueId": queue_id})
+        for queue_id in (0, 1, 2)
+    ]
+    assert codes == [OK, OK, REFUSED]
+    stage.topic("T", 2)
+    answer = stage.ask(RequestCode.QUERY_CONSUMER_OFFSET, GROUP_QUEUE | {"queueId": 1})
+    assert answer.ext["offset"] == "1"
+
+
 def test_what_was_committed_is_told_and_there_is_a_most_of_it(stage: BrokerStage) -> None:
     commit = GROUP_QUEUE | {"commitOffset": 1}
     assert stage.code(RequestCode.UPDATE_CONSUMER_OFFSET, commit) == OK
