@@ -64,8 +64,8 @@ class InflightWindow:
     """Holds at most ``limit`` messages: the smaller of the client's Receive Maximum and ours.
 
     An idle window is 56 bytes: the table exists only while messages are in flight. A new connection
-    may bring a ``limit`` below their number: then no message is taken until there is room again,
-    and only as many are sent again at once.
+    may bring a ``limit`` below their number: then only as many are sent again at once, and no
+    message is taken until there is room.
     """
 
     __slots__ = ("_flights", "last_packet_id", "limit")
