@@ -218,6 +218,7 @@ class Admin:
         topic: str,
         *,
         queues: int = 8,
+        write_queues: int | None = None,
         permission: int = READ_WRITE,
         is_ordered: bool = False,
         attributes: Mapping[str, str] | None = None,
@@ -225,6 +226,8 @@ class Admin:
     ) -> None:
         """Create a topic, or change it, on all masters or on ``brokers`` by name.
 
+        Producers use ``write_queues`` of its queues, by default all. To make a topic smaller, lower
+        these first, and ``queues`` when consumers have read the others: they are not read further.
         ``permission`` adds up 4 (read) and 2 (write). ``attributes`` are RocketMQ 5's, such as
         ``{"message.type": "FIFO"}``.
         """
@@ -232,7 +235,7 @@ class Admin:
             "topic": check_text("topic", topic),
             "defaultTopic": DEFAULT_TOPIC,
             "readQueueNums": str(queues),
-            "writeQueueNums": str(queues),
+            "writeQueueNums": str(queues if write_queues is None else write_queues),
             "perm": str(permission),
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": "0",

@@ -25,7 +25,15 @@ from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.frames import RequestCode, ResponseCode
 from motelog.core.topic_names import TRANS_CHECK_MAX_TOPIC
 from tests.support.admin_check import administer
-from tests.support.broker_stack import connected, eventually, joined, pull_ext, started_stack
+from tests.support.broker_stack import (
+    Stack,
+    connected,
+    eventually,
+    joined,
+    pull_ext,
+    routed,
+    started_stack,
+)
 
 
 async def test_an_operator_s_calls(tmp_path: Path) -> None:
@@ -50,6 +58,42 @@ async def test_a_topic_is_closed_to_a_group_and_opened_again(tmp_path: Path) -> 
             assert refused.value.code == ResponseCode.NO_PERMISSION
             await admin.close_topic("T", "G", is_closed=False)
             assert (await consumer.pull(queue, 0)).messages()
+
+
+async def test_a_topic_is_made_smaller_without_leaving_messages_behind(tmp_path: Path) -> None:
+    async with started_stack(tmp_path) as stack:
+        namesrv = stack.namesrv_address
+        async with Admin(namesrv=namesrv) as admin, PullConsumer(namesrv=namesrv) as consumer:
+            await admin.put_topic("T", queues=4)
+            await routed(stack, "T")
+            async with Producer(namesrv=namesrv) as producer:
+                for queue in await producer.queues("T"):
+                    await producer.send(Message("T", b""), queue=queue)
+            await trio.to_thread.run_sync(_lower_write_queues, namesrv)
+            (settings,) = await admin.topic("T")
+            assert (settings.read_queues, settings.write_queues) == (4, 1)
+            await eventually(lambda: _write_queues(stack) == [1])
+            async with Producer(namesrv=namesrv) as producer:
+                assert [queue.queue_id for queue in await producer.queues("T")] == [0]
+            queues = await consumer.queues("T")
+            assert len(await consumer.end_offsets(queues)) == 4
+            consumer.assign(queues)
+            read: list[StoredMessage] = []
+            with trio.fail_after(20):
+                while len(read) < 4:
+                    read += await consumer.poll()
+            assert {message.queue_id for message in read} == {0, 1, 2, 3}
+
+
+def _write_queues(stack: Stack) -> list[int]:
+    """Return as many as producers are told of, of each broker."""
+    route = stack.namesrv.routes.route("T")
+    return [] if route is None else [queues.write_queue_nums for queues in route.queues]
+
+
+def _lower_write_queues(namesrv: str) -> None:
+    with SyncAdmin(namesrv=namesrv) as admin:
+        admin.put_topic("T", queues=4, write_queues=1)
 
 
 async def test_times_are_seconds_or_dates(tmp_path: Path) -> None:
