@@ -1,7 +1,8 @@
 """Dead letters sent again: from a group's %DLQ% topic to where they are consumed.
 
-Owns: resend_dead_letters, which properties a message keeps. Must not touch: how a message becomes
-a dead letter (the broker). The place is the group's committed offset in its %DLQ% topic.
+Owns: resend_dead_letters, where a group's dead letters are, which properties a message keeps.
+Must not touch: how a message becomes a dead letter (the broker). The place is the group's
+committed offset in its %DLQ% topic.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 import trio
 
 from motelog.bridge.client import NameServers
-from motelog.bridge.errors import ClientError
+from motelog.bridge.errors import ClientError, RouteError
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.core.message import (
@@ -40,6 +41,8 @@ from motelog.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
 _PRODUCER_GROUP: Final = "motelog-dead-letters"
 _BATCH_COUNT: Final = 32
 _LAST_COMMIT_S_MAX: Final = 3.0
+# The name servers hear of a group's first dead letter a moment later.
+_KNOWN_WITHIN_S: Final = 2.0
 # Delays, retries and transactions that are over.
 _OVER: Final = frozenset(
     {DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TIMER_OUT_MS, REAL_TOPIC, REAL_QID}
@@ -73,7 +76,7 @@ async def resend_dead_letters(
     ):
         count = 0
         began = trio.current_time()
-        for queue in await consumer.queues(DLQ_PREFIX + group):
+        for queue in await dead_letter_queues(consumer, group):
             (begin,) = (await consumer.begin_offsets([queue])).values()
             # Those that become dead letters meanwhile are for the next call.
             (end,) = (await consumer.end_offsets([queue])).values()
@@ -97,6 +100,24 @@ async def resend_dead_letters(
                 if at > done:
                     await _commit_at_last(consumer, queue, at)
     return count
+
+
+async def dead_letter_queues(
+    consumer: PullConsumer, group: str, *, wait_s: float = _KNOWN_WITHIN_S
+) -> tuple[MessageQueue, ...]:
+    """Return the queues with a group's dead letters; RouteError if there are none to be read."""
+    topic = DLQ_PREFIX + group
+    try:
+        queues = await consumer.queues(topic, wait_s=wait_s)
+    except RouteError:
+        queues = ()
+    if not queues:
+        raise RouteError(
+            f"there are no dead letters of a group {group!r} that can be read: it has refused no "
+            f"message too often, or topic {topic} must be made readable, as old brokers need it",
+            topic=topic,
+        )
+    return queues
 
 
 async def _commit_at_last(consumer: PullConsumer, queue: MessageQueue, at: int) -> None:

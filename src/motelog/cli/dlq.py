@@ -198,7 +198,7 @@ def _for_each(
     take: Callable[[StoredMessage], None],
 ) -> None:
     """Hand ``take`` the dead letters of a group, ``count`` at most."""
-    from motelog.core.topic_names import DLQ_PREFIX
+    from motelog.bridge.dead_letters import dead_letter_queues
 
     start = start_of("--from", begin)
 
@@ -211,7 +211,7 @@ def _for_each(
         return left > 0
 
     async def walk(admin: Admin, consumer: PullConsumer) -> None:
-        queues = await consumer.queues(DLQ_PREFIX + group, wait_s=0)
+        queues = await dead_letter_queues(consumer, group, wait_s=0)
         ends = await consumer.end_offsets(queues)
         for queue, offset in (await begins_of(consumer, queues, start)).items():
             await read_queue(consumer, queue, offset, min(ends[queue], offset + left), take_one)
