@@ -42,6 +42,7 @@ from motelog.bridge.transactions import (
     TransactionProducer,
     TransactionResult,
     TransactionState,
+    as_state,
 )
 from motelog.bridge.unseen import Unseen
 from motelog.core.message import Message, MessageQueue
@@ -279,7 +280,7 @@ class AsyncioTransactionProducer(AsyncioProducer):
         half = await self.send_half(message, queue=queue, hash_key=hash_key, timeout_s=timeout_s)
         state = TransactionState.ROLLBACK
         if half.is_safe:
-            state = TransactionState(await execute(message))
+            state = as_state(await execute(message))
         return await self.finish(half, state)
 
     async def send_half(

@@ -1,14 +1,14 @@
 """Errors of the native client.
 
-Owns: ClientError and its leaves. Must not touch: anything else. A broker's refusal is a
-BrokerError, a fault of the network a RemotingError (core.errors).
+Owns: ClientError and its leaves, where an error of the user's was raised. Must not touch: anything
+else. A broker's refusal is a BrokerError, a fault of the network a RemotingError (core.errors).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from motelog.core.errors import BrokerError, MotelogError
+from motelog.core.errors import BrokerError, MotelogError, leaves
 from motelog.core.message import MessageQueue
 
 
@@ -93,3 +93,11 @@ class OffsetStoreError(ClientError):
 
 class NoNameServerError(ClientError):
     """None of the name servers answered."""
+
+
+def raised_at(exc: BaseException) -> str:
+    """Return FILE:LINE of where an error was raised, for a log line; of a group its first one's."""
+    at = leaves(exc)[0].__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at is not None else "?"

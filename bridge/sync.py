@@ -61,6 +61,7 @@ from motelog.bridge.transactions import (
     TransactionProducer,
     TransactionResult,
     TransactionState,
+    as_state,
 )
 from motelog.bridge.unseen import Unseen
 from motelog.bridge.users import Rule, User, UserRules
@@ -251,7 +252,7 @@ class SyncTransactionProducer(SyncProducer):
         half = self.send_half(message, queue=queue, hash_key=hash_key, timeout_s=timeout_s)
         state = TransactionState.ROLLBACK
         if half.is_safe:
-            state = TransactionState(execute(message))
+            state = as_state(execute(message))
         return self.finish(half, state)
 
     def send_half(

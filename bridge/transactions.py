@@ -12,6 +12,7 @@ An answer of UNKNOWN is not sent: the broker asks again by itself.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -22,7 +23,7 @@ from typing import Final, Self, Unpack
 import trio
 
 from motelog.bridge.client import check
-from motelog.bridge.errors import ClientError, MessageRefusedError
+from motelog.bridge.errors import ClientError, MessageRefusedError, raised_at
 from motelog.bridge.producer import (
     Producer,
     ProducerOptions,
@@ -106,6 +107,17 @@ Check = Callable[[StoredMessage], Awaitable[TransactionState]]
 Execute = Callable[[Message], Awaitable[TransactionState]]
 
 
+def as_state(result: object) -> TransactionState:
+    """Return what a function of the user's has said; TypeError if it is no state."""
+    try:
+        return TransactionState(result)  # type: ignore[arg-type]  # what else it may be is refused
+    except ValueError:
+        if inspect.iscoroutine(result):
+            result.close()  # nobody awaits it, and Python would warn of that
+        kind = type(result).__name__
+        raise TypeError(f"the function returned {kind}, not a TransactionState") from None
+
+
 class TransactionProducer(Producer):
     """A producer whose messages may be bound to a local transaction.
 
@@ -159,7 +171,7 @@ class TransactionProducer(Producer):
         half = await self.send_half(message, queue=queue, hash_key=hash_key, timeout_s=timeout_s)
         state = TransactionState.ROLLBACK
         if half.is_safe:
-            state = TransactionState(await execute(message))
+            state = as_state(await execute(message))
         return await self.finish(half, state)
 
     async def send_half(
@@ -295,12 +307,15 @@ class TransactionProducer(Producer):
 
     async def _answer_one(self, question: RemotingCommand, message: StoredMessage) -> None:
         try:
-            state = TransactionState(await self._check(message))
-        except Exception:
-            self._faults.fault(
-                "the check of a transaction failed; the broker asks again group=%s message_id=%s",
+            state = as_state(await self._check(message))
+        except Exception as exc:  # whatever the user's function raises
+            self._faults.warning(
+                "the check of a transaction failed; the broker asks again group=%s message_id=%s "
+                "error=%r at=%s",
                 self.group,
                 message.message_id,
+                exc,
+                raised_at(exc),
             )
             return
         ext = {

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 
 import trio
 
+from motelog.bridge.errors import raised_at
 from motelog.bridge.push.process_queue import Batch, ProcessQueue
 from motelog.bridge.push.rates import Rates
 from motelog.core.records.decode import StoredMessage
@@ -309,10 +310,6 @@ def _log_failure(batch: Batch, message: StoredMessage, count: int, exc: Exceptio
     """Say what the user's function raised, and where, in one line."""
     if batch.is_given_up:
         return  # what becomes of its messages has been decided, and told, without it
-    at = exc.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    where = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at is not None else "?"
     logger.warning(
         "the function refused a message, which comes again queue=%s offset=%d messages=%d "
         "times=%d message_id=%s error=%r at=%s",
@@ -322,5 +319,5 @@ def _log_failure(batch: Batch, message: StoredMessage, count: int, exc: Exceptio
         message.reconsume_times,
         message.message_id,
         exc,
-        where,
+        raised_at(exc),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -33,6 +34,10 @@ TIMEOUT_S = 20
 
 async def never(_: StoredMessage) -> TransactionState:
     raise AssertionError("nobody should be asked")
+
+
+def says_nothing(_: Message) -> None:
+    """Say nothing, where a state is wanted."""
 
 
 async def read(namesrv: str, topic: str, count: int) -> list[StoredMessage]:
@@ -75,7 +80,9 @@ async def fails(_: Message) -> TransactionState:
     raise ZeroDivisionError
 
 
-async def test_an_open_transaction_is_asked_about_until_it_is_known(tmp_path: Path) -> None:
+async def test_an_open_transaction_is_asked_about_until_it_is_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     asked: Counter[bytes] = Counter()
 
     async def check(message: StoredMessage) -> TransactionState:
@@ -97,6 +104,9 @@ async def test_an_open_transaction_is_asked_about_until_it_is_known(tmp_path: Pa
             found = await read(stack.namesrv_address, "T", 2)
             await eventually(lambda: min(asked.values()) >= 3)
         assert sorted(message.body for message in found) == [b"fault", b"yes"]
+    assert re.search(
+        r"asks again .* error=ZeroDivisionError\(\) at=.*/test_\w+\.py:\d+$", caplog.text
+    )
 
 
 async def test_another_producer_of_the_group_is_asked(tmp_path: Path) -> None:
@@ -165,6 +175,14 @@ async def test_plain_threads_have_transactions(tmp_path: Path) -> None:
                 producer.rollback(producer.send_half(Message("T", b"2")))
                 producer.commit(producer.send_half(Message("T", b"3")))
                 producer.send(Message("T", b"4"))
+                mistakes: list[tuple[Any, str]] = [
+                    (never, "coroutine"),
+                    (str, "str"),
+                    (says_nothing, "NoneType"),
+                ]
+                for execute, kind in mistakes:
+                    with pytest.raises(TypeError, match=f"returned {kind}, not a TransactionState"):
+                        producer.send_in_transaction(Message("U", b""), execute)
                 while stack.broker.sample()["transactions_committed"] < 3:
                     time.sleep(0.01)
 

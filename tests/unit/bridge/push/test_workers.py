@@ -196,6 +196,20 @@ async def test_a_result_that_is_work_still_to_be_done_refuses_the_message(
             await made.workers.call_once(batch.messages[0])
 
 
+async def test_the_place_of_an_error_in_a_nursery_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    async def handle(message: StoredMessage) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+
+    line = fail.__code__.co_firstlineno + 1
+    async with stage(handle) as made:
+        await made.handle(0, 1)
+    assert re.search(rf"error=ExceptionGroup.* at=.*/test_workers\.py:{line}$", caplog.text)
+
+
 @pytest.mark.parametrize("result", [None, False, "text", [1]])
 async def test_any_other_result_is_of_no_interest(result: object) -> None:
     async with stage(lambda message: result) as made:
