@@ -6,16 +6,16 @@ Spec: RocketMQ RecallMessageProcessor; off by default there.
 
     handle -> a record beside the message, in the queue of its due time -> answered when that lasts
 
-Invariants: a recall is answered with success only while the message's time has not come: then its
-record can be read before anything of that time is delivered. Nobody looks whether there is such a
-message, as in RocketMQ.
+Invariants: a recall is appended only while the message's time has not come, and is then answered
+with success, however late: its record can be read before anything of that time is delivered, so
+that the message is not. What is told to be too late is never appended. Nobody looks whether there
+is such a message, as in RocketMQ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import trio
@@ -23,7 +23,7 @@ import trio
 from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.processors.send_answers import store_error_code
 from motelog.core.broker.processors.shared import Shared
-from motelog.core.errors import BrokerError, StoreError
+from motelog.core.errors import BrokerError, BusyError, StoreError
 from motelog.core.message import (
     REAL_QID,
     REAL_TOPIC,
@@ -58,8 +58,7 @@ class RecallProcessor:
         self._broker_name = shared.config.name
         self._waiting_max = shared.config.waiting_answers_max
         self._is_enabled = shared.config.recall_messages
-        self._staged: list[_Recall] = []
-        self._messages: list[AppendMessage] = []
+        self._staged: list[tuple[_Recall, AppendMessage]] = []
         self.queue: AnswerQueue[list[_Recall]] = AnswerQueue(
             shared.api.acknowledge,
             clock=shared.clock,
@@ -111,52 +110,48 @@ class RecallProcessor:
         except ValueError as exc:
             raise BrokerError(ResponseCode.ILLEGAL_OPERATION, str(exc)) from exc
         tail = self._api.queue_tail(TIMER_TOPIC, timer_queue(handle.due_ms))
-        self._messages.append(
-            (tail, b"0", properties, -handle.due_ms, now_ms, connection.host, 0, 0, 0, 0)
-        )
-        self._staged.append(_Recall(request, connection, handle))
+        message = (tail, b"0", properties, -handle.due_ms, now_ms, connection.host, 0, 0, 0, 0)
+        self._staged.append((_Recall(request, connection, handle), message))
 
     def end_turn(self) -> None:
         """Append the recalls of the turn, and answer them."""
         if not self._staged:
             return
-        staged, self._staged = self._staged, []
-        messages, self._messages = self._messages, []
+        # A turn takes a while. Nothing is delivered between this look at the clock and the append.
+        now_ms = self._api.now_ms()
+        staged, messages = [], []
+        for recall, message in self._staged:
+            if recall.handle.due_ms > now_ms:
+                staged.append(recall)
+                messages.append(message)
+            else:
+                self._tell(recall, ResponseCode.ILLEGAL_OPERATION, _TOO_LATE)
+        self._staged.clear()
+        if not staged:
+            self._send_queued()
+            return
         self._waiting_count += len(staged)
-        appended = partial(self._appended, staged)
-        refused = partial(self._refuse, staged)
-        line = self._api.line
         try:
-            end_offset = line.append(messages)
+            end_offset = self._api.line.append(messages)
         except StoreError as exc:
-            refused(exc)
+            self._refuse_all([staged], exc)
             return
         except Exception:
-            refused(StoreError("the append failed, the broker's log says how"))
+            self._refuse_all([staged], StoreError("the append failed, the broker's log says how"))
             raise
         if end_offset is None:
-            line.wait(messages, appended=appended, refused=refused)
-        else:
-            appended(end_offset)
-
-    def _appended(self, staged: list[_Recall], end_offset: int) -> None:
-        if self.queue.may_answer(end_offset):
+            # It does not wait in line: appended too late, it would count all the same.
+            self._refuse_all([staged], BusyError("the next CommitLog file is not there yet"))
+        elif self.queue.may_answer(end_offset):
             self._answer_all([staged])
         else:
             self.queue.add(end_offset, staged)
 
-    def _refuse(self, staged: list[_Recall], exc: StoreError) -> None:
-        self._refuse_all([staged], exc)
-
     def _answer_all(self, released: list[list[_Recall]]) -> None:
-        now_ms = self._api.now_ms()
         for recalls in released:
             self._waiting_count -= len(recalls)
             for recall in recalls:
-                if recall.handle.due_ms > now_ms:
-                    self._tell(recall, ext={"msgId": recall.handle.unique_key})
-                else:
-                    self._tell(recall, ResponseCode.ILLEGAL_OPERATION, _TOO_LATE)
+                self._tell(recall, ext={"msgId": recall.handle.unique_key})
         self._send_queued()
 
     def _refuse_all(self, refused: list[list[_Recall]], exc: StoreError) -> None:

@@ -89,6 +89,52 @@ def test_a_recall_is_too_late_when_the_time_has_come(stage: BrokerStage) -> None
     assert "time has come" in (answer.remark or "")
 
 
+def test_what_is_appended_in_time_counts_however_late_it_is_answered(
+    stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = stage.api.line.append
+
+    def append_slowly(*arguments: Any) -> int | None:
+        end_offset = append(*arguments)
+        stage.clock.advance(300)
+        return end_offset
+
+    handle = send(stage, DELAY).ext["recallHandle"]
+    monkeypatch.setattr(stage.api.line, "append", append_slowly)
+    assert recall(stage, handle).code == ResponseCode.SUCCESS
+    monkeypatch.undo()
+    assert len(read_queue(stage.store, TIMER_TOPIC, timer_queue(decode_handle(handle).due_ms))) == 2
+
+
+def test_what_is_told_to_be_too_late_is_not_in_the_log(
+    stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = stage.api.now_ms
+
+    def passing_now_ms() -> int:
+        stage.clock.advance(1)
+        return now_ms()
+
+    handle = send(stage, DELAY).ext["recallHandle"]
+    stage.clock.advance(298)
+    monkeypatch.setattr(stage.api, "now_ms", passing_now_ms)
+    assert recall(stage, handle).code == ResponseCode.ILLEGAL_OPERATION
+    assert len(read_queue(stage.store, TIMER_TOPIC, timer_queue(decode_handle(handle).due_ms))) == 1
+
+
+def test_a_recall_does_not_wait_for_the_next_file(
+    stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = send(stage, DELAY).ext["recallHandle"]
+    monkeypatch.setattr(stage.api.line, "append", lambda messages: None)
+    answer = recall(stage, handle)
+    assert (answer.code, answer.remark) == (
+        ResponseCode.SYSTEM_BUSY,
+        "the next CommitLog file is not there yet",
+    )
+    assert not stage.api.line.is_waiting
+
+
 def test_what_names_nothing_here_is_refused(stage: BrokerStage) -> None:
     handle = decode_handle(send(stage, DELAY).ext["recallHandle"])
     far_ms = handle.due_ms + 41 * 86_400_000
