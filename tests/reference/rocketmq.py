@@ -162,7 +162,7 @@ NOT_HERE: Final = (
         "work; they run until they are stopped, so that no test compares what they print",
     ),
     (
-        "`cloneGroupOffset`, `resetOffsetByTime` of a group that does not exist",
+        "`cloneGroupOffset` to a group that does not exist",
         "the group is made, as by RocketMQ 4; 5 refuses (26)",
     ),
     (
