@@ -31,6 +31,7 @@ from motelog.core.errors import (
     RemotingError,
     RemotingTimeoutError,
 )
+from motelog.core.lasting import run_lasting
 from motelog.core.remoting.client import RemotingClient, RequestHandler, connect
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
@@ -445,12 +446,12 @@ class _Running:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        with trio.CancelScope(shield=True) as scope:
-            self._connection_scopes.add(scope)
-            try:
-                await connection.run(task_status=task_status)
-            finally:
-                self._connection_scopes.remove(scope)
+        scope = trio.CancelScope()
+        self._connection_scopes.add(scope)
+        try:
+            await run_lasting(connection.run, scope, task_status=task_status)
+        finally:
+            self._connection_scopes.remove(scope)
 
     async def end_connections(self) -> None:
         for scope in self._connection_scopes:

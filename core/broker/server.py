@@ -11,8 +11,8 @@ Must not touch: what the parts are and how they are connected (assembly), what a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 import trio
@@ -33,6 +33,7 @@ from motelog.core.broker.shown.metrics import lag_by_group, topics_by_name
 from motelog.core.broker.tables.saved import SavedTables
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.clock import Clock, SystemClock
+from motelog.core.lasting import run_lasting
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.metrics import Reading
@@ -161,22 +162,26 @@ class Broker:
         access = await trio.to_thread.run_sync(Access.read, self._config)
         listeners = self._open_listeners()
         try:
-            self._address = listeners[0].address
-            self._opened = listeners
-            store = MessageStore(
-                self._config.store, store_host=encode_host(*self._advertised()), clock=self._clock
-            )
-            schedule = make_schedule(self._config, store)
-            pop_state = PopState(self._config, store, self.tables)
-            await trio.to_thread.run_sync(self._open, store, schedule, pop_state)
-        except BaseException:
-            for listener in listeners:
+            await self._run(access, listeners, task_status)
+        finally:
+            for listener in listeners:  # the server has closed those that it got
                 listener.close()
-            raise
+
+    async def _run(
+        self, access: Access, listeners: list[OpenListener], task_status: trio.TaskStatus[None]
+    ) -> None:
+        self._address = listeners[0].address
+        self._opened = listeners
+        store = MessageStore(
+            self._config.store, store_host=encode_host(*self._advertised()), clock=self._clock
+        )
+        schedule = make_schedule(self._config, store)
+        pop_state = PopState(self._config, store, self.tables)
+        await trio.to_thread.run_sync(self._open, store, schedule, pop_state)
         async with trio.open_nursery() as nursery:
             # The store outlives all its users, so its end is chosen here.
-            store_scope = trio.CancelScope(shield=True)
-            await nursery.start(_run_in_scope, store.run, store_scope)
+            store_scope = trio.CancelScope()
+            await nursery.start(run_lasting, store.run, store_scope)
             try:
                 await self._serve(store, schedule, pop_state, access, listeners, task_status)
             finally:
@@ -335,13 +340,3 @@ class Broker:
                 parts.processors.runtime.tick()
                 parts.stats.tick()
             await trio.sleep(1)
-
-
-async def _run_in_scope(
-    run: Callable[..., Any],
-    scope: trio.CancelScope,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    with scope:
-        await run(task_status=task_status)

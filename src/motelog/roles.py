@@ -37,6 +37,7 @@ from motelog.core.broker.server import Broker
 from motelog.core.broker.shown.metrics import BROKER_METRICS
 from motelog.core.config import Loaded
 from motelog.core.errors import MotelogError, leaves
+from motelog.core.lasting import run_lasting
 from motelog.core.metrics import Registry
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NAMESRV_METRICS, NameServer
@@ -278,26 +279,14 @@ async def _run_one(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    try:
-        with entry.scope:
-            await run(task_status=_Starting(entry, task_status))
-    finally:
-        entry.ended.set()
-
-
-class _Starting:
-    """What a role calls when it is ready; a start can be cancelled, and from then on the role not.
+    """Run a role; a start can be cancelled, and from then on the role not.
 
     So a cancelled process ends its roles one by one instead of all at once.
     """
-
-    def __init__(self, entry: _Running, task_status: trio.TaskStatus[None]) -> None:
-        self._entry = entry
-        self._task_status = task_status
-
-    def started(self, value: None = None) -> None:
-        self._entry.scope.shield = True
-        self._task_status.started(value)
+    try:
+        await run_lasting(run, entry.scope, task_status=task_status)
+    finally:
+        entry.ended.set()
 
 
 async def _stop_all(running: list[_Running]) -> None:

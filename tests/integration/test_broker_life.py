@@ -20,6 +20,7 @@ from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RequestCode
+from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import StartProgress
 from tests.support.broker_stack import (
     connected,
@@ -43,6 +44,31 @@ def free_port() -> int:
 
 def config(directory: Path, **fields: Any) -> BrokerConfig:
     return BrokerConfig(**{"listen": "127.0.0.1:0", "store": store_config(directory), **fields})
+
+
+async def test_a_start_that_is_cancelled_closes_the_store_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store = Broker._open
+
+    def open_and_cancel(self: Broker, *parts: Any) -> None:
+        open_store(self, *parts)
+        trio.from_thread.run_sync(cancelled.cancel)
+
+    async def run_within_time(
+        self: MessageStore, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        with scope:
+            await run_store(self, task_status=task_status)
+
+    run_store, scope = MessageStore.run, trio.CancelScope(deadline=trio.current_time() + 10)
+    monkeypatch.setattr(Broker, "_open", open_and_cancel)
+    monkeypatch.setattr(MessageStore, "run", run_within_time)
+    with trio.CancelScope() as cancelled:
+        await Broker(config(tmp_path)).run()
+    assert cancelled.cancelled_caught
+    assert not scope.cancel_called, "it waited until a deadline ended the store"
+    assert not (tmp_path / "abort").exists(), "the store is closed"
 
 
 async def test_the_broker_registers_again_with_a_name_server_that_was_away(
