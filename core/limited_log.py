@@ -3,8 +3,8 @@
 Owns: the rate, the one place that catches every Exception. Must not touch: what the lines say, what
 a request or an event means.
 
-A peer must not fill the disk with lines, nor end a process that serves others: what it can cause is
-done inside ``boundary``. Cancellation passes through it, as does everything that is no Exception.
+A peer must not fill the disk with lines, which have a length for that reason too, nor end a process
+that serves others: what it can cause is done inside ``boundary``. Cancellation passes through it, as does everything that is no Exception.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ LINES_MAX: Final = 20
 PERIOD_S: Final = 1.0
 KEY_PERIOD_S: Final = 10.0
 KEYS_MAX: Final = 1000
+#: Of one text in a line: a client identifier has up to 65,535 bytes.
+VALUE_CHARACTERS_MAX: Final = 400
 
 
 class LimitedLog:
@@ -42,17 +44,17 @@ class LimitedLog:
     def info(self, message: str, *values: object) -> None:
         """Log what a peer has brought about, and nobody has to act on."""
         if self._may_log():
-            self._log.info(message, *values)
+            self._log.info(message, *map(_bounded, values))
 
     def warning(self, message: str, *values: object) -> None:
         """Log that a human could act on something."""
         if self._may_log():
-            self._log.warning(message, *values)
+            self._log.warning(message, *map(_bounded, values))
 
     def fault(self, message: str, *values: object, exc: Exception | None = None) -> None:
         """Log ``exc``, or the exception being handled, with its traceback: the code has a fault."""
         if self._may_log():
-            self._log.error(message, *values, exc_info=exc or True)
+            self._log.error(message, *map(_bounded, values), exc_info=exc or True)
 
     @contextmanager
     def boundary(self, message: str, *values: object) -> Iterator[None]:
@@ -109,3 +111,11 @@ class LimitedByKey:
             if key not in self._keys and len(self._keys) >= self._keys_max:
                 self._keys.clear()  # then some get a line early
         self._keys[key] = due_s, count
+
+
+def _bounded(value: object) -> object:
+    """Return a value of a line, cut where it is a long text."""
+    text = str(value) if isinstance(value, Exception) else value
+    if not isinstance(text, str) or len(text) <= VALUE_CHARACTERS_MAX:
+        return value
+    return f"{text[:VALUE_CHARACTERS_MAX]}... ({len(text)} characters)"

@@ -7,7 +7,7 @@ import logging
 import pytest
 import trio
 
-from motelog.core.limited_log import LimitedByKey, LimitedLog
+from motelog.core.limited_log import VALUE_CHARACTERS_MAX, LimitedByKey, LimitedLog
 
 
 class Seconds:
@@ -29,6 +29,23 @@ def test_lines_above_the_rate_are_held_back_and_counted(caplog: pytest.LogCaptur
     seconds.now = 10.0
     log.warning("line 6")
     assert caplog.messages[2:] == ["log lines of one kind held back count=4", "line 6"]
+
+
+def test_a_long_text_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log = LimitedLog(logging.getLogger("x"))
+    cut = f"{'a' * VALUE_CHARACTERS_MAX}... (65535 characters)"
+    log.info("refused client_id=%r bytes=%d", "a" * 65535, 7)
+    log.warning("refused why=%s", ValueError("a" * 65535))
+    log.fault("failed name=%s", "a" * 65535, exc=ValueError("x"))
+    kept = "b" * VALUE_CHARACTERS_MAX
+    LimitedByKey(logging.getLogger("x")).warning("k", "name=%s times=%d", kept)
+    assert caplog.messages == [
+        f"refused client_id='{cut}' bytes=7",
+        f"refused why={cut}",
+        f"failed name={cut}",
+        f"name={kept} times=1",
+    ]
 
 
 def test_a_key_has_one_line_in_a_period_with_the_events_since(
