@@ -73,6 +73,10 @@ class StoreFolderError(StoreError):
     """The configured folder cannot be used: it cannot be made, entered or written to."""
 
 
+class StoreHalfRestoredError(StoreError):
+    """The folder is a backup that was not restored to its end."""
+
+
 class StoreLockedError(StoreError):
     """Another process has this store folder open."""
 

@@ -4,7 +4,8 @@ Owns: the rate, the one place that catches every Exception. Must not touch: what
 a request or an event means.
 
 A peer must not fill the disk with lines, which have a length for that reason too, nor end a process
-that serves others: what it can cause is done inside ``boundary``. Cancellation passes through it, as does everything that is no Exception.
+that serves others: what it can cause is done inside ``boundary``. Cancellation passes through it,
+as does everything that is no Exception.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from motelog.core.errors import (
     StoreFencedError,
     StoreFolderError,
     StoreFullError,
+    StoreHalfRestoredError,
     StoreLockedError,
 )
 from motelog.core.limited_log import LimitedLog
@@ -194,8 +195,9 @@ class MessageStore:
         """Lock the folder, recover what is in it and be ready to append; blocks.
 
         ``on_progress`` is called in this thread every two seconds, with how far the start is.
-        Raises StoreLockedError, StoreDamagedError, StoreFolderError, StoreFullError when there is
-        no room for what a start has to write, and other OSErrors as they come.
+        Raises StoreLockedError, StoreDamagedError, StoreFolderError, StoreHalfRestoredError,
+        StoreFullError when there is no room for what a start has to write, and other OSErrors as
+        they come.
         """
         try:
             return self._open(on_progress)
@@ -219,6 +221,9 @@ class MessageStore:
         if self._lock is None:
             raise StoreLockedError(f"{self.config.directory} is open in another process")
         try:
+            if self._state_files.is_half_restored():
+                text = f"{self.config.directory} is a backup that was not restored to its end"
+                raise StoreHalfRestoredError(text)
             report = self._recover(ProgressMeter(self._clock, on_progress))
         except BaseException:
             self._release()

@@ -12,8 +12,10 @@ import trio
 from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
-from motelog.core.errors import StoreError
+from motelog.core.clock import SystemClock
+from motelog.core.errors import StoreError, StoreHalfRestoredError
 from motelog.core.message import Message
+from motelog.core.store.message_store import MessageStore
 from motelog.core.store.tools import backup as tool
 from tests.support.broker_stack import started_stack
 from tests.support.cli import motelog_here
@@ -125,6 +127,10 @@ async def test_what_is_wrong_with_a_backup_is_found(stopped: Path, tmp_path: Pat
     assert (result.returncode, f"{log} is not what it was" in result.stdout) == (1, True)
     result = motelog_here("backup", "restore", str(copy), str(tmp_path / "restored"))
     assert (result.returncode, f"{log} is not what it was" in result.stderr) == (1, True)
+    with pytest.raises(StoreHalfRestoredError):
+        MessageStore(
+            store_of(tmp_path / "restored"), store_host=bytes(8), clock=SystemClock()
+        ).open()
     log.unlink()
     assert "No such file" in motelog_here("backup", "verify", str(copy)).stdout
     log.write_bytes(whole)

@@ -53,6 +53,8 @@ _EXTENSION = struct.Struct(">4sqqqq")
 _CHECKSUM = struct.Struct(">I")
 _MAGIC: Final = b"MLCP"
 BACKUP: Final = ".bak"
+#: The file of a folder that a backup is being put into.
+RESTORING: Final = "restoring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +254,10 @@ class StateFiles:
 
     def write_clock(self, notes: ClockNotes) -> None:
         self._write("clock.json", notes.encode())
+
+    def is_half_restored(self) -> bool:
+        """Return whether a backup was being put into the folder, and that did not end."""
+        return self._storage.read_file(self._path(RESTORING)) is not None
 
     def has_abort(self) -> bool:
         return self._storage.read_file(self._path("abort")) is not None

@@ -29,6 +29,7 @@ from crc32c import crc32c
 
 from motelog.core import reader_key
 from motelog.core.errors import StoreError
+from motelog.core.store.state.checkpoint import RESTORING
 from motelog.core.store.tools.inspection import LogWalk, StoreFolder, plan_repair
 
 LIST: Final = "backup.json"
@@ -134,10 +135,13 @@ def verify(backup: str, progress: Progress = lambda done, total: None) -> list[s
 def restore(backup: str, store: str, progress: Progress = lambda done, total: None) -> Backup:
     """Copy a backup to ``store``, which must be empty or not there; the next start repairs it.
 
-    StoreError if a file is not what it was when the backup was made.
+    StoreError if a file is not what it was when the backup was made. No start takes a folder that
+    was not restored to its end.
     """
     found = read_list(backup)
     _make_empty(store)
+    _write_file(f"{store}/{RESTORING}", RESTORING, b"")
+    _sync_directory(store)
     done = 0
     for file in found.files:
         source = f"{backup}/{file.path}"
@@ -152,6 +156,8 @@ def restore(backup: str, store: str, progress: Progress = lambda done, total: No
         done += file.size
         progress(done, found.size_bytes)
     _sync_directories(store)
+    os.remove(f"{store}/{RESTORING}")
+    _sync_directory(store)
     return found
 
 

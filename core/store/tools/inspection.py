@@ -35,6 +35,7 @@ from motelog.core.store.queues.consume_queue import UNIT, ConsumeQueue, OpenFile
 from motelog.core.store.start.recovery import find_next
 from motelog.core.store.state.checkpoint import (
     BACKUP,
+    RESTORING,
     IndexFileState,
     IndexTable,
     QueueTable,
@@ -64,7 +65,7 @@ JSON_FILES = (
 OURS = frozenset(
     {
         "abort", "checkpoint", "clock.json", "commitlog", "config", "consumequeue", "damaged",
-        "durable", "index", "index.json", "lock", "queues.json",
+        "durable", "index", "index.json", "lock", "queues.json", RESTORING,
     }
 )  # fmt: skip
 OURS_IN_CONFIG = frozenset({*JSON_FILES, "timerOffset.json"})

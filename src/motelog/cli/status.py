@@ -49,6 +49,8 @@ def status_of(error: MotelogError) -> tuple[Status, str | None]:
             return Status.CONFIG, None
         case core.StoreFolderError():
             return Status.CONFIG, "choose a folder that this user can write to"
+        case core.StoreHalfRestoredError():
+            return Status.CONFIG, "empty the folder, and motelog backup restore again"
         case core.StoreLockedError():
             text = "stop that process, or keep messages elsewhere: motelog dev --data DIR"
             return Status.FAILED, text

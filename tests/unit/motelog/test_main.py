@@ -24,6 +24,7 @@ from motelog.core.errors import (
     RemotingTimeoutError,
     StoreError,
     StoreFolderError,
+    StoreHalfRestoredError,
     StoreLockedError,
 )
 from tests.support.repository import ROOT
@@ -96,6 +97,7 @@ def lost(cause: Exception) -> SendFailedError:
         (lost(NoNameServerError("m")), Status.UNREACHABLE),
         (SendFailedError("m", attempts=()), Status.TIME),
         (StoreFolderError("m"), Status.CONFIG),
+        (StoreHalfRestoredError("m"), Status.CONFIG),
         (StoreError("m"), Status.FAILED),
     ],
 )
