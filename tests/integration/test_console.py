@@ -362,6 +362,31 @@ async def test_openssl_finds_tls_1_2_and_1_3_alone(nursery: trio.Nursery) -> Non
 
 
 @needs_browser
+async def test_a_page_whose_login_has_ended_asks_for_one(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    file = str(tmp_path / "tokens")
+    token = tokens.create(file, "alice", Role.VIEW, None)
+    health, registry = Health(), Registry()
+    status = Status(health, registry, {}, data=None)
+    config = AdminConfig(listen="127.0.0.1:0", tokens_file=file)
+    console = Console(config, health, registry, GatewayApi(), status, QueueApi().endpoints())
+    await nursery.start(console.run)
+
+    def look() -> None:
+        with browser.opened(tmp_path / "browser") as page:
+            page.open(f"http://127.0.0.1:{console.address[1]}/")
+            page.value(f"document.querySelector('[name=token]').value = '{token}'")
+            page.leads_on(lambda: page.value("document.querySelector('main form').submit()"))
+            assert "alice, view" in page.value("document.body.textContent")
+            page.leads_on(lambda: tokens.delete(file, "alice"))
+            assert page.value("location.pathname") == "/login"
+
+    await trio.to_thread.run_sync(look)
+    nursery.cancel_scope.cancel()
+
+
+@needs_browser
 def test_pages_in_a_browser(motelog_stack: MotelogProcess, tmp_path: Path) -> None:
     base = "http://{}:{}".format(*motelog_stack.admin)
     hostile = "<img src=x onerror=document.title=1>"
@@ -403,7 +428,24 @@ def test_pages_in_a_browser(motelog_stack: MotelogProcess, tmp_path: Path) -> No
             assert "The client is disconnected." in page.value("document.body.innerText")
             assert page.faults == []
 
-            assert ">shown</a>" in page.without_scripts(base + "/clients")
+            # What is no longer there is not shown on.
+            page.open(base + "/clients/client?client_id=shown")
+            clients.pop(0).stop()
+            page.wait(
+                lambda: "no client" in page.value("document.getElementById('live').innerText")
+            )
+
+            # A word that has room is in one line.
+            page.shows(1200, 900, "light")
+            page.open(base + "/config")
+            lines = page.value(
+                "[...document.querySelectorAll('td')].filter(td => td.innerText == 'default')"
+                ".map(td => { const text = document.createRange(); text.selectNodeContents(td);"
+                " return text.getClientRects().length; })"
+            )
+            assert set(lines) == {1}
+
+            assert ">later</a>" in page.without_scripts(base + "/clients")
     finally:
         for client in clients:
             client.stop()

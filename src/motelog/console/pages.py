@@ -397,12 +397,17 @@ def _read_payload(payload: bytes) -> tuple[str, str]:
         return "hex", _hex(cut) + more
     if text[:1] in ("{", "[") and not more:
         try:
-            return "JSON", json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            return "JSON", _visible_json(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
         except (ValueError, RecursionError):
             pass
     if all(c.isprintable() or c in "\t\r\n" for c in text):
         return "text", text[:SHOWN_BYTES_MAX] + more
     return "hex", _hex(cut) + more
+
+
+def _visible_json(text: str) -> str:
+    """Return indented JSON with what a reader cannot see as JSON writes it too."""
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def _as_value(value: Any) -> str:

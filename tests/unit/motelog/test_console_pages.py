@@ -195,6 +195,7 @@ async def test_a_form_of_another_login_is_refused(tmp_path: Path) -> None:
     ("payload", "form", "text"),
     [
         (b'{"a":[1]}', "JSON", "&#34;a&#34;: ["),
+        (b'{"a":"\\u202e \\u00e4"}', "JSON", "&#34;\\u202e ä&#34;"),
         ("21.5 °C".encode(), "text", "21.5 °C"),
         (b"\x00\xffA", "hex", "000000  00 ff 41"),
         ("\u202eabc".encode(), "hex", "e2 80 ae 61"),

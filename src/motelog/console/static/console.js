@@ -1,6 +1,7 @@
 // Fetches this page again every few seconds and shows what has changed; without it, pages are as
 // good, and are loaded again by hand. Nothing is replaced under a reader's hands: not while the
-// focus or a selection is inside, nor while something is open there.
+// focus or a selection is inside, nor while something is open there. Where the answer is no longer
+// this page, it says so instead: what was shown is not so any more.
 "use strict";
 const PERIOD_MS = 2000, ANSWER_WITHIN_MS = 8000;
 
@@ -19,7 +20,11 @@ async function refresh() {
       const text = await answer.text();
       const page = new DOMParser().parseFromString(text, "text/html");
       const fresh = page.getElementById("live");
-      if (fresh && !isInUse(live)) live.replaceWith(fresh);
+      if (answer.redirected) return location.reload(); // to log in
+      if (!isInUse(live)) {
+        if (fresh) live.replaceWith(fresh);
+        else live.replaceChildren(...page.getElementById("main").children);
+      }
       const told = page.getElementById("state");
       if (told) state.replaceWith(told);
     } catch (error) {
