@@ -83,6 +83,10 @@ MQTT_LOGIN = (
     'tls_client_ca = "PATH", so that each client needs a certificate, or logins: '
     '[access] password_file = "PATH" (or insecure = "I know")'
 )
+MQTT_ANONYMOUS = (
+    "logins = [...] to it, with those of [access] but anonymous, or take allow_anonymous out of"
+    ' [access] (or insecure = "I know")'
+)
 REMOTING_LOGIN = (
     'tls_client_ca = "PATH", so that each client needs a certificate, or accounts: '
     '[{section}] acl_file = "PATH" (or insecure = "I know")'
@@ -275,8 +279,9 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 return "" if self.admin.tokens_file else ADMIN_LOGIN
             case "mqtt":
                 logins = listener.logins or self.access.logins
-                has_login = self.access.has_logins and "anonymous" not in logins
-                return "" if knows_clients or has_login else MQTT_LOGIN
+                if knows_clients or not self.access.has_logins:
+                    return "" if knows_clients else MQTT_LOGIN
+                return MQTT_ANONYMOUS if "anonymous" in logins else ""
             case protocol:
                 section = self.namesrv if protocol == "namesrv" else self.broker
                 has_acl = section is None or bool(section.acl_file)
@@ -284,34 +289,49 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def _port_faults(self) -> Iterator[SectionFault]:
         """Yield a fault for each port that two listeners would share."""
-        taken: dict[tuple[str, int], tuple[str, str]] = {}
+        taken: dict[int, list[tuple[str, str, str]]] = {}
         for name, key, host, port in self._listeners():
-            address = ("127.0.0.1" if host == "localhost" else host, port)
-            if address in taken:
-                other, other_key = taken[address]
-                text = f"{other} and {name} have the same port {port}"
-                yield SectionFault(text, (key, other_key))
-            taken[address] = (name, key)
+            before = taken.setdefault(port, [])
+            for other, other_key, other_host in before:
+                if _are_shared(host, other_host):
+                    text = f"{other} and {name} have the same port {port}"
+                    yield SectionFault(text, (key, other_key))
+                    break
+            before.append((name, key, host))
 
     def _listeners(self) -> Iterator[tuple[str, str, str, int]]:
         """Yield (name, key, host, port) of each listener whose port is settled."""
-        listeners: list[tuple[Role, str, str]] = [
+        sections: list[tuple[Role, str, str]] = [
             ("console", "admin.listen", self.admin.listen),
             ("namesrv", "namesrv.listen", self.namesrv.listen),
             ("broker", "broker.listen", self.broker.listen if self.broker else ""),
             ("gateway", "gateway.listen", self.gateway.listen),
-            *((ROLES[one.protocol], "listener", one.address) for one in self.listener),
         ]
-        for role, key, text in listeners:
+        listeners = [
+            *((role, key, key, text) for role, key, text in sections),
+            *(
+                (ROLES[one.protocol], f"the listener {one.name}", "listener", one.address)
+                for one in self.listener
+            ),
+        ]
+        for role, name, key, text in listeners:
             try:
                 host, port = parse_address(text, port_min=1)
             except ValueError:
                 continue  # any free port, or a fault that is reported where it is
             if role in self.roles:
-                yield key, key, host, port
+                yield name, key, host, port
                 if key == "broker.listen" and self.broker is not None and self.broker.vip:
-                    name = "the VIP port two below broker.listen (none with broker.vip = false)"
-                    yield name, key, host, port - VIP_PORT_DISTANCE
+                    vip = "the VIP port two below broker.listen (none with broker.vip = false)"
+                    yield vip, key, host, port - VIP_PORT_DISTANCE
+
+
+def _are_shared(host: str, other: str) -> bool:
+    """Return whether two listeners on these hosts cannot have the same port."""
+    one, two = ("127.0.0.1" if name == "localhost" else name for name in (host, other))
+    if one == two or "::" in (one, two):  # that takes IPv4 as well
+        return True
+    return "0.0.0.0" in (one, two) and ":" not in one + two
 
 
 def _ways_of(*listeners: TlsModeKeys) -> set[str]:

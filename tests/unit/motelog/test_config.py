@@ -297,6 +297,34 @@ def test_one_port_for_two_listeners(
         assert fault in found
 
 
+@pytest.mark.parametrize(
+    ("addresses", "fault"),
+    [
+        (["0.0.0.0:1883"], "gateway.listen and the listener a have the same port 1883"),
+        (["[::]:1883"], "gateway.listen and the listener a have the same port 1883"),
+        (["127.0.0.1:1884", "0.0.0.0:1884"], "the listener a and the listener b have the same"),
+        (["[::1]:1884", "0.0.0.0:1884"], None),
+        (["127.0.0.2:1884", "127.0.0.1:1884"], None),
+    ],
+)
+def test_one_port_for_all_addresses_and_one_of_them(
+    tmp_path: Path, addresses: list[str], fault: str | None
+) -> None:
+    path = write(
+        tmp_path,
+        STORE
+        + "".join(
+            f'[[listener]]\nname = "{name}"\naddress = "{address}"\ninsecure = "I know"\n'
+            for name, address in zip("ab", addresses, strict=False)
+        ),
+    )
+    if fault is None:
+        load_config(path)
+    else:
+        (found,) = faults(path)
+        assert fault in found
+
+
 def test_a_role_that_does_not_run_takes_no_port(tmp_path: Path) -> None:
     text = 'roles = ["namesrv"]\n[admin]\nlisten = "127.0.0.1:9876"\n'
     assert load_config(write(tmp_path, text)).roles == ("namesrv",)
@@ -354,6 +382,14 @@ def test_listener_for_other_machines_is_refused_with_the_lines_to_add(
     found = faults(write(tmp_path, f"{STORE}{LISTENER}{keys}\n"))
     for text in wanted:
         assert any(text in fault for fault in found), found
+
+
+def test_listener_that_lets_anybody_in_beside_logins_is_told_so(tmp_path: Path) -> None:
+    access = '[access]\npassword_file = "/p"\nallow_anonymous = true\n'
+    afar = f'{STORE}{access}{LISTENER}address = "0.0.0.0:8883"\n{TLS}'
+    (found,) = faults(write(tmp_path, afar))
+    assert "add logins = [...] to it" in found
+    assert load_config(write(tmp_path, f'{afar}logins = ["password"]\n')).listener
 
 
 LISTENER_ACL = '[{}]\nacl_file = "/a"\n'
