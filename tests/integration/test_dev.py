@@ -317,6 +317,22 @@ def test_up_says_what_an_acknowledgement_promises(tmp_path: Path) -> None:
         )
 
 
+def test_up_keeps_long_names_of_listeners_and_their_addresses_apart(tmp_path: Path) -> None:
+    path = tmp_path / "motelog.toml"
+    path.write_text(
+        'roles = ["namesrv"]\n[namesrv]\nlisten = "127.0.0.1:0"\n'
+        '[[listener]]\nname = "behind-the-balancer"\nfor = "namesrv"\naddress = "127.0.0.1:0"\n'
+    )
+    with started_motelog("up", "--config", str(path)) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    names, ats = zip(*(line.split() for line in lines[1:]), strict=True)
+    assert names == ("namesrv", "behind-the-balancer"), errors
+    assert lines[1].index(ats[0]) == lines[2].index(ats[1])
+
+
 def test_up_with_a_wrong_file_ends_with_78(tmp_path: Path) -> None:
     path = tmp_path / "motelog.toml"
     path.write_text('roles = ["namesrv"]\n[namesrv]\nlistn = "127.0.0.1:0"\n')

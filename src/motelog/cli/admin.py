@@ -114,7 +114,8 @@ def _token(file: str) -> dict[str, str]:
     try:
         text = Path(path).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as exc:
-        raise CliError(f"cannot read the token in {path}: {exc}", status=Status.CONFIG) from exc
+        reason = exc.strerror if isinstance(exc, OSError) else "it is no token"
+        raise CliError(f"cannot read the token in {path}: {reason}", status=Status.CONFIG) from exc
     return {"Authorization": f"Bearer {text}"}
 
 

@@ -65,15 +65,16 @@ def up(
         write(ready_text(roles.faults()))
         sections = {"console": loaded.admin, "namesrv": loaded.namesrv, "broker": loaded.broker}
         secure = {role for role, one in sections.items() if one and one.tls_certificate}
+        width = max(map(len, [*addresses, *roles.listeners]))
         for role, address in addresses.items():
             is_several = role == "gateway" and roles.workers > 1
             more_text = f" ({roles.workers} processes)" if is_several else ""
             if roles.told[role] != address:
                 more_text = f" (listens on {address})"
             tls = " with TLS" if role in secure else ""
-            write(f"  {role:<9}{roles.told[role]}{tls}{more_text}")
+            write(f"  {role:<{width}} {roles.told[role]}{tls}{more_text}")
         for name, address in roles.listeners.items():
-            write(f"  {name:<9}{address}")
+            write(f"  {name:<{width}} {address}")
         if loaded.broker is not None:
             write(f"Messages are {loaded.broker.store.promise}.")
 

@@ -240,3 +240,11 @@ def test_bench_sends_its_load_to_a_context_that_is_named(home: Path) -> None:
     assert "127.0.0.1:3" in run(
         "--context", "secure", "bench", "pub", "--to", "127.0.0.1:3", status=4
     )
+
+
+def test_a_token_file_that_cannot_be_read_is_told_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTELOG_TOKEN_FILE", f"{home}/no")
+    told = run("status", status=78)
+    assert told == f"motelog: cannot read the token in {home}/no: No such file or directory\n"
