@@ -360,7 +360,7 @@ def test_doctor_knows_a_stack_of_ours_and_names_who_has_a_port(
 def test_doctor_says_what_to_do_about_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = motelog("doctor", "--data", str(tmp_path / "file" / "data"))
-    assert "choose another --data" in result.stdout
+    assert "choose another --data, or broker.store.directory" in result.stdout
     assert result.returncode == 1
 
 

@@ -45,8 +45,9 @@ def check(
 ) -> None:
     """Report everything that is wrong with a file and the environment.
 
-    It is what `motelog up` checks before it starts. The exit status is 78 if anything is wrong.
-    Sizes and times may have units: "64MiB", "1GB", "500ms", "72h".
+    It is what `motelog up` checks first; the files that it names are read by that and by
+    `motelog doctor --config FILE`. The exit status is 78 if anything is wrong. Sizes and times may
+    have units: "64MiB", "1GB", "500ms", "72h".
     """
     from motelog.config import load_config, unread_variables
     from motelog.core.config import ConfigFaultsError

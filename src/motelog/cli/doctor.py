@@ -15,7 +15,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,6 +28,9 @@ from motelog.cli.port_owner import port_owner
 from motelog.cli.status import Status
 from motelog.cli.tls import TlsFile, tls_of
 from motelog.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from motelog.config import MotelogConfig
 
 PYTHON_MIN = (3, 11)
 DESCRIPTORS_WANTED = 20_000
@@ -45,9 +48,14 @@ PORTS = {
 
 
 def doctor(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Where messages would be kept.")] = Path(
-        "motelog-data"
-    ),
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where messages would be kept.",
+            show_default="that of --config, else motelog-data",
+        ),
+    ] = None,
     namesrv: Annotated[
         str | None,
         typer.Option(
@@ -76,18 +84,19 @@ def doctor(
     """Check this machine, and the addresses that clients are told.
 
     The exit status is 1 if Motelog cannot work here, or if clients here would not reach a broker
-    or listener. Run it where clients are: --namesrv asks as they do. --config looks at the server's
-    certificates and keys too: run that as the server's user. With --ca-file its listeners are tried
-    as by clients that know no other authority. In a context, and without either, its name servers
-    are asked.
+    or listener. Run it where clients are: --namesrv asks as they do. --config looks at the files
+    that it names too (logins, rights, tokens, accounts, certificates, keys): run that as the
+    server's user. With --ca-file its listeners are tried as by clients that know no other
+    authority. In a context, and without either, its name servers are asked.
     """
-    found = findings(data)
+    loaded = _loaded(config)
+    found = findings(data or _folder(loaded))
     context = contexts.chosen()
     if context is not None and config is None and namesrv is None and context.namesrv:
         namesrv = context.namesrv
         credentials, tls = credentials or context.credentials_file, tls or context.tls_file
-    if config is not None:
-        found += _of_config(config, credentials, tls, ca_file)
+    if loaded is not None:
+        found += _of_config(loaded, credentials, tls, ca_file)
     if namesrv is not None:
         from motelog.cli.advertised import cluster_findings
 
@@ -104,8 +113,21 @@ def doctor(
     stop(Status.FAILED if has_fault else Status.DONE)
 
 
+def _loaded(file: Path | None) -> MotelogConfig | None:
+    from motelog.config import load_config
+
+    return None if file is None else load_config(file)
+
+
+def _folder(config: MotelogConfig | None) -> Path:
+    """Return where a server would keep messages: as `motelog dev` does, if it has no file."""
+    if config is None or config.broker is None:
+        return Path("motelog-data")
+    return Path(config.broker.store.directory)
+
+
 def _of_config(
-    file: Path, credentials: str | None, tls: str | None, ca_file: Path | None
+    config: MotelogConfig, credentials: str | None, tls: str | None, ca_file: Path | None
 ) -> list[Finding]:
     """Look at what a server that runs with a configuration tells clients."""
     from motelog.cli.advertised import (
@@ -115,14 +137,15 @@ def _of_config(
         own_namesrv,
     )
     from motelog.cli.certificates import certificate_findings
-    from motelog.config import client_files, load_config
+    from motelog.cli.named_files import file_findings
+    from motelog.config import client_files
     from motelog.core.remoting.tls import Tls
 
-    config = load_config(file)
     known = None if ca_file is None else Tls(ca=str(ca_file))
     if known is not None:
         known.context()  # a file that cannot be used is an option's fault, and no listener's
-    found = certificate_findings(config) + listener_findings(config, known)
+    found = file_findings(config) + certificate_findings(config)
+    found += listener_findings(config, known)
     namesrv = own_namesrv(config)
     if namesrv is not None:
         own_credentials, own_tls = client_files(config)
@@ -296,7 +319,8 @@ def _disk(data: Path) -> Finding:
     free = shutil.disk_usage(place).free
     text = f"{free / 1024**3:.1f} GiB free at {place}"
     if not (place.is_dir() and os.access(place, os.W_OK)):
-        return Finding("disk", "fault", f"{place} cannot be used", "choose another --data")
+        remedy = "choose another --data, or broker.store.directory, that this user may write to"
+        return Finding("disk", "fault", f"{place} cannot be used", remedy)
     if free < FREE_BYTES_WANTED:
         remedy = "motelog dev takes 64 MiB at a time, but motelog up 1 GiB: make room for that"
         return Finding("disk", "note", text, remedy)
