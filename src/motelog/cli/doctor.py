@@ -52,8 +52,7 @@ def doctor(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where messages would be kept.",
-            show_default="that of --config, else motelog-data",
+            help="Where messages would be kept. [default: that of --config, else motelog-data]",
         ),
     ] = None,
     namesrv: Annotated[
