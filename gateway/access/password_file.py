@@ -18,6 +18,7 @@ import hmac
 import os
 import re
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -184,7 +185,11 @@ def write_users(path: str, users: dict[str, str]) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Replace a file of the operator's as a whole, with mode 0600; AccessFileError."""
+    """Replace a file of the operator's as a whole; AccessFileError.
+
+    A new one has mode 0600; one that was there keeps its owner, its group, and whether that may
+    read it.
+    """
     folder = os.path.dirname(os.path.abspath(path))
     try:
         # A link stays one: its target is replaced.
@@ -195,7 +200,7 @@ def write_text(path: str, text: str) -> None:
                 file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
-            _keep_owner(target, temporary)
+            _keep_readers(target, temporary)
             os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)
@@ -232,14 +237,15 @@ def read_text(path: str, bytes_max: int) -> str:
         raise AccessFileError(f"{path}: not UTF-8 at byte {exc.start}") from None
 
 
-def _keep_owner(target: str, temporary: str) -> None:
-    """Give the new file to whom the old one belongs, so that a server can go on reading it."""
+def _keep_readers(target: str, temporary: str) -> None:
+    """Have those read the new file who read the old one: a server's user may be its group."""
     try:
         old = os.stat(target)
     except FileNotFoundError:
         return
     if (old.st_uid, old.st_gid) != (os.getuid(), os.getgid()):
         os.chown(temporary, old.st_uid, old.st_gid)
+    os.chmod(temporary, 0o600 | old.st_mode & stat.S_IRGRP)
 
 
 def _scrypt(how: PasswordHash, password: bytes, size: int) -> bytes:

@@ -207,6 +207,9 @@ def test_file_is_written_as_a_whole_and_for_its_owner_alone(tmp_path: Path) -> N
     path = tmp_path / "users"
     write_users(str(path), {"alice": quick_hash("a")})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    write_users(str(path), {"alice": quick_hash("a")})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640, "the server's user may be its group"
     assert read_users(str(path)) == {"alice": quick_hash("a")}
     assert list(tmp_path.iterdir()) == [path]
     with changing(str(path)) as users:
