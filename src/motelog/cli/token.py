@@ -66,6 +66,8 @@ def create(
     expires_s = time.time() + days * _DAY_S if days else None
     try:
         text = tokens.create(_path(file, config), name, Role[role.name], expires_s)
+    except tokens.TokenNameError as exc:
+        raise CliError(str(exc), status=Status.USAGE) from None
     except ValueError as exc:
         raise CliError(str(exc), status=Status.REFUSED) from None
     if json:

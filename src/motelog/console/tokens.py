@@ -63,6 +63,10 @@ class Token:
         return datetime.fromtimestamp(self.expires_s, UTC).strftime(_TIME)
 
 
+class TokenNameError(ValueError):
+    """No token can have this name."""
+
+
 def read_tokens(path: str) -> list[Token]:
     """Return the tokens of a file; AccessFileError says where it is wrong."""
     tokens: dict[str, Token] = {}
@@ -85,12 +89,13 @@ def read_tokens(path: str) -> list[Token]:
 
 
 def create(path: str, name: str, role: Role, expires_s: float | None) -> str:
-    """Add a token to a file, made if there is none, and return it; ValueError, AccessFileError.
+    """Add a token to a file, made if there is none, and return it.
 
-    Nothing keeps the token itself.
+    Nothing keeps the token itself. TokenNameError; ValueError if there is one of this name;
+    AccessFileError.
     """
     if NAME.fullmatch(name) is None:
-        raise ValueError("a token's name has 1 to 64 letters, digits, '_', '.', '@' or '-'")
+        raise TokenNameError("a token's name has 1 to 64 letters, digits, '_', '.', '@' or '-'")
     text = TOKEN_PREFIX + secrets.token_urlsafe(32)
     with locked(path):
         tokens = read_tokens(path) if os.path.exists(path) else []

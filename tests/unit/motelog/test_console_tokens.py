@@ -19,6 +19,7 @@ from motelog.console.pages import PAGES
 from motelog.console.tokens import LOGIN_S, LOGINS_MAX, Tokens
 from motelog.gateway.access.password_file import AccessFileError
 from tests.conformance.peers import Gateway
+from tests.support.cli import motelog_here
 from tests.support.console import apis_of, console_of
 
 CLIENT = "/api/v1/clients/client?client_id=dev"
@@ -196,3 +197,10 @@ async def test_what_cannot_be_noted_is_not_done(tmp_path: Path) -> None:
     peer.assert_open()
     with pytest.raises(AuditFileError):
         Audit(str(folder / "audit"))
+
+
+def test_a_name_that_no_token_can_have_is_wrong_use_and_one_that_is_taken_refused(
+    file: Path,
+) -> None:
+    create = ("token", "create", "--file", str(file))
+    assert [motelog_here(*create, name).returncode for name in ("a b", "a", "a")] == [2, 0, 5]
