@@ -22,6 +22,7 @@ KERNELS = (
     "core/records/_decode.pyx",
     "core/records/_read.pyx",
     "core/records/_scan.pyx",
+    "core/remoting/_pulls.pyx",
     "core/remoting/_sends.pyx",
     "core/store/disk/_file_batch.pyx",
     "core/store/index/_index.pyx",

@@ -81,6 +81,7 @@ class BrokerApi:
         self.acknowledge = policy_of(store)
         # The hot calls go straight to the store.
         self.read = store.reader.read
+        self.is_there = store.reader.is_there
         self.queue_tail = store.queue_tail
         self.now_ms = store.now_ms
         self.due_times = store.due_times

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from motelog.core.acl.files import read_credentials
 from motelog.core.acl.gate import AclGate
@@ -57,6 +57,7 @@ from motelog.core.message import encode_host
 from motelog.core.reader_key import write_key
 from motelog.core.remoting.codes import RequestCode
 from motelog.core.remoting.credentials import Credentials
+from motelog.core.remoting.pulls import split_pulls
 from motelog.core.remoting.server import Connection, Processor, RemotingServer
 from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.store.message_store import MessageStore
@@ -183,6 +184,10 @@ class Processors:
             | self.admin.processors()
         )
 
+    def plain(self) -> PlainRequests:
+        """Return what takes requests that need not be decoded."""
+        return PlainRequests(self.send, self.pull)
+
     def end_turn(self) -> None:
         """Append what the turn's requests have gathered, and answer them."""
         self.send.end_turn()
@@ -201,6 +206,25 @@ class Processors:
         self.pull.connection_closed(connection)
         self.pop.connection_closed(connection)
         self.consumer.connection_closed(connection)
+
+
+class PlainRequests:
+    """Sends and pulls of a turn, cut out of their frames by kernels."""
+
+    def __init__(self, send: SendProcessor, pull: PullProcessor) -> None:
+        self._send = send
+        self.takers: Mapping[int, Callable[[Any, Connection], bool]] = {
+            RequestCode.SEND_MESSAGE_V2: send.take,
+            RequestCode.SEND_BATCH_MESSAGE: send.take,
+            RequestCode.PULL_MESSAGE: pull.take,
+            RequestCode.LITE_PULL_MESSAGE: pull.take,
+        }
+
+    def split(self, data: Any, index: Any, count: int) -> list[Any]:
+        """Return a plain send, a plain pull or None for each of the first ``count`` frames."""
+        items: list[Any] = self._send.split(data, index, count)
+        split_pulls(data, index, items)
+        return items
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +358,7 @@ def assemble(
         connections_max=config.connections_max,
         frame_bytes_max=config.frame_bytes_max,
         idle_s_max=config.idle_s_max,
-        plain=processors.send if access.acl is None else None,
+        plain=processors.plain() if access.acl is None else None,
         lateness=processors.flow,
         end_turn=processors.end_turn,
         after_turns=processors.after_turns,

@@ -2,8 +2,7 @@
 """Kernel of core.remoting.sends; mirrors _sends_py.py, which says what it must answer.
 
 Owns: the bytes of one turn's requests while a call lasts. Must not touch: anything else.
-Schema: the drawing in core/remoting/frames.py; a JSON header is an object of integers and texts
-whose member extFields is an object of texts.
+Schema: the drawing in core/remoting/frames.py; headers are read by _header.pxd.
 Preconditions: none; data, index and bodies may be hostile. Every read is checked against the end of
 its frame, every frame against the end of the data. What is unusual is left to the caller (None) and
 not judged: other requests, headers with other members or values that are not text, escapes beyond
@@ -18,40 +17,33 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
-from motelog.core.records._big_endian cimport get16, get32, put16, put32, put64
+from motelog.core.records._big_endian cimport get16, get32, put32
+from motelog.core.remoting._header cimport (
+    BINARY,
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    HEAD,
+    JSON,
+    Header,
+    Text,
+    is_ascii,
+    is_text,
+    put_decimal,
+    put_literal,
+    put_name,
+    read_header,
+    read_number,
+)
 
 cdef enum:
-    HEAD = 8
-    BINARY_FIXED = 13
     ITEM_FIXED = 22
-    JSON = 0
-    BINARY = 1
     SEND_V2 = 310
     SEND_BATCH = 320
-    FLAG_RESPONSE = 1
-    FLAG_ONEWAY = 2
     SYS_FLAG_TRANSACTION = 0xC
     PROPERTIES_MAX = 32767
     LETTERS = 13  # a to m
 
 cdef const char *HEX = "0123456789ABCDEF"
-
-
-cdef struct Text:
-    # Of a header: where its bytes are, whether they hold escapes or bytes that are not ASCII.
-    const uint8_t *at
-    Py_ssize_t size
-    bint is_escaped
-    bint is_wide
-
-
-cdef struct Header:
-    int64_t code
-    int64_t opaque
-    int64_t flag
-    bint has_code
-    Text[LETTERS] fields
-    uint32_t seen
 
 
 cdef struct Seen:
@@ -103,233 +95,6 @@ cdef class SendRules:
             if PyBytes_GET_SIZE(odd) == size and memcmp(PyBytes_AS_STRING(odd), name, size) == 0:
                 return True
         return False
-
-
-# --- a header
-
-
-cdef inline const uint8_t *_skip_space(const uint8_t *p, const uint8_t *end) noexcept:
-    while p < end and (p[0] == c" " or p[0] == c"\n" or p[0] == c"\r" or p[0] == c"\t"):
-        p += 1
-    return p
-
-
-cdef const uint8_t *_read_text(const uint8_t *p, const uint8_t *end, Text *text) noexcept:
-    """Read a JSON text behind its first quote; return what is behind the last one, or NULL."""
-    text.at = p
-    text.is_escaped = text.is_wide = False
-    while p < end:
-        if p[0] == c'"':
-            text.size = p - text.at
-            return p + 1
-        if p[0] == c"\\":
-            text.is_escaped = True
-            p += 2
-            continue
-        if p[0] < 0x20:
-            return NULL
-        if p[0] >= 0x80:
-            text.is_wide = True
-        p += 1
-    return NULL
-
-
-cdef const uint8_t *_read_int(const uint8_t *p, const uint8_t *end, int64_t *value) noexcept:
-    """Read a JSON integer of 32 bits; return what is behind it, or NULL."""
-    cdef bint is_negative = p < end and p[0] == c"-"
-    cdef const uint8_t *first
-    cdef int64_t number = 0
-    if is_negative:
-        p += 1
-    first = p
-    while p < end and c"0" <= p[0] <= c"9":
-        number = 10 * number + (p[0] - c"0")
-        p += 1
-        if p - first > 10:
-            return NULL
-    # JSON has no leading zeros; a fraction or an exponent is for the caller.
-    if p == first or (first[0] == c"0" and p - first > 1):
-        return NULL
-    if p < end and (p[0] == c"." or p[0] == c"e" or p[0] == c"E"):
-        return NULL
-    if is_negative:
-        number = -number
-    if not -2147483648 <= number <= 2147483647:
-        return NULL
-    value[0] = number
-    return p
-
-
-cdef inline bint _is(const Text *text, const char *name, Py_ssize_t size) noexcept:
-    return text.size == size and memcmp(text.at, name, size) == 0
-
-
-cdef const uint8_t *_read_fields(const uint8_t *p, const uint8_t *end, Header *h) noexcept:
-    """Read the JSON object of a header's own fields, behind its brace."""
-    cdef Text name, value
-    p = _skip_space(p, end)
-    if p < end and p[0] == c"}":
-        return p + 1
-    while True:
-        if p >= end or p[0] != c'"':
-            return NULL
-        p = _read_text(p + 1, end, &name)
-        if p == NULL or name.is_escaped or name.is_wide:
-            return NULL
-        p = _skip_space(p, end)
-        if p >= end or p[0] != c":":
-            return NULL
-        p = _skip_space(p + 1, end)
-        if p >= end or p[0] != c'"':
-            return NULL
-        p = _read_text(p + 1, end, &value)
-        if p == NULL:
-            return NULL
-        if not _keep(h, name.at, name.size, &value):
-            return NULL
-        p = _skip_space(p, end)
-        if p >= end:
-            return NULL
-        if p[0] == c"}":
-            return p + 1
-        if p[0] != c",":
-            return NULL
-        p = _skip_space(p + 1, end)
-
-
-cdef bint _keep(Header *h, const uint8_t *name, Py_ssize_t size, const Text *value) noexcept:
-    """Keep a field that a send has; False if it is not for this kernel."""
-    cdef int letter
-    if size == 1 and c"a" <= name[0] < c"a" + LETTERS:
-        letter = name[0] - c"a"
-        h.fields[letter] = value[0]
-        h.seen |= <uint32_t>1 << letter
-        # Only the properties may be anything but plain text.
-        return letter == 8 or not (value.is_escaped or value.is_wide)
-    return not (value.is_escaped or value.is_wide)
-
-
-cdef bint _read_json(const uint8_t *p, const uint8_t *end, Header *h) noexcept:
-    cdef Text name, text
-    cdef int64_t ignored
-    p = _skip_space(p, end)
-    if p >= end or p[0] != c"{":
-        return False
-    p = _skip_space(p + 1, end)
-    while True:
-        if p >= end or p[0] != c'"':
-            return False
-        p = _read_text(p + 1, end, &name)
-        if p == NULL or name.is_escaped or name.is_wide:
-            return False
-        p = _skip_space(p, end)
-        if p >= end or p[0] != c":":
-            return False
-        p = _skip_space(p + 1, end)
-        if p >= end:
-            return False
-        if _is(&name, "extFields", 9):
-            # A second one would have to replace the first.
-            if p[0] != c"{" or h.seen:
-                return False
-            p = _read_fields(p + 1, end, h)
-        elif _is(&name, "code", 4):
-            p = _read_int(p, end, &h.code)
-            h.has_code = True
-        elif _is(&name, "flag", 4):
-            p = _read_int(p, end, &h.flag)
-        elif _is(&name, "opaque", 6):
-            p = _read_int(p, end, &h.opaque)
-        elif _is(&name, "version", 7):
-            p = _read_int(p, end, &ignored)
-        elif _is(&name, "language", 8) or _is(&name, "serializeTypeCurrentRPC", 23):
-            if p[0] != c'"':
-                return False
-            p = _read_text(p + 1, end, &text)
-            if p != NULL and (text.is_escaped or text.is_wide):
-                return False
-        elif _is(&name, "remark", 6) and end - p > 4 and memcmp(p, "null", 4) == 0:
-            p += 4
-        else:
-            return False
-        if p == NULL:
-            return False
-        p = _skip_space(p, end)
-        if p >= end:
-            return False
-        if p[0] == c"}":
-            return h.has_code and _skip_space(p + 1, end) == end
-        if p[0] != c",":
-            return False
-        p = _skip_space(p + 1, end)
-
-
-cdef inline bint _is_ascii(const uint8_t *p, Py_ssize_t size) noexcept:
-    cdef Py_ssize_t i
-    for i in range(size):
-        if p[i] >= 0x80:
-            return False
-    return True
-
-
-cdef bint _read_binary(const uint8_t *p, const uint8_t *end, Header *h) noexcept:
-    cdef uint32_t size
-    cdef const uint8_t *name
-    cdef Text value
-    if end - p < BINARY_FIXED + 8:
-        return False
-    h.code = <int32_t><int64_t>get16(p)
-    h.opaque = <int32_t>get32(p + 5)
-    h.flag = <int32_t>get32(p + 9)
-    if get32(p + BINARY_FIXED) != 0:  # a remark
-        return False
-    p += BINARY_FIXED + 4
-    if get32(p) != <uint64_t>(end - p - 4):
-        return False
-    p += 4
-    while p < end:
-        if end - p < 2:
-            return False
-        size = get16(p)
-        p += 2
-        if size > 32767 or <uint64_t>(end - p) < <uint64_t>size + 4:
-            return False
-        name = p
-        if not _is_ascii(name, size):
-            return False
-        p += size
-        value.size = get32(p)
-        p += 4
-        if value.size > end - p:
-            return False
-        value.at = p
-        value.is_escaped = False
-        value.is_wide = not _is_ascii(p, value.size)
-        if not _keep(h, name, size, &value):
-            return False
-        p += value.size
-    return True
-
-
-cdef bint _number(const Text *text, int64_t low, int64_t high, int64_t *value) noexcept:
-    """Read a number in decimal digits; False if it is anything else or outside the bounds."""
-    cdef const uint8_t *p = text.at
-    cdef const uint8_t *end = p + text.size
-    cdef int64_t number = 0
-    cdef bint is_negative = text.size > 0 and p[0] == c"-"
-    if is_negative:
-        p += 1
-    if not 0 < end - p <= 18:
-        return False
-    while p < end:
-        if not c"0" <= p[0] <= c"9":
-            return False
-        number = 10 * number + (p[0] - c"0")
-        p += 1
-    if is_negative:
-        number = -number
-    value[0] = number
-    return low <= number <= high
 
 
 # --- properties
@@ -507,70 +272,69 @@ cdef bint _is_plain_key(const uint8_t *key, Py_ssize_t size) noexcept:
 
 cdef object _send(SendRules rules, const uint8_t *frame, const uint8_t *end):
     cdef Header h
-    cdef uint32_t head
-    cdef const uint8_t *body
-    cdef int form
+    cdef Text[LETTERS] fields
+    cdef uint32_t seen_fields = 0
+    cdef const Text *value
+    cdef int k, letter
     cdef int64_t queue_id, sys_flag, born_ms, flag, times, queue_count
     cdef int64_t code = 0
     cdef bint is_batch
     cdef Seen seen
     cdef bytes properties
-    if end - frame < HEAD or get32(frame) != <uint64_t>(end - frame - 4):
-        return None
-    head = get32(frame + 4)
-    form = head >> 24
-    body = frame + HEAD + (head & 0xFFFFFF)
-    if body > end:
-        return None
-    h.seen = 0
-    h.has_code = False
-    h.opaque = h.flag = 0
-    if form == JSON:
-        if not _read_json(frame + HEAD, body, &h):
-            return None
-    elif form != BINARY or not _read_binary(frame + HEAD, body, &h):
+    if not read_header(frame, end, &h):
         return None
     if (h.code != SEND_V2 and h.code != SEND_BATCH) or h.flag & FLAG_RESPONSE:
         return None
+    for k in range(h.count):
+        value = &h.fields[k].value
+        letter = -1
+        if h.fields[k].name_size == 1 and c"a" <= h.fields[k].name[0] < c"a" + LETTERS:
+            letter = h.fields[k].name[0] - c"a"
+            fields[letter] = value[0]
+            seen_fields |= <uint32_t>1 << letter
+        # Only the properties may be anything but plain text.
+        if letter != 8 and (value.is_escaped or value.is_wide):
+            return None
     # Everything from a to i has to be there: group, topic, default topic, numbers, properties.
-    if h.seen & 0x1FF != 0x1FF:
+    if seen_fields & 0x1FF != 0x1FF:
         return None
     if not (
-        _number(&h.fields[3], -2147483648, 2147483647, &queue_count)
-        and _number(&h.fields[4], 0, 2147483647, &queue_id)
-        and _number(&h.fields[5], 0, 2147483647, &sys_flag)
-        and _number(&h.fields[6], 0, 999999999999999999, &born_ms)
-        and _number(&h.fields[7], 0, 2147483647, &flag)
+        read_number(&fields[3], -2147483648, 2147483647, &queue_count)
+        and read_number(&fields[4], 0, 2147483647, &queue_id)
+        and read_number(&fields[5], 0, 2147483647, &sys_flag)
+        and read_number(&fields[6], 0, 999999999999999999, &born_ms)
+        and read_number(&fields[7], 0, 2147483647, &flag)
     ):
         return None
     times = 0
-    if h.seen >> 9 & 1 and not _number(&h.fields[9], 0, 2147483647, &times):
+    if seen_fields >> 9 & 1 and not read_number(&fields[9], 0, 2147483647, &times):
         return None
     if sys_flag & SYS_FLAG_TRANSACTION:
         return None
     # Topics of groups have rules of their own.
-    if not h.fields[1].size or h.fields[1].at[0] == c"%":
+    if not fields[1].size or fields[1].at[0] == c"%":
         return None
     is_batch = h.code == SEND_BATCH
-    if h.seen >> 12 & 1:
+    if seen_fields >> 12 & 1:
         is_batch = (
             is_batch
-            or _is(&h.fields[12], "true", 4)
-            or _is(&h.fields[12], "True", 4)
-            or _is(&h.fields[12], "1", 1)
+            or is_text(&fields[12], "true", 4)
+            or is_text(&fields[12], "True", 4)
+            or is_text(&fields[12], "1", 1)
         )
-    properties = _stored(rules, &h.fields[8], &seen, &code)
+    properties = _stored(rules, &fields[8], &seen, &code)
     if properties is None or not _is_plain_key(seen.key, seen.key_size):
         return None
     # A single message without a key gets one, which is the caller's work.
     if seen.key_size == 0 and not is_batch:
         return None
     return (
+        h.code,
         h.opaque,
-        form,
+        h.form,
         (h.flag & FLAG_ONEWAY) != 0,
         is_batch,
-        (<char *>h.fields[1].at)[: h.fields[1].size].decode("ascii"),
+        (<char *>fields[1].at)[: fields[1].size].decode("ascii"),
         queue_id,
         sys_flag,
         born_ms,
@@ -580,7 +344,7 @@ cdef object _send(SendRules rules, const uint8_t *frame, const uint8_t *end):
         seen.waits,
         properties,
         code,
-        <bytes>body[: end - body],
+        <bytes>h.body[: end - h.body],
     )
 
 
@@ -640,7 +404,7 @@ def split_batch(
         if text.size > 32767 or text.at + text.size != item_end:
             return None
         text.is_escaped = False
-        text.is_wide = not _is_ascii(text.at, text.size)
+        text.is_wide = not is_ascii(text.at, text.size)
         code = 0
         properties = _stored(rules, &text, &seen, &code)
         if properties is None:
@@ -659,32 +423,6 @@ cdef inline uint8_t *_put(uint8_t *out, bytes text) noexcept:
     return out + PyBytes_GET_SIZE(text)
 
 
-cdef inline uint8_t *_put_literal(uint8_t *out, const char *text, Py_ssize_t size) noexcept:
-    memcpy(out, text, size)
-    return out + size
-
-
-cdef uint8_t *_put_decimal(uint8_t *out, int64_t value) noexcept:
-    cdef uint8_t[20] digits
-    cdef int count = 0
-    cdef uint64_t rest = <uint64_t>value
-    if value < 0:
-        out[0] = c"-"
-        out += 1
-        rest = 0 - rest
-    while True:
-        digits[count] = c"0" + <uint8_t>(rest % 10)
-        count += 1
-        rest //= 10
-        if rest == 0:
-            break
-    while count:
-        count -= 1
-        out[0] = digits[count]
-        out += 1
-    return out
-
-
 cdef uint8_t *_put_ids(uint8_t *out, SendRules rules, list placed, Py_ssize_t first, Py_ssize_t count):
     """Write the offset ids of an answer's messages, with commas between them."""
     cdef Py_ssize_t i
@@ -700,12 +438,6 @@ cdef uint8_t *_put_ids(uint8_t *out, SendRules rules, list placed, Py_ssize_t fi
             out[0] = HEX[physical >> shift & 15]
             out += 1
     return out
-
-
-cdef uint8_t *_put_entry(uint8_t *out, const char *name, Py_ssize_t size) noexcept:
-    put16(out, <uint32_t>size)
-    memcpy(out + 2, name, size)
-    return out + 2 + size
 
 
 def answer_sends(list staged not None, list placed not None, SendRules rules not None):
@@ -761,15 +493,15 @@ def answer_sends(list staged not None, list placed not None, SendRules rules not
         if form == JSON:
             p = _put(p, rules.json_begin)
             p = _put_ids(p, rules, placed, first, count)
-            p = _put_literal(p, '","queueId":"', 13)
-            p = _put_decimal(p, queue_id)
-            p = _put_literal(p, '","queueOffset":"', 17)
-            p = _put_decimal(p, queue_offset)
+            p = put_literal(p, '","queueId":"', 13)
+            p = put_decimal(p, queue_id)
+            p = put_literal(p, '","queueOffset":"', 17)
+            p = put_decimal(p, queue_offset)
             if key is not None:
-                p = _put_literal(p, '","transactionId":"', 19)
+                p = put_literal(p, '","transactionId":"', 19)
                 p = _put(p, key)
-            p = _put_literal(p, '"},"opaque":', 12)
-            p = _put_decimal(p, opaque)
+            p = put_literal(p, '"},"opaque":', 12)
+            p = put_decimal(p, opaque)
             p = _put(p, rules.json_end)
         else:
             p = _put(p, rules.binary_begin)  # code, language, version
@@ -778,19 +510,19 @@ def answer_sends(list staged not None, list placed not None, SendRules rules not
             put32(p + 8, 0)  # no remark
             ext = p + 12
             p = _put(ext + 4, rules.binary_ext)
-            p = _put_entry(p, "msgId", 5)
+            p = put_name(p, "msgId", 5)
             put32(p, <uint32_t>id_bytes)
             p = _put_ids(p + 4, rules, placed, first, count)
-            p = _put_entry(p, "queueId", 7)
+            p = put_name(p, "queueId", 7)
             value = p + 4
-            p = _put_decimal(value, queue_id)
+            p = put_decimal(value, queue_id)
             put32(value - 4, <uint32_t>(p - value))
-            p = _put_entry(p, "queueOffset", 11)
+            p = put_name(p, "queueOffset", 11)
             value = p + 4
-            p = _put_decimal(value, queue_offset)
+            p = put_decimal(value, queue_offset)
             put32(value - 4, <uint32_t>(p - value))
             if key is not None:
-                p = _put_entry(p, "transactionId", 13)
+                p = put_name(p, "transactionId", 13)
                 put32(p, <uint32_t>key_bytes)
                 p = _put(p + 4, key)
             put32(ext, <uint32_t>(p - ext - 4))

@@ -88,9 +88,9 @@ def _send(request: RemotingCommand, rules: SendRules) -> Any:
     if key is None and not is_batch:
         return None
     return (
-        request.opaque, int(request.serialize), request.is_oneway, is_batch, topic, queue_id,
-        sys_flag, born_ms, flag, times, None if key is None else key.encode(), waits, properties,
-        code, request.body,
+        request.code, request.opaque, int(request.serialize), request.is_oneway, is_batch, topic,
+        queue_id, sys_flag, born_ms, flag, times, None if key is None else key.encode(), waits,
+        properties, code, request.body,
     )  # fmt: skip
 
 

@@ -37,11 +37,12 @@ __all__ = [
     "split_sends",
 ]
 
-#: (opaque, serialize type, is one-way, is batch, topic, queue id, sysFlag, born timestamp in ms,
-#: flag, reconsume times, UNIQ_KEY or None, waits for the disk, properties to store, tag hash, body)
+#: (request code, opaque, serialize type, is one-way, is batch, topic, queue id, sysFlag, born
+#: timestamp in ms, flag, reconsume times, UNIQ_KEY or None, waits for the disk, properties to
+#: store, tag hash, body)
 PlainSend: TypeAlias = (
-    "tuple[int, int, bool, bool, str, int, int, int, int, int, bytes | None, bool, bytes, int,"
-    " bytes]"
+    "tuple[int, int, int, bool, bool, str, int, int, int, int, int, bytes | None, bool, bytes,"
+    " int, bytes]"
 )
 
 SendRules = _kernel.SendRules

@@ -53,18 +53,18 @@ Processor = Callable[["RemotingCommand", "Connection"], RemotingCommand | None]
 
 
 class Plain(Protocol):
-    """Requests of one kind that need no command each: a turn's are cut out of their frames at once.
+    """Requests that need no command each: a turn's are cut out of their frames at once.
 
-    Each is an item of its own kind. Where ``split`` has None, and where ``take`` says False, the
-    frame is decoded and goes to the processor of its code.
+    Each is a tuple that begins with its request code. Where ``split`` has None, and where the
+    taker says False, the frame is decoded and goes to the processor of its code.
     """
 
-    def split(self, data: Any, index: Any, count: int) -> list[Any]:
-        """Return an item or None for each of the first ``count`` frames of a Turn."""
-        ...
+    #: By request code: processes a request, and sees to its answer; False if it does not, and then
+    #: it has counted nothing and answered nothing.
+    takers: Mapping[int, Callable[[Any, Connection], bool]]
 
-    def take(self, item: Any, connection: Connection) -> bool:
-        """Process one item as a processor does that answers later; False if it does not."""
+    def split(self, data: Any, index: Any, count: int) -> list[Any]:
+        """Return a plain request or None for each of the first ``count`` frames of a Turn."""
         ...
 
 
@@ -334,9 +334,13 @@ class RemotingServer:
                 and plain is not None
                 and index[i] not in late
                 and not (connection.deferred or connection.is_congested)
-                and plain.take(item, connection)
             ):
-                continue
+                try:
+                    if plain.takers[item[0]](item, connection):
+                        continue
+                except Exception:
+                    connection.fail(decode(data[index[i + 2] : index[i + 3]]))
+                    continue
             try:
                 request = decode(data[index[i + 2] : index[i + 3]])
             except RemotingDecodeError as exc:

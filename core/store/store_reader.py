@@ -127,6 +127,13 @@ class StoreReader:
         self._stats = stats
         self._check_open = check_open
 
+    def is_there(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Return whether a queue has a message to be read at an offset."""
+        queue = self._queues.get((topic, queue_id))
+        return queue is not None and (
+            self._min_offset_of(queue) <= queue_offset < self._readable.max_offset(queue)
+        )
+
     def read(
         self,
         topic: str,

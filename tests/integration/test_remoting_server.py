@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -102,6 +102,34 @@ async def test_a_request_that_fails_is_answered_logged_once_and_the_next_is_serv
     assert f"code={FAILS} peer=127.0.0.1:" in record.getMessage()
     assert record.exc_info is not None
     assert record.exc_info[0] is ZeroDivisionError
+
+
+class PlainFails:
+    """Takes every request to be plain, and fails at one code."""
+
+    def __init__(self) -> None:
+        self.takers: Mapping[int, Callable[[Any, Connection], bool]] = {
+            PING: lambda item, connection: False,
+            FAILS: self._fail,
+        }
+
+    def split(self, data: Any, index: Any, count: int) -> list[Any]:
+        ends = [(index[i + 2], index[i + 3]) for i in range(0, 4 * count, 4)]
+        return [(decode(data[begin:end]).code,) for begin, end in ends]
+
+    def _fail(self, item: Any, connection: Connection) -> bool:
+        raise ZeroDivisionError
+
+
+async def test_a_plain_request_that_fails_is_answered_and_the_next_is_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with served(plain=PlainFails()) as (_, address), connected(address) as peer:
+        answer = await peer.ask(FAILS)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert await still_served(peer)
+    (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert f"code={FAILS} peer=127.0.0.1:" in record.getMessage()
 
 
 @pytest.mark.parametrize("code", [LARGE, HUGE_FIELD])

@@ -87,8 +87,8 @@ def test_a_plain_send_is_taken(
     kernel: Any, serialize: Serialize, properties: str, stored: str, waits: bool
 ) -> None:
     expected = (
-        7, int(serialize), False, False, "topic", 1, 0, 1763700000000, 0, 0, KEY.encode(), waits,
-        stored.encode() + ADDED, 0, b"body",
+        310, 7, int(serialize), False, False, "topic", 1, 0, 1763700000000, 0, 0, KEY.encode(),
+        waits, stored.encode() + ADDED, 0, b"body",
     )  # fmt: skip
     assert split(kernel, frame(fields(properties), b"body", serialize)) == expected
 
@@ -99,8 +99,8 @@ def test_a_batch_is_taken(kernel: Any, serialize: Serialize) -> None:
     items = [(0, b"one", f"UNIQ_KEY\x01{KEY}\x02TAGS\x01a".encode()), (3, b"", b"")]
     body = encode_batch_items(items)
     taken = split(kernel, frame(fields("", m="true"), body, serialize, 320))
-    assert taken[3]
-    assert taken[10] is None
+    assert taken[4]
+    assert taken[11] is None
     assert taken[-1] == body
     assert kernel.split_batch(body, TAIL, 5, BORN_HOST, rules(kernel)) == [
         (TAIL, b"one", items[0][2] + b"\x02" + ADDED, 97, 5, BORN_HOST, 0, 0, 0, 0),

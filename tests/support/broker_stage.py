@@ -73,8 +73,8 @@ class Client:
     def reply(self, command: RemotingCommand) -> None:
         self.answers.append(command)
 
-    def send(self, head: bytes) -> None:
-        self.answers.append(decode(head))
+    def send(self, head: bytes, body: bytes = b"") -> None:
+        self.answers.append(decode(head + body))
 
 
 class CountingApi(BrokerApi):
@@ -140,6 +140,7 @@ class BrokerStage:
         self.pulls = self.processors.pull
         self.held = self.pulls.held
         self._by_code = self.processors.by_code()
+        self._plain = self.processors.plain()
         store.on_growth.append(self.pulls.queues_grew)
         store.on_growth.append(self.processors.pop.queues_grew)
         store.on_growth.append(self.stats.queues_grew)
@@ -156,12 +157,11 @@ class BrokerStage:
         return self.store.queue_tail(topic, queue_id)
 
     def process(self, request: RemotingCommand, client: Client) -> None:
-        """Process a request and end its turn, as the server does: first, is it a plain send?"""
+        """Process a request and end its turn, as the server does: first, is it plain?"""
         connection = cast("Connection", client)
-        sends = self.processors.send
         data, index = turn([encode(request)])
-        (plain,) = sends.split(data, index, 1)
-        if plain is None or not sends.take(plain, connection):
+        (plain,) = self._plain.split(data, index, 1)
+        if plain is None or not self._plain.takers[plain[0]](plain, connection):
             answer_with(self._by_code[request.code], request, connection)
         self.processors.end_turn()
 

@@ -4,6 +4,9 @@ Owns: request codes 11 and 361, reading for a pull, holding it, its answer. Must
 pull may ask for (pull_request), how records are found (the store), which pulls wait (long_poll).
 Spec: RocketMQ PullMessageProcessor, PullRequestHoldService.
 
+    plain pull -> read -> found in memory -> answer 0 with the records
+               '-> anything else to do or to say: decoded, and processed as follows
+
     pull -> read -> not in memory            -> paged in by a thread -> read again (cold_reads)
                  -> found                    -> answer 0 with the records
                  -> nothing yet, may suspend -> hold -> queue grew   -> read again -> answer | hold
@@ -19,15 +22,18 @@ from typing import Final
 
 import trio
 
-from motelog.core.broker.api import QueueTail, ReadResult, ReadStatus
+from motelog.core.broker.api import NotInMemoryError, QueueTail, ReadResult, ReadStatus
 from motelog.core.broker.processors.filtered_reads import read_matching
 from motelog.core.broker.processors.offset_moved import OffsetMovedEvents
-from motelog.core.broker.processors.pull_request import Pull, PullRequests
+from motelog.core.broker.processors.pull_request import COMMIT_OFFSET, Pull, PullRequests
 from motelog.core.broker.processors.shared import Shared
+from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.broker.waiting.long_poll import HeldRequests
 from motelog.core.broker.waiting.waker import Waker
+from motelog.core.errors import BrokerError, StoreError
 from motelog.core.remoting.codes import LOG_FOLDER, LOG_UNITS
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, Serialize
+from motelog.core.remoting.pulls import PlainPull, encode_found
 from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
 
 # Response code and, as RocketMQ names it, the remark for each outcome of a read.
@@ -75,6 +81,57 @@ class PullProcessor:
 
     def processors(self) -> dict[int, Processor]:
         return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
+
+    def take(self, plain: PlainPull, connection: Connection) -> bool:
+        """Answer a plain pull that reads what is in memory; False for any other.
+
+        Then nothing is counted. Its request is decoded and processed, which holds it, has it wait
+        for the disk or says what there is to say against it.
+        """
+        _, opaque, form, _, topic, queue_id, queue_offset, sys_flag, commit_offset, *_ = plain
+        try:
+            # Pulls of a group that has read everything end here.
+            if not self._api.is_there(topic, queue_id, queue_offset):
+                return False
+            accepted = self._requests.accept_plain(plain)
+            if accepted is None:
+                return False
+            group, count_max, bytes_max, tag_codes = accepted
+            if self._offsets.awaits_reset(group.group_name, topic, queue_id):
+                return False
+            if sys_flag & COMMIT_OFFSET:
+                self._offsets.commit(group.group_name, topic, queue_id, commit_offset)
+            result = self._api.read(
+                topic,
+                queue_id,
+                queue_offset,
+                count_max=count_max,
+                bytes_max=bytes_max,
+                tag_codes=tag_codes,
+                may_wait=False,
+            )
+        except (BrokerError, StoreError, NotInMemoryError):
+            return False
+        if result.count:
+            self._note_found(group, topic, queue_id, result)
+        if result.count and result.record_bytes <= bytes_max:
+            head = encode_found(
+                opaque,
+                form,
+                self._suggested_broker(group, result),
+                result.next_offset,
+                result.min_offset,
+                result.max_offset,
+                result.record_bytes,
+            )
+            connection.send(head, result.records)
+        else:
+            # A filter has refused everything, or the first message is larger than was asked for.
+            code, remark = _OUTCOMES[result.status]
+            request = RemotingCommand(0, opaque=opaque, serialize=Serialize(form))
+            ext = self._places(group, result)
+            connection.reply(request.answer(code, remark, ext, result.records))
+        return True
 
     def queues_grew(self, tails: list[QueueTail]) -> None:
         """Note which queues have new messages; ``run`` wakes the pulls that are held for them."""
@@ -211,26 +268,35 @@ class PullProcessor:
         return pull.request.answer(code, "NO_MATCHED_MESSAGE", ext)
 
     def _answer(self, pull: Pull, result: ReadResult) -> RemotingCommand:
-        next_offset = result.next_offset
         code, remark = _FOUND
         if result.count:
-            group = pull.group.group_name
-            self._stats.note_get(pull.topic, group, result.count, result.record_bytes)
-            self._offsets.note_pulled(group, pull.topic, pull.queue_id, next_offset)
+            self._note_found(pull.group, pull.topic, pull.queue_id, result)
         else:
             code, remark = self._nothing(pull, result)
-        ext = {
-            "suggestWhichBrokerId": str(self._suggested_broker(pull, result)),
-            "nextBeginOffset": str(next_offset),
-            "minOffset": str(result.min_offset),
-            "maxOffset": str(result.max_offset),
-        }
+        ext = self._places(pull.group, result)
         if pull.wants_folder:
             ext[LOG_FOLDER] = self._log_folder
         # A SQL92 filter has looked into the records, and its answer has them.
         elif pull.as_units and pull.sql_filter is None:
             ext[LOG_UNITS] = str(self._reader.verified_from)
         return pull.request.answer(code, remark, ext, result.records)
+
+    def _note_found(
+        self, group: SubscriptionGroup, topic: str, queue_id: int, result: ReadResult
+    ) -> None:
+        """Count what a group is given."""
+        name = group.group_name
+        self._stats.note_get(topic, name, result.count, result.record_bytes)
+        self._offsets.note_pulled(name, topic, queue_id, result.next_offset)
+
+    def _places(self, group: SubscriptionGroup, result: ReadResult) -> dict[str, str]:
+        """Return the fields that say where a queue begins and ends, and where to go on."""
+        return {
+            "suggestWhichBrokerId": str(self._suggested_broker(group, result)),
+            "nextBeginOffset": str(result.next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+        }
 
     def _nothing(self, pull: Pull, result: ReadResult) -> tuple[ResponseCode, str]:
         """Return code and remark for a read without messages; note an offset that was moved."""
@@ -243,13 +309,13 @@ class PullProcessor:
             self._moved.note(group, pull.topic, pull.queue_id, asked, result.next_offset)
         return code, _OUTCOMES[result.status][1]
 
-    def _suggested_broker(self, pull: Pull, result: ReadResult) -> int:
+    def _suggested_broker(self, group: SubscriptionGroup, result: ReadResult) -> int:
         """Return the id of the broker that the group is to read from next; 0 is the master."""
         if self._cached_bytes is None:
             return 0
         if result.behind_bytes > self._cached_bytes:
-            return pull.group.which_broker_when_consume_slowly
-        return pull.group.broker_id
+            return group.which_broker_when_consume_slowly
+        return group.broker_id
 
 
 def _code(pull: Pull, result: ReadResult) -> ResponseCode:

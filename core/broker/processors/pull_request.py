@@ -14,6 +14,7 @@ from typing import Final
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.heartbeat import (
     EXPRESSION_CHARACTERS_MAX,
+    Subscription,
     decode_tag_expression,
     is_tag_type,
 )
@@ -24,12 +25,13 @@ from motelog.core.net.listen import is_this_machine
 from motelog.core.remoting.codes import LOG_KEY, Permission
 from motelog.core.remoting.fields import int32_field, int_field, text_field
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, ResponseCode
+from motelog.core.remoting.pulls import PlainPull
 from motelog.core.remoting.server import Connection
 from motelog.core.topic_names import shown
 
 _EXPRESSIONS_MAX: Final = 10_000
 # Each pull asks for these bits; a member of an enumeration takes half a microsecond to combine.
-_COMMIT_OFFSET: Final = int(PullSysFlag.COMMIT_OFFSET)
+COMMIT_OFFSET: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
 # RocketMQ's own limits for a request without maxMsgBytes. Clients send that field from 5.0 on;
@@ -93,7 +95,9 @@ class PullRequests:
         commit_offset = int_field(ext, "commitOffset")
         suspend_ms = int_field(ext, "suspendTimeoutMillis")
         group = self._check(group_name, topic, queue_id)
-        count_max, bytes_max = self._limits(ext)
+        count = int32_field(ext, "maxMsgNums")
+        bytes_wanted = int32_field(ext, "maxMsgBytes") if "maxMsgBytes" in ext else None
+        count_max, bytes_max = self._limits(count, bytes_wanted)
         return Pull(
             request,
             connection,
@@ -105,10 +109,36 @@ class PullRequests:
             count_max,
             bytes_max,
             *self._filter(ext, group, topic, sys_flag),
-            commit_offset if sys_flag & _COMMIT_OFFSET else None,
+            commit_offset if sys_flag & COMMIT_OFFSET else None,
             suspend_ms if sys_flag & _SUSPEND else 0,
             *self._reads_log(ext, connection),
         )
+
+    def accept_plain(
+        self, plain: PlainPull
+    ) -> tuple[SubscriptionGroup, int, int, frozenset[int] | None] | None:
+        """Return group, most messages, most bytes and tag hashes of a pull; None for any other.
+
+        What is refused, and what has a SQL92 filter, is for ``accept``.
+        """
+        (
+            _, _, _, group_name, topic, queue_id, _, sys_flag, _, count, bytes_wanted, version,
+            expression_type, expression,
+        ) = plain  # fmt: skip
+        if not self._is_readable:
+            return None
+        try:
+            group = self._check(group_name, topic, queue_id)
+            if not sys_flag & _SUBSCRIPTION:
+                told = self._told(group, topic)
+                if version is None or told.sub_version < version:
+                    return None
+                expression_type, expression = told.expression_type, told.sub_string or ""
+            if not is_tag_type(expression_type):
+                return None
+            return group, *self._limits(count, bytes_wanted), self._codes(expression)
+        except BrokerError:
+            return None
 
     def _reads_log(self, ext: dict[str, str], connection: Connection) -> tuple[bool, bool]:
         """Return whether the client has shown that it can read the log, and whether it may try.
@@ -122,12 +152,9 @@ class PullRequests:
         is_shown = compare_digest(key.encode(errors="replace"), self._reader_key.encode())
         return is_shown, not is_shown and is_this_machine(connection.peer[0])
 
-    def _limits(self, ext: dict[str, str]) -> tuple[int, int]:
+    def _limits(self, count: int, bytes_wanted: int | None) -> tuple[int, int]:
         """Return how many messages and bytes the answer may hold."""
-        count = int32_field(ext, "maxMsgNums")
-        if "maxMsgBytes" in ext:
-            bytes_wanted = int32_field(ext, "maxMsgBytes")
-        else:
+        if bytes_wanted is None:
             count, bytes_wanted = min(count, _UNSIZED_COUNT_MAX), _UNSIZED_BYTES_MAX
         return max(1, min(count, self._count_max)), max(1, min(bytes_wanted, self._bytes_max))
 
@@ -162,6 +189,14 @@ class PullRequests:
         """
         if sys_flag & _SUBSCRIPTION:
             return self.parse_filter(ext.get("expressionType"), ext.get("subscription", ""))
+        subscription = self._told(group, topic)
+        if subscription.sub_version < int_field(ext, "subVersion"):
+            text = f"the subscription of {group.group_name} to {topic} is older than the pull's"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
+        return self.parse_filter(subscription.expression_type, subscription.sub_string or "")
+
+    def _told(self, group: SubscriptionGroup, topic: str) -> Subscription:
+        """Return what a group's members have told that they subscribe to."""
         members = self._consumers.get(group.group_name)
         if members is None:
             text = (
@@ -175,10 +210,7 @@ class PullRequests:
         if subscription is None:
             text = f"consumer group {group.group_name} does not subscribe to {topic}"
             raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
-        if subscription.sub_version < int_field(ext, "subVersion"):
-            text = f"the subscription of {group.group_name} to {topic} is older than the pull's"
-            raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
-        return self.parse_filter(subscription.expression_type, subscription.sub_string or "")
+        return subscription
 
     def parse_filter(
         self, expression_type: str | None, expression: str

@@ -174,8 +174,8 @@ class SendProcessor:
         Then its request is decoded and processed as any other, which says what.
         """
         (
-            opaque, serialize, is_oneway, is_batch, topic, queue_id, sys_flag, born_ms, flag, times,
-            key, waits, properties, code, body,
+            _, opaque, serialize, is_oneway, is_batch, topic, queue_id, sys_flag, born_ms, flag,
+            times, key, waits, properties, code, body,
         ) = send  # fmt: skip
         config = self._topics.get(topic)
         if (

@@ -77,6 +77,10 @@ class ConsumerOffsets:
         if is_running:
             self._resets[group, topic, queue_id] = queue_offset
 
+    def awaits_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Return whether there is a reset that the group has not heard of yet."""
+        return bool(self._resets) and (group, topic, queue_id) in self._resets
+
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return, once, the offset of a reset that the group has not heard of yet."""
         if not self._resets:

@@ -18,6 +18,7 @@ KERNELS: Final = {
     "motelog.core.records.decode": None,
     "motelog.core.records.read": None,
     "motelog.core.records.scan": None,
+    "motelog.core.remoting.pulls": None,
     "motelog.core.remoting.sends": None,
     "motelog.core.store.disk.file_batch": None,
     "motelog.core.store.index.index": None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ from motelog.core.broker.waiting.long_poll import BUCKET_MS
 from motelog.core.errors import StoreError
 from motelog.core.message import tags_code
 from motelog.core.reader_key import read_key
+from motelog.core.records.decode import decode as decode_records
 from motelog.core.remoting.codes import LOG_FOLDER, LOG_KEY, LOG_UNITS
 from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
@@ -23,11 +24,14 @@ from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
     ResponseCode,
+    Serialize,
+    encode,
 )
-from motelog.core.remoting.server import Connection
+from motelog.core.remoting.server import Connection, answer_with
 from motelog.core.store import message_store
 from tests.support.broker_stack import pull_ext
 from tests.support.broker_stage import QUEUES, TOPICS, BrokerStage, Client, broker_stage
+from tests.support.send_requests import turn
 from tests.support.stores import message
 
 
@@ -98,7 +102,8 @@ async def test_a_pull_of_what_is_on_the_disk_commits_once_and_is_answered_once(
     with broker_stage(tmp_path) as stage:
         client = Client()
         stage.store.append([message(stage.tail("A", 0))])
-        stage.api.misses = 2
+        # Once before the pull is decoded, then twice.
+        stage.api.misses = 3
         flags = PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION
         stage.pull(client, "A", 0, sysFlag=flags, commitOffset=7)
         assert stage.tables.offsets.query("consumers", "A", 0) == 7
@@ -316,3 +321,119 @@ def test_a_log_that_is_not_to_be_read_in_its_files_is_not(
             answer = ask_with_key(stage, key)
             assert answer.ext.keys().isdisjoint({LOG_FOLDER, LOG_UNITS})
             assert answer.code == ResponseCode.SUCCESS
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[BrokerStage]:
+    """Forty messages in queue 0 of A, half of them with the tag "a", and one that is longer."""
+    with broker_stage(tmp_path, {"hold_ms_max": 1000}) as stage:
+        tail = stage.tail("A", 0)
+        codes = [tags_code("a"), tags_code("b")] * 20
+        stage.store.append([message(tail, b"body", tags_code=code) for code in codes])
+        stage.store.append([message(tail, b"x" * 5000)])
+        yield stage
+
+
+@pytest.mark.parametrize("serialize", Serialize)
+@pytest.mark.parametrize(
+    ("fields", "code", "count"),
+    [
+        ({}, ResponseCode.SUCCESS, 32),
+        ({"queueOffset": 30, "maxMsgNums": 5}, ResponseCode.SUCCESS, 5),
+        ({"queueOffset": 30, "maxMsgNums": -1}, ResponseCode.SUCCESS, 1),
+        ({"maxMsgNums": 50, "maxMsgBytes": 1 << 20}, ResponseCode.SUCCESS, 41),
+        ({"maxMsgBytes": 500}, ResponseCode.SUCCESS, 5),
+        # Longer than what is asked for; answered all the same.
+        ({"queueOffset": 40, "maxMsgBytes": 100}, ResponseCode.SUCCESS, 1),
+        ({"subscription": "a || c"}, ResponseCode.SUCCESS, 20),
+        ({"subscription": "c", "expressionType": "TAG"}, ResponseCode.PULL_RETRY_IMMEDIATELY, 0),
+        ({"sysFlag": 5, "commitOffset": 3}, ResponseCode.SUCCESS, 32),
+        ({"sysFlag": 0, "subVersion": 1, "consumerGroup": "G"}, ResponseCode.SUCCESS, 32),
+    ],
+)
+def test_a_plain_pull_is_answered_and_counted_as_one_that_is_decoded(
+    filled: BrokerStage,
+    serialize: Serialize,
+    fields: dict[str, Any],
+    code: ResponseCode,
+    count: int,
+) -> None:
+    filled.beat("G")
+    ext = {name: str(value) for name, value in pull_ext("A", 0, **fields).items()}
+    request = RemotingCommand(RequestCode.PULL_MESSAGE, 5, ext=ext, serialize=serialize)
+    plain, decoded = Client(), Client()
+    (item,) = filled.processors.plain().split(*turn([encode(request)]), 1)
+    before = counted(filled, ext)
+    assert filled.pulls.take(item, cast("Connection", plain))
+    between = counted(filled, ext)
+    processor = filled.pulls.processors()[RequestCode.PULL_MESSAGE]
+    answer_with(processor, request, cast("Connection", decoded))
+    after = counted(filled, ext)
+    (one,), (other,) = plain.answers, decoded.answers
+    assert one == other
+    assert (one.code, one.opaque, one.serialize) == (code, 5, serialize)
+    assert len(decode_records(one.body)) == count
+    assert [b - a for a, b in zip(before[:-1], between[:-1], strict=True)] == [
+        b - a for a, b in zip(between[:-1], after[:-1], strict=True)
+    ]
+    assert between[-1] == after[-1]
+
+
+def counted(stage: BrokerStage, ext: dict[str, str]) -> tuple[Any, ...]:
+    """Return what a pull changes: counters, and last where its group is."""
+    queue = ext["consumerGroup"], "A", 0
+    stats, offsets = stage.store.stats, stage.tables.offsets
+    return (
+        stage.stats.messages_out,
+        stats.gets_found,
+        stats.gets_missed,
+        stats.got_messages,
+        stats.got_bytes,
+        (offsets.query(*queue), offsets.pulled(*queue)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        # There is nothing yet, and it does not wait.
+        ({"queueOffset": 41}, ResponseCode.PULL_NOT_FOUND),
+        ({"queueOffset": 50}, ResponseCode.PULL_OFFSET_MOVED),
+        ({"topic": "none"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"queue_id": QUEUES}, ResponseCode.INVALID_PARAMETER),
+        ({"consumerGroup": "a b"}, ResponseCode.SYSTEM_ERROR),
+        ({"sysFlag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST),
+        (
+            {"sysFlag": 0, "consumerGroup": "G", "subVersion": 2},
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ),
+        ({"subscription": "x" * 70_000}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+    ],
+)
+def test_what_a_plain_pull_is_refused_is_counted_once(
+    filled: BrokerStage, fields: dict[str, Any], code: ResponseCode
+) -> None:
+    filled.beat("G")
+    stats = filled.store.stats
+    ext: dict[str, Any] = {"topic": "A", "queueOffset": 0} | fields
+    topic, offset = ext.pop("topic"), ext.pop("queueOffset")
+    missed = stats.gets_missed
+    assert filled.ask(RequestCode.PULL_MESSAGE, pull_ext(topic, offset, **ext)).code == code
+    is_read = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
+    assert (stats.gets_missed - missed, stats.gets_found) == (int(is_read), 0)
+
+
+def test_a_plain_pull_hears_of_a_reset_once(filled: BrokerStage) -> None:
+    filled.tables.offsets.reset("consumers", "A", 0, 7, is_running=True)
+    answers = [filled.ask(RequestCode.PULL_MESSAGE, pull_ext("A", 0)) for _ in range(2)]
+    assert [answer.code for answer in answers] == [
+        ResponseCode.PULL_OFFSET_MOVED, ResponseCode.SUCCESS,
+    ]  # fmt: skip
+    assert answers[0].ext["nextBeginOffset"] == "7"
+
+
+def test_a_store_that_fails_answers_a_plain_pull_with_its_words(filled: BrokerStage) -> None:
+    filled.api.fault = StoreError("the disk says no")
+    answer = filled.ask(RequestCode.PULL_MESSAGE, pull_ext("A", 0))
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "the disk says no")
+    assert filled.stats.messages_out == 0

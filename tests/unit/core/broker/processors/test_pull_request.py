@@ -24,11 +24,14 @@ from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
     ResponseCode,
+    encode,
 )
+from motelog.core.remoting.pulls import split_pulls
 from motelog.core.remoting.server import Connection
 from motelog.core.remoting.topic_config import TopicConfig
 from tests.support.broker_stack import pull_ext
 from tests.support.broker_stage import BrokerStage, broker_stage
+from tests.support.send_requests import turn
 
 CONNECTION = cast("Connection", object())
 
@@ -54,9 +57,19 @@ class Stage:
     def accept(self, topic: str = "T", *, without: str = "", **fields: Any) -> Pull:
         ext = pull_ext(topic, 7, **{"consumerGroup": "G"} | fields)
         texts = {name: str(value) for name, value in ext.items() if name != without}
-        return self.requests.accept(
-            RemotingCommand(RequestCode.PULL_MESSAGE, ext=texts), CONNECTION
-        )
+        request = RemotingCommand(RequestCode.PULL_MESSAGE, ext=texts)
+        items: list[Any] = [None]
+        split_pulls(*turn([encode(request)]), items)
+        plain = None if items[0] is None else self.requests.accept_plain(items[0])
+        try:
+            pull = self.requests.accept(request, CONNECTION)
+        except BrokerError:
+            assert plain is None, "what is refused is taken without being decoded"
+            raise
+        if plain is not None:
+            assert plain == (pull.group, pull.count_max, pull.bytes_max, pull.tag_codes)
+            assert pull.sql_filter is None
+        return pull
 
     def refusal(self, topic: str = "T", **fields: Any) -> ResponseCode:
         with pytest.raises(BrokerError) as caught:

@@ -1,0 +1,44 @@
+"""Pulls of a turn: cut out of their frames at once, and answered without a command object.
+
+Owns: the choice between the kernel (_pulls.pyx) and its reference (_pulls_py.py), what a plain pull
+is, what both promise. Must not touch: sockets, topics, the store.
+A command object and dictionaries of texts for request and answer cost more than what a broker does
+to find the records. So a plain pull becomes a tuple; whatever is unusual stays None and is decoded
+and judged as any other request (frames, the pull processor).
+
+A plain pull is code 11 or 361 that wants an answer, with all its fields that are required, numbers
+in their bounds (queue and offset not negative) and texts in ASCII, from a client that does not read
+the log itself. Spec: RocketMQ PullMessageRequestHeader, PullMessageResponseHeader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from motelog.core import kernels
+
+COMPILED: Final = kernels.COMPILED
+
+if TYPE_CHECKING:
+    from motelog.core.remoting import _pulls as _kernel
+else:
+    _kernel = kernels.kernel_of(__name__)
+
+__all__ = ["COMPILED", "PlainPull", "encode_found", "split_pulls"]
+
+#: (request code, opaque, serialize type, group, topic, queue id, queue offset, sysFlag, commit
+#: offset, count of messages, bytes or None, version of the subscription or None, type of the
+#: expression or None, expression)
+PlainPull: TypeAlias = (
+    "tuple[int, int, int, str, str, int, int, int, int, int, int | None, int | None, str | None,"
+    " str]"
+)
+
+split_pulls: Final[Callable[[Any, Any, list[Any]], None]] = _kernel.split_pulls
+"""``split_pulls(data, index, items)``: puts in place of each None the plain pull that this frame of
+a Turn is, if it is one. ValueError if the index points outside the data."""
+
+encode_found: Final[Callable[[int, int, int, int, int, int, int], bytes]] = _kernel.encode_found
+"""``encode_found(opaque, form, broker_id, next_offset, min_offset, max_offset, body_bytes)``: the
+frame's bytes before the records that a pull has found. ValueError if they fit no frame."""
