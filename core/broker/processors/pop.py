@@ -56,7 +56,7 @@ from motelog.core.remoting.pop_fields import (
     retry_topic,
 )
 from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
-from motelog.core.topic_names import RETRY_PREFIX
+from motelog.core.topic_names import RETRY_PREFIX, is_lmq
 
 #: Every fifth pop looks at retries first, as RocketMQ does by chance; the others look at them last.
 RETRIES_FIRST: Final = 5
@@ -233,7 +233,7 @@ class PopProcessor:
                     raise
                 rest += 1
                 continue
-            offsets = _queue_offsets(result.records)
+            offsets = _queue_offsets(result, topic, begin)
             if offsets or result.next_offset > begin or first is not None:
                 found.append(_Found(topic, queue_id, begin, result, offsets, first))
             room -= len(offsets)
@@ -564,8 +564,13 @@ def _topics_of(key: _HeldKey) -> tuple[str, str, str]:
     return topic, retry_topic(topic, group, RETRY_V1), retry_topic(topic, group, RETRY_V2)
 
 
-def _queue_offsets(records: bytes) -> list[int]:
+def _queue_offsets(result: ReadResult, topic: str, begin_offset: int) -> list[int]:
     """Return where each record is in its queue: all that most pops need to know of them."""
+    # As many as there are places, and the store has checked that they are the queue's, in order.
+    # Records of a light queue say where they are in another.
+    if result.count == result.next_offset - begin_offset and not is_lmq(topic):
+        return list(range(begin_offset, result.next_offset))
+    records = result.records
     found = []
     at, end = 0, len(records)
     while at < end:

@@ -490,3 +490,12 @@ def test_a_second_restart_does_not_set_a_group_back(tmp_path: Path) -> None:
                     stage.tables.offsets.commit(REVIVE_GROUP, REVIVE, queue, last)
             if first != 8:  # killed before it saved
                 saved = stage.tables.offsets.snapshot()
+
+
+def test_a_pop_of_a_light_queue_tells_where_its_messages_are_in_their_own(tmp_path: Path) -> None:
+    with broker_stage(tmp_path, lmq=True) as light:
+        light.topic("T", 1)
+        send(light, b"1", b"2")
+        send(light, b"3", b"4", properties="INNER_MULTI_DISPATCH\x01%LMQ%a\x02")
+        told = light.ask(POP, pop_ext("%LMQ%a", queueId=0)).ext
+        assert (told["startOffsetInfo"], told["msgOffsetInfo"]) == ("0 0 0", "0 0 2,3")
