@@ -315,10 +315,12 @@ class RemotingServer:
 
     def _handle_frames(self, turn: Turn) -> dict[Connection, str]:
         """Process the requests of a turn; return the connections that sent anything else."""
-        data, index = turn.data, turn.index
+        data = turn.data
         broken: dict[Connection, str] = {}
         plain = self._plain
-        items = plain.split(data, index, turn.frames) if plain else [None] * turn.frames
+        items = plain.split(data, turn.index, turn.frames) if plain else [None] * turn.frames
+        # Each number is looked at several times, and a view makes it anew each time.
+        index = turn.index.tolist()
         late = self._find_late(turn)
         for i, item in zip(range(0, 4 * turn.frames, 4), items, strict=True):
             connection = self._connections.get(index[i])

@@ -88,7 +88,7 @@ class PullProcessor:
         Then nothing is counted. Its request is decoded and processed, which holds it, has it wait
         for the disk or says what there is to say against it.
         """
-        _, opaque, form, _, topic, queue_id, queue_offset, sys_flag, commit_offset, *_ = plain
+        _, opaque, form, _, topic, queue_id, queue_offset, sys_flag, commit_offset = plain[:9]
         try:
             # Pulls of a group that has read everything end here.
             if not self._api.is_there(topic, queue_id, queue_offset):
