@@ -33,6 +33,7 @@ from motelog.core.broker.shown.metrics import lag_by_group, topics_by_name
 from motelog.core.broker.tables.saved import SavedTables
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.clock import Clock, SystemClock
+from motelog.core.freed_memory import keep_freed_memory
 from motelog.core.lasting import run_lasting
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
@@ -159,6 +160,7 @@ class Broker:
         StoreError if the store or a state file cannot be used, ConfigError if a file of accounts,
         credentials or a certificate cannot; then nothing was changed.
         """
+        keep_freed_memory()
         access = await trio.to_thread.run_sync(Access.read, self._config)
         listeners = self._open_listeners()
         try:
