@@ -29,7 +29,7 @@ from motelog.core.remoting.frames import (
 )
 from motelog.core.remoting.server import Connection, answer_with
 from motelog.core.store import message_store
-from tests.support.broker_stack import pull_ext
+from tests.support.broker_stack import eventually, pull_ext
 from tests.support.broker_stage import QUEUES, TOPICS, BrokerStage, Client, broker_stage
 from tests.support.send_requests import turn
 from tests.support.stores import message
@@ -83,8 +83,7 @@ def test_held_pulls_that_want_no_answer_get_none(tmp_path: Path) -> None:
 
 async def paged_in(stage: BrokerStage) -> None:
     """Return when no thread pages in for anybody any more."""
-    while stage.api.cold_reads.waiting_count:  # noqa: ASYNC110  # threads have no event
-        await trio.sleep(0.001)
+    await eventually(lambda: stage.api.cold_reads.waiting_count == 0)
 
 
 @asynccontextmanager
