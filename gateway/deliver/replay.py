@@ -207,13 +207,12 @@ class Replays:
 
         Else it waits for window, socket or view, or has everything.
         """
-        replays = session.particulars.replays
-        topic_filter = next((name for name, replay in replays.items() if replay.is_begun), None)
-        if topic_filter is None or not self._room(session, topic_filter):
+        topic_filter = self._next(session)
+        if topic_filter is None:
             return False
         if self._retained.refresh(READ_BACK_MAX):
             return True
-        wait_for = replays[topic_filter].wait_for
+        wait_for = session.particulars.replays[topic_filter].wait_for
         if wait_for is None or self._retained.next_offset < wait_for:
             self._waiting[session] = None
             return False
@@ -225,7 +224,17 @@ class Replays:
             return False
         if session.expiry_s:
             self._sender.note_change(session)
-        return not is_blocked and session.has_replays
+        # It is not to be asked again, by a task of its own, before its window has room.
+        return not is_blocked and self._next(session) is not None
+
+    def _next(self, session: Session) -> str | None:
+        """Return the filter whose replay is to go on, None while none can."""
+        if not session.has_replays:
+            return None
+        for topic_filter, replay in session.particulars.replays.items():
+            if replay.is_begun:
+                return topic_filter if self._room(session, topic_filter) else None
+        return None
 
     def _room(self, session: Session, topic_filter: str) -> int:
         """Return how many messages a slice is to have; 0 while too little of the window is free."""

@@ -119,6 +119,21 @@ def test_replay_goes_on_when_half_the_window_is_free() -> None:
     assert payloads(peer) == [b"t/4", b"t/5"]
 
 
+def test_receiver_whose_window_is_full_is_served_again_when_it_acknowledges() -> None:
+    gateway = Gateway(inflight_max=4)
+    retain(gateway, *(f"t/{number}" for number in range(12)))
+    peer = gateway.connect(5)
+    catch_up = gateway.stage.delivery._catch_up
+    for filters in (["t/#"], ["t/+", "+/3"]):
+        peer.subscribe(*filters)
+        for _ in range(3):
+            assert not catch_up.returning  # else others' turns would look at it for nothing
+            part = peer.messages()
+            assert len(part) == 4
+            acknowledge(peer, *part)
+    assert peer.messages()[0].topic == "t/3"
+
+
 def test_replay_at_qos_0_waits_for_a_slow_receiver() -> None:
     gateway = Gateway()
     retain(gateway, *"abc")
