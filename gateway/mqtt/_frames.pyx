@@ -64,7 +64,7 @@ cdef void _fill_tables() noexcept:
 _fill_tables()
 
 
-def split(data, index, counts=None):
+def split(data, index, counts=None, bint joins_acks=False):
     cdef Py_buffer octets
     cdef Py_buffer numbers
     cdef Py_buffer counters
@@ -82,6 +82,7 @@ def split(data, index, counts=None):
                     <const uint8_t *>octets.buf, octets.len,
                     <const uint8_t *>numbers.buf, numbers.len,
                     <uint8_t *>counters.buf,
+                    joins_acks,
                 )
             finally:
                 PyBuffer_Release(&counters)
@@ -206,7 +207,7 @@ cdef uint8_t *_put_publish(
 
 cdef list _split_all(
     const uint8_t *octets, Py_ssize_t octets_count, const uint8_t *numbers, Py_ssize_t numbers_bytes,
-    uint8_t *counts,
+    uint8_t *counts, bint joins_acks,
 ):
     cdef uint32_t[4] entry  # connection, version, begin, end; copied, as the index may lie anywhere
     cdef Py_ssize_t i
@@ -217,6 +218,10 @@ cdef list _split_all(
     cdef uint64_t count  # copied too
     cdef list frames = []
     cdef set connecting = None
+    cdef list packet_ids = None  # of the PUBACKs that are the last frame
+    cdef uint32_t acknowledging = 0  # the connection that they come from
+    cdef tuple ack
+    cdef uint32_t packet_id
     if numbers_bytes % 16:
         raise ValueError(f"index of {numbers_bytes} bytes is not made of four u32 each")
     for i in range(0, numbers_bytes, 16):
@@ -229,12 +234,32 @@ cdef list _split_all(
         frame_bytes = entry[3] - entry[2]
         body_begin = _body_begin(frame, frame_bytes, entry[1] == 5)
         if body_begin == 0:
+            packet_ids = None
             frames.append(_fault(entry[0], MALFORMED_PACKET, 0))
             continue
         first_byte = frame[0]
         memcpy(&count, counts + 8 * first_byte, 8)
         count += 1
         memcpy(counts + 8 * first_byte, &count, 8)
+        if joins_acks and first_byte == PUBACK << 4 and entry[1] != 0:
+            packet_id = 0
+            if frame_bytes - body_begin == 2:
+                packet_id = (<uint32_t>frame[body_begin] << 8) | frame[body_begin + 1]
+            if packet_id == 0:
+                ack = _split_ack(entry[0], first_byte, frame + body_begin, frame_bytes - body_begin, entry[1])
+                if ack[1] != first_byte:
+                    packet_ids = None
+                    frames.append(ack)
+                    continue
+                packet_id = ack[4]
+            if packet_ids is not None and acknowledging == entry[0]:
+                packet_ids.append(packet_id)
+            else:
+                packet_ids = [packet_id]
+                acknowledging = entry[0]
+                frames.append((entry[0], first_byte, None, None, packet_id, packet_ids))
+            continue
+        packet_ids = None
         if entry[1] != 0:
             frames.append(
                 _split_body(

@@ -29,7 +29,7 @@ _FLAGS_2: Final = frozenset({PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType
 Frame = tuple[int, int, Any, Any, int, Any]
 
 
-def split(data: Any, index: Any, counts: Any = None) -> list[Frame]:
+def split(data: Any, index: Any, counts: Any = None, joins_acks: bool = False) -> list[Frame]:
     octets = memoryview(data).cast("B")
     numbers = memoryview(index).cast("B")
     counters = memoryview(bytearray(_COUNTS_BYTES) if counts is None else counts).cast("B")
@@ -56,7 +56,7 @@ def split(data: Any, index: Any, counts: Any = None) -> list[Frame]:
             continue
         counters[frame[0]] += 1
         frames.append(_split_frame(connection, version, frame[0], frame[body_begin:], connecting))
-    return frames
+    return _with_joined_acks(frames) if joins_acks else frames
 
 
 def split_one(first_byte: int, body: Any, version: int, connection: int) -> Frame:
@@ -120,6 +120,19 @@ def _split_frame(
     elif connection not in connecting:  # [MQTT-3.1.0-1]
         return _fault(connection, ReasonCode.PROTOCOL_ERROR, 0)
     return (connection, first_byte, None, body, 0, None)
+
+
+def _with_joined_acks(frames: list[Frame]) -> list[Frame]:
+    joined: list[Frame] = []
+    for frame in frames:
+        connection, first_byte, _, _, packet_id, _ = frame
+        if first_byte != PacketType.PUBACK << 4 or not packet_id:
+            joined.append(frame)
+        elif joined and joined[-1][:2] == (connection, first_byte) and joined[-1][4]:
+            joined[-1][5].append(packet_id)
+        else:
+            joined.append((connection, first_byte, None, None, packet_id, [packet_id]))
+    return joined
 
 
 def _body_begin(frame: bytes, version: int) -> int:

@@ -8,6 +8,7 @@ One uniform 6-tuple per frame, in the order of the index:
 
     PUBLISH             (connection, first byte, topic, payload, packet id or 0, properties or None)
     PUBACK .. PUBCOMP   (connection, first byte, None, None, packet id, reason code)
+    PUBACKs, joined     (connection, first byte, None, None, the first's, list of packet ids)
     any other           (connection, first byte, None, body, 0, None)
     malformed           (connection, 0, None, None, reason code, offset of the fault in the body)
 
@@ -33,9 +34,13 @@ COMPILED: Final = kernels.COMPILED
 _kernel = kernels.kernel_of(__name__)
 
 split: Final[Callable[..., list[Frame]]] = _kernel.split
-"""``split(data, index, counts=None)``: the frames of one Turn; ``index`` holds four native u32 per
-frame: connection, MQTT version (0, 3, 4, 5), begin and end in ``data``, the fixed header included.
-``counts``, 256 native u64, counts each frame whose fixed header is right at its first byte.
+"""``split(data, index, counts=None, joins_acks=False)``: the frames of one Turn.
+
+``index`` holds four native u32 per frame: connection, MQTT version (0, 3, 4, 5), begin and end in
+``data``, the fixed header included.
+``counts``, 256 native u64, counts each frame whose fixed header is right at its first byte. With
+``joins_acks``, PUBACKs of one connection in a row are one tuple, whose last part is a list of their
+packet identifiers in place of a reason code.
 
 ValueError, and no frames at all, if the index has another form or points outside the data.
 """

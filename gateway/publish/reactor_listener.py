@@ -115,7 +115,7 @@ class ReactorListener:
             self._began_ns = perf_counter_ns()
             metrics = self._metrics
             metrics.received_bytes += len(turn.data)
-            packets = split(turn.data, turn.index, metrics.received_packets)
+            packets = split(turn.data, turn.index, metrics.received_packets, True)
             if self._clients.awaits_connects:
                 self._clients.expect([(p[0], p[3] or b"") for p in packets if p[1] == 0x10])
             self._handle_packets(packets, now_ms)
@@ -170,9 +170,11 @@ class ReactorListener:
                             messages.append(message)
                             continue
                 elif first_byte == 0x40 and packet_id:  # PUBACK
+                    # Of a turn they are joined; one that came alone has a reason code there.
+                    packet_ids = extra if type(extra) is list else (packet_id,)
                     session = connection.session
                     try:
-                        if session is not None and session.acknowledge(packet_id):
+                        if session is not None and session.acknowledge(packet_ids):
                             have_room[session] = None
                     except ProtocolViolationError as exc:
                         self._clients.disconnect(connection, exc.reason_code, str(exc))

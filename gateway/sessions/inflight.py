@@ -143,20 +143,26 @@ class InflightWindow:
         flight = self._flights[packet_id]
         self._flights[packet_id] = flight if flight < 0 else ~flight
 
-    def acknowledge(self, packet_id: int) -> bool:
-        """Take a PUBACK: as ``ack``. ProtocolViolationError if the message has QoS 2."""
+    def acknowledge(self, packet_ids: Iterable[int]) -> bool:
+        """Take PUBACKs; return whether a message was in flight under one of the identifiers.
+
+        ProtocolViolationError if one is that of a message with QoS 2; those before it are taken.
+        """
         flights = self._flights
         if flights is None:
             return False
-        flight = flights.get(packet_id)
-        if flight is None:
-            return False
-        if flight < 0 or flight & 3 == 2:
-            raise ProtocolViolationError("PUBACK for a message with QoS 2")
-        del flights[packet_id]
+        count = len(flights)
+        for packet_id in packet_ids:
+            flight = flights.get(packet_id)
+            if flight is None:
+                continue
+            if flight < 0 or flight & 3 == 2:
+                raise ProtocolViolationError("PUBACK for a message with QoS 2")
+            del flights[packet_id]
+        is_any = len(flights) < count
         if not flights:
             self._flights = None
-        return True
+        return is_any
 
     def ack(self, packet_id: int) -> bool:
         """Forget the message; return False if none was in flight under that identifier."""

@@ -12,7 +12,7 @@ Spec: MQTT 5.0 sections 3.1 and 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from motelog.gateway.access.login import Identity
@@ -236,14 +236,14 @@ class Session:
     def has_inflight(self) -> bool:
         return self._inflight is not None and len(self._inflight) > 0
 
-    def acknowledge(self, packet_id: int) -> bool:
-        """Take a PUBACK; return whether that makes room for messages that wait.
+    def acknowledge(self, packet_ids: Iterable[int]) -> bool:
+        """Take PUBACKs; return whether that makes room for messages that wait.
 
         An identifier that is not in flight is ignored: there is nothing to tell the client.
-        ProtocolViolationError if it is that of a QoS 2 message.
+        ProtocolViolationError if one is that of a QoS 2 message; those before it are taken.
         """
         window = self._inflight
-        if window is None or not window.acknowledge(packet_id):
+        if window is None or not window.acknowledge(packet_ids):
             return False
         if self.lagging:
             return True

@@ -93,7 +93,7 @@ def calls(
         for _, each in frames
     ]
     return [
-        ("split", (data, index, bytearray(2048))),
+        ("split", (data, index, bytearray(2048), chance.random() < 0.5)),
         ("split_one", (frame[0] if frame else 0, frame[2:], version or 4, 7)),
         ("encode_publish", (topic, payload, first_byte, chance.choice([3, 4, 5, 6]), block)),
         ("encode_publishes", (many, chance.choice([3, 4, 5, 5]))),

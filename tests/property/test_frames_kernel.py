@@ -40,6 +40,47 @@ def test_kernel_splits_and_counts_damaged_frames_like_the_reference(
     assert counts == expected
 
 
+ACKS = st.sampled_from(
+    [b"\x40\x02\0\1", b"\x40\x02\1\2", b"\x40\x02\0\0", b"\x40\x03\0\3\x10", b"\x40\x02\0"]
+)
+
+
+@settings(max_examples=200)
+@given(
+    drawn=st.lists(
+        st.tuples(CONNECTIONS, st.tuples(st.sampled_from([0, 4, 5, 5]), ACKS) | nearly_packets()),
+        max_size=8,
+    )
+)
+def test_kernel_joins_acknowledgements_like_the_reference(
+    drawn: list[tuple[int, tuple[int, bytes]]],
+) -> None:
+    data, index = batch((connection, *packet) for connection, packet in drawn)
+    counts, expected = array("Q", bytes(2048)), array("Q", bytes(2048))
+    joined = _frames.split(data, index, counts, True)
+    assert joined == _frames_py.split(data, index, expected, True)
+    assert counts == expected
+    apart = [
+        (*frame[:4], packet_id)
+        for frame in joined
+        for packet_id in (frame[5] if isinstance(frame[5], list) else [frame[4]])
+    ]
+    assert apart == [frame[:5] for frame in _frames.split(data, index)]
+
+
+@pytest.mark.parametrize("kernel", [_frames, _frames_py], ids=["kernel", "reference"])
+def test_pubacks_of_one_connection_in_a_row_are_one(kernel: Any) -> None:
+    one, two, pubrec = b"\x40\x02\0\1", b"\x40\x03\0\2\x10", b"\x50\x02\0\3"
+    packets = [(1, 4, one), (1, 5, two), (2, 4, one), (1, 4, one), (1, 4, pubrec), (1, 4, one)]
+    assert kernel.split(*batch(packets), None, True) == [
+        (1, 0x40, None, None, 1, [1, 2]),
+        (2, 0x40, None, None, 1, [1]),
+        (1, 0x40, None, None, 1, [1]),
+        (1, 0x50, None, None, 3, 0),
+        (1, 0x40, None, None, 1, [1]),
+    ]
+
+
 @pytest.mark.parametrize("kernel", [_frames, _frames_py], ids=["kernel", "reference"])
 def test_frames_are_counted_by_their_first_byte(kernel: Any) -> None:
     counts = array("Q", bytes(2048))

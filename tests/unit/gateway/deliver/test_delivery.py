@@ -317,7 +317,7 @@ def test_session_without_a_connection_is_sent_nothing_and_goes_on_with_the_next(
     assert session.lagging
     session.detach()
     stage.delivery.replan("t/a")
-    session.acknowledge(1)
+    session.acknowledge([1])
     stage.delivery.acknowledged(session)
     stage.publish("t/a", b"3")
     stage.deliver()

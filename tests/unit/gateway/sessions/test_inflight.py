@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from motelog.gateway.errors import ProtocolViolationError
 from motelog.gateway.sessions.inflight import (
     PACKET_ID_MAX,
     Flight,
@@ -75,6 +76,23 @@ def test_released_flight_stays_until_it_is_acknowledged() -> None:
     assert window.get(packet_id) == ~flight
     assert window.ack(packet_id)
     assert window.get(packet_id) is None
+
+
+def test_acknowledgements_are_taken_up_to_one_that_is_none() -> None:
+    window = InflightWindow(4)
+    for qos in (1, 1, 2, 1):
+        window.allocate(flight_of(1, 2, qos))
+    assert window.acknowledge([9, 1, 1])
+    assert not window.acknowledge([1, 9])
+    with pytest.raises(ProtocolViolationError):
+        window.acknowledge([2, 3, 4])
+    assert [packet_id for packet_id, _ in window] == [3, 4]
+    window.release(3)
+    with pytest.raises(ProtocolViolationError):
+        window.acknowledge([3])
+    assert window.ack(3)
+    assert window.acknowledge([4])
+    window._check()
 
 
 def test_restored_flights_keep_their_identifiers_and_order() -> None:

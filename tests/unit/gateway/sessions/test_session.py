@@ -55,7 +55,7 @@ def test_session_outlives_its_connections() -> None:
     assert session.connection is two
     # The new connection's client takes fewer at once.
     assert session.inflight.allocate(12) == 0
-    session.acknowledge(1)
+    session.acknowledge([1])
     assert session.inflight.allocate(12) == 3
 
 
@@ -82,10 +82,10 @@ def test_acknowledgement_of_a_receiver_that_lags_lets_it_go_on(
     is_lagging: bool, packet_id: int, goes_on: bool
 ) -> None:
     session, _ = attached(inflight_max=2)
-    assert not session.acknowledge(packet_id)  # there is no window yet
+    assert not session.acknowledge([packet_id])  # there is no window yet
     assert session.inflight.allocate(5) == 1
     session.lagging = {"queue": 7} if is_lagging else None
-    assert session.acknowledge(packet_id) is goes_on
+    assert session.acknowledge([packet_id]) is goes_on
     assert len(session.inflight) == (packet_id != 1)
 
 
