@@ -23,6 +23,7 @@ from motelog.core.topic_names import MQTT_RETAINED_TOPIC
 from motelog.gateway.deliver.outgoing import BriefRecord, OutgoingMessage
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueues
+from motelog.gateway.mqtt.topics import has_wildcard
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree
@@ -35,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 #: Most messages that one receiver is sent before the next one.
 REPLAY_COUNT_MAX: Final = 128
+#: A filter that is a topic name counts as so many more: who has subscribed to many names gets the
+#: messages of several at once. One with a wildcard may look at many names for none.
+NAME_COST: Final = 4
 #: Most messages that are read ahead of one receiver's window, and their bytes. Who takes all that
 #: was read ahead has twice as much read the next time.
 AHEAD_COUNT_MAX: Final = 1024
@@ -212,20 +216,26 @@ class Replays:
             return False
         if self._retained.refresh(READ_BACK_MAX):
             return True
-        wait_for = session.particulars.replays[topic_filter].wait_for
-        if wait_for is None or self._retained.next_offset < wait_for:
-            self._waiting[session] = None
-            return False
+        left = REPLAY_COUNT_MAX
         try:
-            is_blocked = self._send_slice(session, topic_filter, now_ms)
+            while topic_filter is not None and left > 0:
+                wait_for = session.particulars.replays[topic_filter].wait_for
+                if wait_for is None or self._retained.next_offset < wait_for:
+                    self._waiting[session] = None
+                    return False
+                taken = self._send_slice(session, topic_filter, now_ms, left)
+                if session.expiry_s:
+                    self._sender.note_change(session)
+                if taken is None:
+                    return False
+                left = 0 if has_wildcard(topic_filter) else left - taken - NAME_COST
+                topic_filter = self._next(session)
         except ViewError as exc:
             self._faults.warning("retained messages wait for the view: %s", exc)
             self._waiting[session] = None
             return False
-        if session.expiry_s:
-            self._sender.note_change(session)
         # It is not to be asked again, by a task of its own, before its window has room.
-        return not is_blocked and self._next(session) is not None
+        return topic_filter is not None
 
     def _next(self, session: Session) -> str | None:
         """Return the filter whose replay is to go on, None while none can."""
@@ -245,37 +255,42 @@ class Replays:
         window = session.inflight
         return min(window.room, REPLAY_COUNT_MAX) if window.is_half_free else 0
 
-    def _send_slice(self, session: Session, topic_filter: str, now_ms: int) -> bool:
-        """Send one slice and note how far it went; return whether the next one has to wait."""
+    def _send_slice(
+        self, session: Session, topic_filter: str, now_ms: int, count_max: int
+    ) -> int | None:
+        """Send up to ``count_max`` messages and note how far that went; return how many.
+
+        None if the next ones have to wait.
+        """
         replay: Replay = session.particulars.replays[topic_filter]
         options = self._subscriptions.options(topic_filter, session)
         assert options is not None, "a session's filters are in the tree"
-        count = self._room(session, topic_filter)
+        count = min(self._room(session, topic_filter), count_max)
         ahead = self._read_ahead(replay, topic_filter, count)
         records = ahead.records[ahead.position : ahead.position + count]
         if records:
             number = self._queues.number_of(QUEUE_NAME)
             if number is None:
                 self._waiting[session] = None
-                return True
+                return None
             taken = self._hand(session, options, records, number, now_ms, topic_filter)
             if taken:
                 replay.after = (records[taken - 1][1] or b"").decode()
                 ahead.position += taken
             if taken < len(records):
-                return True
+                return None
         if ahead.position < len(ahead.records):
-            return False
+            return len(records)
         replay.ahead = None
         del self._aheads[replay]
         if ahead.is_cut:
             self._waiting[session] = None
-            return True
+            return None
         if ahead.after is None:
             del session.particulars.replays[topic_filter]
         else:
             replay.after = ahead.after
-        return False
+        return len(records)
 
     def _read_ahead(self, replay: Replay, topic_filter: str, count: int) -> Ahead:
         """Return what is to be sent next, read again if some of it may have changed; ViewError."""

@@ -9,13 +9,14 @@ import pytest
 from motelog.core.errors import StoreFullError
 from motelog.core.topic_names import MQTT_RETAINED_TOPIC
 from motelog.gateway.deliver import replay as replay_module
-from motelog.gateway.deliver.replay import AHEAD_BYTES_MAX, REPLAY_COUNT_MAX
+from motelog.gateway.deliver.replay import AHEAD_BYTES_MAX, NAME_COST, REPLAY_COUNT_MAX
 from motelog.gateway.mqtt.packet_types import PacketType, Will
 from motelog.gateway.state.retained import CHANGES_MAX
 from tests.conformance.peers import Gateway, Message, Peer
 from tests.support.gateway_stage import Stage
 
 KEY = (MQTT_RETAINED_TOPIC, 0)
+MANY = [f"many/{number:03}/state" for number in range(200)]
 
 
 def retain(gateway: Gateway, *names: str, qos: int = 1, **more: Any) -> None:
@@ -119,6 +120,20 @@ def test_replay_goes_on_when_half_the_window_is_free() -> None:
     assert payloads(peer) == [b"t/4", b"t/5"]
 
 
+def test_names_that_are_subscribed_to_one_by_one_come_several_at_once() -> None:
+    gateway = Gateway()
+    retain(gateway, *MANY)
+    peer = gateway.connect(5)
+    peer.subscribe(*MANY[:90], qos=0)
+    found = peer.payloads()
+    assert len(found) == -(-REPLAY_COUNT_MAX // (NAME_COST + 1))
+    found += payloads(peer)
+    assert found == [name.encode() for name in MANY[:90]]
+    peer.subscribe("many/000/+", "many/001/+", "many/002/+", qos=0)
+    assert peer.payloads() == [MANY[0].encode()]  # each of these may look at many names
+    assert payloads(peer) == [name.encode() for name in MANY[1:3]]
+
+
 def test_receiver_whose_window_is_full_is_served_again_when_it_acknowledges() -> None:
     gateway = Gateway(inflight_max=4)
     retain(gateway, *(f"t/{number}" for number in range(12)))
@@ -174,9 +189,6 @@ def test_newer_message_comes_live_and_the_older_one_not_behind_it() -> None:
     late = gateway.connect(5)
     late.subscribe("#")
     assert read_all(late) == [b"a", b"newer"]
-
-
-MANY = [f"many/{number:03}/state" for number in range(200)]
 
 
 def half_replayed(topic_filter: str = "many/#", **config: Any) -> tuple[Gateway, Peer, list[bytes]]:
