@@ -367,10 +367,7 @@ async def test_a_page_whose_login_has_ended_asks_for_one(
 ) -> None:
     file = str(tmp_path / "tokens")
     token = tokens.create(file, "alice", Role.VIEW, None)
-    health, registry = Health(), Registry()
-    status = Status(health, registry, {}, data=None)
-    config = AdminConfig(listen="127.0.0.1:0", tokens_file=file)
-    console = Console(config, health, registry, GatewayApi(), status, QueueApi().endpoints())
+    console = console_of(AdminConfig(listen="127.0.0.1:0", tokens_file=file))
     await nursery.start(console.run)
 
     def look() -> None:
