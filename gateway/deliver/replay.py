@@ -317,7 +317,7 @@ class Replays:
         delivered = replay.delivered
         records: list[BriefRecord] = [
             (place, name, b"", properties, payload, 0, store_ms, 0)
-            for place, name, properties, payload, store_ms in found.rows
+            for place, name, properties, payload, store_ms, _ in found.rows
             if place not in delivered
         ]
         ahead = Ahead(records, found.after, changes)

@@ -160,7 +160,7 @@ class RetainedStore:
         if payload:
             place = NOT_READ + self._number
             expiry_ms = expires_ms(properties, now_ms)
-            retained = Retained(name, payload, properties, now_ms, place, expiry_ms)
+            retained = Retained(name, payload, properties, now_ms, place, expiry_ms, place)
         replaced = None
         with suppress(ViewError):  # then the count is exact again when this one is read back
             replaced = self.get(name)
@@ -279,9 +279,9 @@ class RetainedStore:
         messages = [
             Retained(
                 name.decode(), payload, properties, store_ms, place,
-                expires_ms(properties, store_ms),
+                expires_ms(properties, store_ms), since,
             )
-            for place, name, properties, payload, store_ms in found.rows
+            for place, name, properties, payload, store_ms, since in found.rows
         ]  # fmt: skip
         return Slice([one for one in messages if not self._is_expired(one)], found.after)
 
@@ -353,13 +353,14 @@ class RetainedStore:
         """Return the messages of these topic names as rows."""
         messages = [message for message in map(self.get, names) if message is not None]
         return [
-            (m.queue_offset, m.name.encode(), m.properties, m.payload, m.store_ms) for m in messages
+            (m.queue_offset, m.name.encode(), m.properties, m.payload, m.store_ms, m.since)
+            for m in messages
         ]
 
     def _older(self, rows: list[Row], before: Before) -> list[Row]:
         """Return those that are older than ``before``."""
         read_back, written = before.queue_offset, NOT_READ + before.written
-        return [row for row in rows if row[0] < read_back or NOT_READ <= row[0] <= written]
+        return [row for row in rows if row[5] < read_back or NOT_READ <= row[5] <= written]
 
     def has_changed(self, since: int, lowest: str, highest: str) -> bool:
         """Say whether messages of these names may be others than when ``changes`` was ``since``.

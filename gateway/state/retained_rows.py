@@ -8,8 +8,8 @@ Must not touch: the log (``follower`` reads it), what a gateway has appended and
 
     record     a copy of the published record, in this topic's queue: the last one of a topic name
                counts; one with an empty payload removes the message [MQTT-3.3.1-6]
-    mqttKept   "queue offset:store time", a property of a record that repeats an older one, which
-               counts only where that one still does
+    mqttKept   "queue offset:store time:first queue offset", a property of a record that repeats an
+               older one, which counts only where that one still does
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS retained (
         name TEXT PRIMARY KEY, at INTEGER NOT NULL UNIQUE, payload BLOB NOT NULL,
         properties BLOB NOT NULL, store_ms INTEGER NOT NULL, expires_ms INTEGER,
-        record_ms INTEGER NOT NULL
+        since INTEGER NOT NULL, record_ms INTEGER NOT NULL
     ) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS retained_expiry ON retained (expires_ms)"
     " WHERE expires_ms IS NOT NULL",
@@ -50,7 +50,8 @@ _END: Final = VALUE_END.encode()
 class Retained(NamedTuple):
     """One retained message, as it was published; ``expires_ms`` is None if it does not expire.
 
-    ``queue_offset`` is its place in ``MQTT_RETAINED``.
+    ``queue_offset`` is its place in ``MQTT_RETAINED``, ``since`` that of its first record: one that
+    repeats it takes another place, and makes it no newer.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Retained(NamedTuple):
     store_ms: int
     queue_offset: int
     expires_ms: int | None
+    since: int
 
     @property
     def is_read_back(self) -> bool:
@@ -75,11 +77,11 @@ class Retained(NamedTuple):
         return len(self.name.encode()) + len(self.payload) + len(self.properties)
 
 
-#: (place, topic name, properties, payload, store time ms): a message where there are many.
-Row = tuple[int, bytes, bytes, bytes, int]
+#: (place, topic name, properties, payload, store time ms, since): a message where there are many.
+Row = tuple[int, bytes, bytes, bytes, int, int]
 
-_COLUMNS: Final = "name, payload, properties, store_ms, at, expires_ms"
-_ROW: Final = "at, CAST(name AS BLOB), properties, payload, store_ms"
+_COLUMNS: Final = "name, payload, properties, store_ms, at, expires_ms, since"
+_ROW: Final = "at, CAST(name AS BLOB), properties, payload, store_ms, since"
 #: Rows that are read before it is looked how large they are.
 _ROWS_AT_ONCE: Final = 32
 #: Stands for "no message expires".
@@ -133,11 +135,11 @@ class RetainedRows:
         return taken
 
     def _apply(self, record: ReadBack, name: str, begin_offset: int) -> None:
-        properties, store_ms = record.properties, record.store_ms
+        properties, store_ms, since = record.properties, record.store_ms, record.queue_offset
         known = self.get(name)
         kept = _kept(properties)
         if kept is not None:
-            properties, repeated, store_ms = kept
+            properties, repeated, store_ms, since = kept
             if known is not None:
                 if known.queue_offset != repeated:
                     return
@@ -153,10 +155,10 @@ class RetainedRows:
         if record.body:
             message = Retained(
                 name, record.body, properties, store_ms, record.queue_offset,
-                expires_ms(properties, store_ms),
+                expires_ms(properties, store_ms), since,
             )  # fmt: skip
             self._view.execute(
-                f"INSERT INTO retained ({_COLUMNS}, record_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO retained ({_COLUMNS}, record_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (*message, record.store_ms),
             )
             if message.expires_ms is not None:
@@ -285,21 +287,23 @@ class RetainedRows:
         rows = self._view.execute(
             f"SELECT {_COLUMNS}, record_ms FROM retained ORDER BY at LIMIT ?", (limit,)
         ).fetchall()
-        return [(Retained(*row[:6]), row[6]) for row in rows]
+        return [(Retained(*row[:7]), row[7]) for row in rows]
 
 
 def kept_property(message: Retained) -> bytes:
     """Return the property of a record that repeats a message."""
-    return _KEPT + b"%d:%d" % (message.queue_offset, message.store_ms) + _END
+    return _KEPT + b"%d:%d:%d" % (message.queue_offset, message.store_ms, message.since) + _END
 
 
-def _kept(properties: bytes) -> tuple[bytes, int, int] | None:
-    """Return the properties without that of a repeated record, and its two values."""
+def _kept(properties: bytes) -> tuple[bytes, int, int, int] | None:
+    """Return the properties without that of a repeated record, and its values."""
     begin = properties.rfind(_KEPT)
     if begin < 0:
         return None
     value = properties[begin + len(_KEPT) :].rstrip(_END)
-    place, _, store_ms = value.partition(b":")
-    if not (place.isdigit() and store_ms.isdigit()):
+    values = value.split(b":")
+    if len(values) not in (2, 3) or not all(map(bytes.isdigit, values)):
         return None
-    return properties[:begin], int(place), int(store_ms)
+    # Once, the place of the first record was not told.
+    place, store_ms, since = map(int, (*values, values[0])[:3])
+    return properties[:begin], place, store_ms, since

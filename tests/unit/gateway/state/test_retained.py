@@ -253,6 +253,45 @@ def test_old_records_are_written_again_with_their_time() -> None:
     assert after._replace(queue_offset=before.queue_offset) == before
 
 
+def test_message_that_is_written_again_is_no_newer() -> None:
+    """Who has subscribed before it gets it, also when it comes back to that after days."""
+    stage = Stage()
+    for name in ("a", "b"):
+        stage.publish(name)
+    stage.read()
+    before = stage.store.now()
+    for offset in (0, 2):
+        stage.later(1000)
+        assert stage.store.rewrite_older(stage.clock.now_ms(), 10) == 2
+        stage.read()
+        stage.log.begin_offsets[KEY] = offset
+    stage.publish("b", b"newer")
+    for _ in range(2):
+        found = stage.store.scan("#", "", 10, before)
+        assert [message.name for message in found.messages] == ["a"]
+        assert [row[1] for row in stage.store.rows("+", "", 10, before).rows] == [b"a"]
+        assert len(stage.scan("#")) == 2
+        stage.start()
+
+
+def test_repeated_record_without_its_first_place_is_one_all_the_same() -> None:
+    stage = Stage()
+    stage.publish("a", b"1")
+    stage.publish("b", b"1")
+    stage.publish("b", b"2")
+    stage.read()
+    for name, place in (("a", 0), ("b", 1)):
+        text = stage.published(name, b"", None)[2] + encode_properties({"mqttKept": f"{place}:7"})
+        queue = stage.log.queue_of(MQTT_RETAINED_TOPIC, "")
+        stage.log.append([(queue, b"1", text, 0, stage.clock.now_ms(), HOST, 0, 0, 0, 0)])
+    stage.read()
+    kept, other = stage.store.get("a"), stage.store.get("b")
+    assert kept is not None
+    assert other is not None
+    assert (kept.payload, kept.store_ms, kept.queue_offset, kept.since) == (b"1", 7, 3, 0)
+    assert (other.payload, other.queue_offset, other.since) == (b"2", 2, 2)
+
+
 def test_message_whose_record_is_gone_is_written_again() -> None:
     stage = Stage()
     stage.publish("a", b"1")
