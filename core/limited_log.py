@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Final
 
 LINES_MAX: Final = 20
@@ -57,13 +57,9 @@ class LimitedLog:
         if self._may_log():
             self._log.error(message, *map(_bounded, values), exc_info=exc or True)
 
-    @contextmanager
-    def boundary(self, message: str, *values: object) -> Iterator[None]:
+    def boundary(self, message: str, *values: object) -> Boundary:
         """Log an error from inside with its traceback, instead of raising it."""
-        try:
-            yield
-        except Exception:
-            self.fault(message, *values)
+        return Boundary(self, message, values)
 
     def _may_log(self) -> bool:
         period = int(self._monotonic_s() // self._period_s)
@@ -75,6 +71,31 @@ class LimitedLog:
             self._count = 0
         self._count += 1
         return self._count <= self._lines_max
+
+
+class Boundary:
+    """What ``LimitedLog.boundary`` gives. It may be kept and entered each time: a hot path does."""
+
+    __slots__ = ("_log", "_message", "_values")
+
+    def __init__(self, log: LimitedLog, message: str, values: tuple[object, ...]) -> None:
+        self._log = log
+        self._message = message
+        self._values = values
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if not isinstance(value, Exception):
+            return False
+        self._log.fault(self._message, *self._values, exc=value)
+        return True
 
 
 class LimitedByKey:

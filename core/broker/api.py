@@ -187,12 +187,11 @@ class BrokerApi:
         An exception of the listener is logged; the message is in the log all the same.
         """
 
+        boundary = self._faults.boundary("hearing of new messages failed, a fault of this server")
+
         def hear(tails: list[QueueTail]) -> None:
-            # Not a boundary: each append comes here some five times, and often has one message.
-            try:
+            with boundary:
                 listener(tails)
-            except Exception:
-                self._faults.fault("hearing of new messages failed, a fault of this server")
 
         self._store.on_growth.append(hear)
 

@@ -81,6 +81,15 @@ def test_the_boundary_logs_a_fault_with_its_traceback(caplog: pytest.LogCaptureF
     assert record.exc_info[0] is KeyError
 
 
+def test_a_boundary_is_kept_for_many_times(caplog: pytest.LogCaptureFixture) -> None:
+    boundary = LimitedLog(logging.getLogger("x")).boundary("it failed peer=%s", "p")
+    for number in range(3):
+        with boundary:
+            if number:
+                raise KeyError(number)
+    assert caplog.messages == ["it failed peer=p"] * 2
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_is_no_exception_passes(kind: type[BaseException]) -> None:
     with pytest.raises(kind), LimitedLog(logging.getLogger("x")).boundary("it failed"):
