@@ -351,7 +351,10 @@ class PullConsumer:
             offsets = await self.uncommitted()
         if timeout_s is None:
             timeout_s = self._request_timeout_s
-        forward = {queue for queue, offset in offsets.items() if self._is_forward(queue, offset)}
+        reading = self._reading
+        forward = {
+            q for q, offset in offsets.items() if q in reading and reading[q].is_forward(offset)
+        }
         await self._requests.commit(offsets, self._committed, forward=forward, timeout_s=timeout_s)
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -540,15 +543,6 @@ class PullConsumer:
         if start is Start.BEGIN:
             return (await self.begin_offsets([queue]))[queue]
         return (await self.end_offsets([queue]))[queue]
-
-    def _is_forward(self, queue: MessageQueue, queue_offset: int) -> bool:
-        """Whether the group is not to go back: this member has not gone back itself."""
-        reading = self._reading.get(queue)
-        return (
-            reading is not None
-            and reading.committed is not None
-            and queue_offset >= reading.committed
-        )
 
     def _committed(self, queue: MessageQueue, queue_offset: int) -> None:
         reading = self._reading.get(queue)

@@ -39,7 +39,6 @@ class ReadAhead(Reading):
 
     __slots__ = (
         "batches",
-        "committed",
         "committed_at",
         "failure",
         "is_paused",
@@ -50,8 +49,7 @@ class ReadAhead(Reading):
     def __init__(self, queue: MessageQueue, start: Start | int, selector: Selector) -> None:
         super().__init__(queue, start, selector)
         self.position = start if isinstance(start, int) else None
-        self.committed: int | None = None
-        # When a broker has confirmed that.
+        # When a broker has confirmed what is committed.
         self.committed_at = -math.inf
         self.batches: deque[Batch] = deque()
         self.failure: Exception | None = None

@@ -45,6 +45,7 @@ class Reading:
 
     __slots__ = (
         "broker_id",
+        "committed",
         "is_checked",
         "is_refused",
         "master_until",
@@ -60,6 +61,8 @@ class Reading:
         self.queue = queue
         self.selector = selector
         self.next_offset = start
+        #: What the brokers have, as far as known: -1 is nothing yet, None that it is not known.
+        self.committed: int | None = None
         self.room = trio.Event()
         self.room.set()
         self.scope = trio.CancelScope()
@@ -72,6 +75,10 @@ class Reading:
         # Whether the last answer had nothing and moved nothing.
         self.is_refused = False
         self.pulled_at = trio.current_time()
+
+    def is_forward(self, offset: int) -> bool:
+        """Whether committing ``offset`` takes the group on, as far as this member knows."""
+        return self.committed is not None and offset >= self.committed
 
     def begin_at(self, queue_offset: int) -> None:
         """Take note of the first offset that is read."""

@@ -166,7 +166,6 @@ class ProcessQueue(Reading):
         "_idle",
         "_limits",
         "_ready",
-        "committed",
         "consumed_at",
         "count",
         "is_dropped",
@@ -180,8 +179,6 @@ class ProcessQueue(Reading):
         self, queue: MessageQueue, start: Start | int, selector: Selector, limits: Limits
     ) -> None:
         super().__init__(queue, start, selector)
-        #: What the brokers have, as far as known: -1 is nothing yet, None that it is not known.
-        self.committed: int | None = None
         self.is_dropped = False
         #: Whether it is in the row of queues that workers take from.
         self.is_in_turn = False
@@ -205,10 +202,6 @@ class ProcessQueue(Reading):
             return None
         first = self._ready.first_offset if self._ready.count else self.next_offset
         return min([first, *(batch.offset for batch in self._batches)])
-
-    def is_forward(self, offset: int) -> bool:
-        """Whether committing ``offset`` takes the group on, as far as this member knows."""
-        return self.committed is not None and offset >= self.committed
 
     @property
     def ready_count(self) -> int:

@@ -76,6 +76,16 @@ async def test_members_share_the_queues_and_inherit_them(tmp_path: Path) -> None
             assert sorted(await read([first], 20)) == sorted(bodies[20:])
 
 
+async def filled(stack: Stack) -> MessageQueue:
+    """Return a queue of topic T with ten messages, which clients are told of."""
+    async with Producer(namesrv=stack.namesrv_address) as producer:
+        queue = (await producer.send(Message("T", b"0"))).queue
+        for number in range(1, 10):
+            await producer.send(Message("T", b"%d" % number), queue=queue)
+    await routed(stack, "T")
+    return queue
+
+
 @pytest.mark.parametrize(
     ("taken_over_within_s", "seeks", "kept"), [(30.0, False, 5), (0.0, False, 2), (30.0, True, 2)]
 )
@@ -90,11 +100,7 @@ async def test_what_the_member_before_has_saved_stays(
     monkeypatch.setattr("motelog.bridge.queue_requests.ONLY_FORWARD", "not known")
     monkeypatch.setattr("motelog.bridge.pull.TAKEN_OVER_WITHIN_S", taken_over_within_s)
     async with started_stack(tmp_path) as stack:
-        async with Producer(namesrv=stack.namesrv_address) as producer:
-            queue = (await producer.send(Message("T", b"0"))).queue
-            for number in range(1, 10):
-                await producer.send(Message("T", b"%d" % number), queue=queue)
-        await routed(stack, "T")
+        queue = await filled(stack)
         async with member(stack) as consumer, member(stack) as before:
             consumer.subscribe("T")
             await until([consumer], [4])
@@ -114,11 +120,7 @@ async def test_what_the_member_before_has_saved_stays(
 async def test_two_members_with_one_queue_do_not_take_the_group_back(tmp_path: Path) -> None:
     """Members hear of a new division at different times."""
     async with started_stack(tmp_path) as stack:
-        async with Producer(namesrv=stack.namesrv_address) as producer:
-            queue = (await producer.send(Message("T", b"0"))).queue
-            for number in range(1, 10):
-                await producer.send(Message("T", b"%d" % number), queue=queue)
-        await routed(stack, "T")
+        queue = await filled(stack)
         async with member(stack) as slow, member(stack) as quick:
             for consumer, count in ((slow, 2), (quick, 5)):
                 consumer.assign([queue])
@@ -164,11 +166,7 @@ async def test_blocking_and_asyncio_forms_keep_what_the_member_before_has_saved(
 ) -> None:
     async with started_stack(tmp_path) as stack:
         namesrv = stack.namesrv_address
-        async with Producer(namesrv=namesrv) as producer:
-            queue = (await producer.send(Message("T", b"0"))).queue
-            for number in range(1, 10):
-                await producer.send(Message("T", b"%d" % number), queue=queue)
-        await routed(stack, "T")
+        queue = await filled(stack)
 
         def block() -> None:
             with SyncPullConsumer(namesrv=namesrv, group="G", hold_s=2) as consumer:
