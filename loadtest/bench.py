@@ -42,6 +42,7 @@ __all__ = [
     "BenchRefusedError",
     "BenchReport",
     "BenchUnreachableError",
+    "keeps_rate",
     "run",
 ]
 
@@ -92,9 +93,13 @@ def run(kind: str, options: BenchOptions) -> BenchReport:
     )
 
 
+def keeps_rate(kind: str, qos: int) -> bool:
+    """Say whether a bench can keep to a rate; at QoS 0 nothing says when ``pub`` is taken."""
+    return kind in ("pipe", "fanout") or (kind == "pub" and qos > 0)
+
+
 def make(kind: str, options: BenchOptions) -> Bench:
-    if options.rate and (kind == "connect" or (kind, options.qos) == ("pub", 0)):
-        # At QoS 0 nothing says when the server has taken a message.
+    if options.rate and not keeps_rate(kind, options.qos):
         raise BenchError("a rate is for pub at QoS 1 or 2, pipe and fanout")
     match kind:
         case "pub":

@@ -13,7 +13,7 @@ import socket
 import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
@@ -138,8 +138,8 @@ class Bench:
     def begin(self) -> None:
         """Publish the first window: all clients are up."""
 
-    def send_due(self, due: Iterable[tuple[int, int]]) -> None:
-        """Publish what ``Pace.due`` gives, now or as soon as the window lets it."""
+    def send_due(self, number: int, due_ns: int) -> None:
+        """Publish a message of ``Pace.due``, now or as soon as the window lets it."""
 
     def handle(self, frames: list[Frame]) -> None:
         """Take the packets that arrived, except CONNACK and SUBACK."""
@@ -220,6 +220,7 @@ class Bench:
 
     def drain(self) -> None:
         """Wait for the answers that are still to come, for a bounded time."""
+        self.pace = None  # nothing is due any more
         end_ns = time.monotonic_ns() + int(self.options.drain_s * NS)
         while self.unfinished() and self.now_ns < end_ns:
             self.turn()
@@ -234,7 +235,8 @@ class Bench:
             # Also while others still connect: that may take longer than the keep alive.
             self._ping_ns = self.ping()
         if self.pace is not None:
-            self.send_due(self.pace.due(self.now_ns))
+            for number, due_ns in self.pace.due(self.now_ns):
+                self.send_due(number, due_ns)
         turn = self.reactor.poll(self.now_ns // NS)
         if not turn:
             if not turn.more:

@@ -11,7 +11,6 @@ one's.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -96,11 +95,9 @@ class DeliveryBench(Bench):
             self._fill(publisher)
         self._in_turn = list(self._publishers.values())
 
-    def send_due(self, due: Iterable[tuple[int, int]]) -> None:
-        if self._publishing:
-            for number, due_ns in due:
-                self._in_turn[number].late.append(due_ns)
-                self._fill(self._in_turn[number])
+    def send_due(self, number: int, due_ns: int) -> None:
+        self._in_turn[number].late.append(due_ns)
+        self._fill(self._in_turn[number])
 
     def handle(self, frames: list[Frame]) -> None:
         now_ns = self.now_ns

@@ -79,11 +79,9 @@ class PubBench(Bench):
                 self._publish(publisher, list(range(1, self.options.window + 1)))
         self._in_turn = list(self._publishers.values())
 
-    def send_due(self, due: Iterable[tuple[int, int]]) -> None:
-        if self._publishing:
-            for number, due_ns in due:
-                self._in_turn[number].late.append(due_ns)
-                self._publish(self._in_turn[number], [])
+    def send_due(self, number: int, due_ns: int) -> None:
+        self._in_turn[number].late.append(due_ns)
+        self._publish(self._in_turn[number], [])
 
     def handle(self, frames: list[Frame]) -> None:
         if self.options.qos == 0:

@@ -104,6 +104,7 @@ def bench(
         BenchRefusedError,
         BenchReport,
         BenchUnreachableError,
+        keeps_rate,
         run,
     )
     from motelog.loadtest.bench_fleet import processes_for, run_fleet
@@ -111,7 +112,7 @@ def bench(
 
     if sessions is not None and kind is not Kind.CONNECT:
         raise CliError("--sessions is an option of connect", status=Status.USAGE)
-    if rate and (kind is Kind.CONNECT or (kind is Kind.PUB and not qos)):
+    if rate and not keeps_rate(kind, qos):
         raise CliError(
             "--rate is an option of pub at QoS 1 or 2, pipe and fanout", status=Status.USAGE
         )
