@@ -63,11 +63,6 @@ class Retained(NamedTuple):
     since: int
 
     @property
-    def is_read_back(self) -> bool:
-        """Whether ``queue_offset`` is its place; else it is NOT_READ and more."""
-        return self.queue_offset < NOT_READ
-
-    @property
     def client_id(self) -> str:
         """Who has published it."""
         return client_id_property(self.properties)
