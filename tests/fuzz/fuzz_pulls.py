@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from motelog.core.remoting import _pulls, _pulls_py
 from tests.support.pull_requests import random_found, random_frame
 from tests.support.record_fuzz import exactly
-from tests.support.send_requests import turn
+from tests.support.send_requests import random_turn
 
 
 def main() -> int:
@@ -32,11 +32,7 @@ def main() -> int:
     inputs = taken = 0
     while inputs % 64 or time.monotonic() < stop:
         inputs += 1
-        frames = [random_frame(chance) for _ in range(chance.randrange(1, 6))]
-        data, index = turn(frames)
-        if chance.random() < 0.1:
-            data = data[: chance.randrange(len(data) + 1)]
-        count = len(frames) + (chance.random() < 0.02)
+        data, index, count = random_turn(chance, random_frame)
         pulls = split(_pulls, exactly(data), index, count)
         expected = split(_pulls_py, data, index, count)
         if pulls is ValueError or expected is ValueError:

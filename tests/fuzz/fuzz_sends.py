@@ -24,8 +24,8 @@ from tests.support.send_requests import (
     random_batch,
     random_frame,
     random_staged,
+    random_turn,
     rules,
-    turn,
 )
 
 OURS, REFERENCE = rules(_sends), rules(_sends_py)
@@ -41,11 +41,7 @@ def main() -> int:
     inputs = taken = 0
     while inputs % 64 or time.monotonic() < stop:
         inputs += 1
-        frames = [random_frame(chance) for _ in range(chance.randrange(1, 6))]
-        data, index = turn(frames)
-        if chance.random() < 0.1:
-            data = data[: chance.randrange(len(data) + 1)]
-        count = len(frames) + (chance.random() < 0.02)
+        data, index, count = random_turn(chance, random_frame)
         sends = answer(_sends.split_sends, exactly(data), index, count, OURS)
         expected = answer(_sends_py.split_sends, data, index, count, REFERENCE)
         if sends is ValueError or expected is ValueError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 from motelog.core.remoting.frames import (
@@ -120,6 +121,17 @@ def turn(frames: list[bytes]) -> tuple[bytes, bytes]:
         index.extend((number, 0, begin, begin + len(one)))
         begin += len(one)
     return b"".join(frames), index.tobytes()
+
+
+def random_turn(
+    chance: random.Random, make: Callable[[random.Random], bytes]
+) -> tuple[bytes, bytes, int]:
+    """Return data, index and count of frames of a turn; at times they do not fit each other."""
+    frames = [make(chance) for _ in range(chance.randrange(1, 6))]
+    data, index = turn(frames)
+    if chance.random() < 0.1:
+        data = data[: chance.randrange(len(data) + 1)]
+    return data, index, len(frames) + (chance.random() < 0.02)
 
 
 def random_staged(chance: random.Random) -> tuple[list[Any], list[tuple[int, int]]]:
