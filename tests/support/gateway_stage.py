@@ -116,6 +116,16 @@ class Stage:
         closed: Sequence[tuple[int, CloseReason]] = (),
         **what: Any,
     ) -> None:
+        self.listener.handle_turn(self.made(*frames, opened=opened, closed=closed, **what))
+
+    def made(
+        self,
+        *frames: tuple[int, bytes],
+        opened: Sequence[int] = (),
+        closed: Sequence[tuple[int, CloseReason]] = (),
+        **what: Any,
+    ) -> Turn:
+        """Return the turn that ``turn`` plays."""
         for connection in opened:
             self.output.open(connection)
         for connection, _ in closed:
@@ -125,7 +135,7 @@ class Stage:
             variant = self.output.variants.get(connection, 0)
             index += struct.pack("=4I", connection, variant, len(data), len(data) + len(frame))
             data += frame
-        turn = FakeTurn(
+        made = FakeTurn(
             data,
             index,
             len(frames),
@@ -133,7 +143,7 @@ class Stage:
             closed=[*self.output.take_ended(), *closed],
             **what,
         )
-        self.listener.handle_turn(cast("Turn", turn))
+        return cast("Turn", made)
 
     def connect(self, connection: int, version: int = 4) -> None:
         connect = Connect(
