@@ -32,8 +32,6 @@ KERNELS = (
     "spark/_arrow.pyx",
     "spark/_payload_columns.pyx",
 )
-PURE = os.environ.get("MOTELOG_PURE") == "1"
-PURE_MODULE = Path("motelog", "core", "_pure.py")  # motelog.core.kernels looks for it
 
 
 def link_folders() -> None:
@@ -43,16 +41,6 @@ def link_folders() -> None:
         if (ROOT / folder).is_dir() and not link.exists():
             link.unlink(missing_ok=True)  # one that leads nowhere
             link.symlink_to(Path("..", "..", folder), target_is_directory=True)
-
-
-def mark_pure() -> None:
-    """Have the module that tells a build without kernels there, or not."""
-    module = ROOT / "src" / PURE_MODULE
-    if PURE:
-        module.write_text('"""Built with MOTELOG_PURE=1: the kernels are not here."""\n')
-    else:
-        for stale in (module, *ROOT.glob(f"build/lib*/{PURE_MODULE}")):
-            stale.unlink(missing_ok=True)
 
 
 def extension(kernel: str) -> Extension:
@@ -67,11 +55,8 @@ def extension(kernel: str) -> Extension:
 
 
 link_folders()
-mark_pure()
 setup(
-    ext_modules=[]
-    if PURE
-    else cythonize(
+    ext_modules=cythonize(
         [extension(kernel) for kernel in KERNELS],
         include_path=["src"],
         build_dir="build/cython",  # generated C stays out of the source tree

@@ -22,7 +22,6 @@ from __future__ import annotations
 import platform
 from typing import Final
 
-from motelog.core.net import reactor
 from motelog.loadtest.bench_client import Bench
 from motelog.loadtest.bench_connect import ConnectBench
 from motelog.loadtest.bench_delivery import DeliveryBench
@@ -87,7 +86,6 @@ def run(kind: str, options: BenchOptions) -> BenchReport:
         ),
         server_rss_bytes=bench.usage.server_rss_bytes,
         server_session_bytes=bench.session_bytes,
-        compiled=reactor.COMPILED,
         python=platform.python_version(),
         machine=platform.machine(),
     )

@@ -134,7 +134,6 @@ class BenchReport:
     server_rss_bytes: int | None
     server_session_bytes: int | None
     """Growth of the server's memory per session (connect), pages of files aside."""
-    compiled: bool
     """Whether this client ran on the reactor kernel."""
     python: str
     machine: str

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from motelog.gateway.mqtt import frames
-
 _PERCENTILES: Final = (0.5, 0.95, 0.99)
 
 
@@ -79,10 +77,9 @@ def summary(rows: Iterable[Row]) -> str:
 
 def machine() -> str:
     """Return the line without which the figures mean nothing."""
-    kernels = "compiled" if frames.COMPILED else "pure Python"
     return (
         f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
-        f"Python {platform.python_version()}, commit {_commit()}, kernels {kernels}"
+        f"Python {platform.python_version()}, commit {_commit()}"
     )
 
 

@@ -24,16 +24,14 @@ RecordError, or null with ``bad_payload_null``. A builder belongs to one thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from motelog.core import kernels
 from motelog.spark._arrow_py import ColumnBuffers
-
-COMPILED: Final = kernels.COMPILED
 
 if TYPE_CHECKING:
     from motelog.spark._arrow import RecordColumns
 else:
     RecordColumns = kernels.kernel_of(__name__).RecordColumns
 
-__all__ = ["COMPILED", "ColumnBuffers", "RecordColumns"]
+__all__ = ["ColumnBuffers", "RecordColumns"]

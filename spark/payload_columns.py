@@ -43,16 +43,14 @@ would fill memory with their nulls. A parser belongs to one thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from motelog.core import kernels
 from motelog.spark._payload_nodes_py import NodeBuffers
-
-COMPILED: Final = kernels.COMPILED
 
 if TYPE_CHECKING:
     from motelog.spark._payload_columns import PayloadColumns
 else:
     PayloadColumns = kernels.kernel_of(__name__).PayloadColumns
 
-__all__ = ["COMPILED", "NodeBuffers", "PayloadColumns"]
+__all__ = ["NodeBuffers", "PayloadColumns"]

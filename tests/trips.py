@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import trio
 
@@ -45,6 +45,7 @@ from tests.support.send_requests import fields, frame
 ROOT: Final = Path(__file__).resolve().parents[1]
 ROOMS: Final = ("bridge", "core", "gateway", "src")
 PUBLISHER, RECEIVER, RETURNING = 1, 2, 3
+
 
 @dataclass
 class Trip:
@@ -240,10 +241,10 @@ def main() -> None:
     name = parser.parse_args().name
     trips = play(TRIPS if name is None else [name])
     if name is not None:
-        print(trips[name].tree())
-    print("trip       calls  files  returns")
+        print(trips[name].tree())  # noqa: T201  # it is a program
+    print("trip       calls  files  returns")  # noqa: T201  # it is a program
     for name, trip in trips.items():
-        print("{:9} {:6} {:6} {:8}".format(name, *trip.figures))
+        print("{:9} {:6} {:6} {:8}".format(name, *trip.figures))  # noqa: T201  # it is a program
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Sockets in batches: accept, receive, cut into frames, send, fan out; the length is all it knows.
 
-Owns: the choice between the kernel (``_reactor.pyx``) and its reference (``_reactor_py.py``);
+Owns: the kernel (``_reactor.pyx``) and its reference (``_reactor_py.py``);
 COMPILED says which. Must not touch: anything else. The reference documents every call.
 
     kernel   one poll() per turn ---> Turn: data  [frame][frame][frame]...  of all sockets
@@ -10,12 +10,10 @@ COMPILED says which. Must not touch: anything else. The reference documents ever
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from motelog.core import kernels
 from motelog.core.net.reactor_types import CloseReason, Fault, Framing
-
-COMPILED: Final = kernels.COMPILED
 
 if TYPE_CHECKING:
     from motelog.core.net._reactor_py import Reactor, Turn
@@ -23,4 +21,4 @@ else:
     _kernel = kernels.kernel_of(__name__)
     Reactor, Turn = _kernel.Reactor, _kernel.Turn
 
-__all__ = ["COMPILED", "CloseReason", "Fault", "Framing", "Reactor", "Turn"]
+__all__ = ["CloseReason", "Fault", "Framing", "Reactor", "Turn"]

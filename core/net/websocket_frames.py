@@ -1,6 +1,6 @@
 """The frames of one open WebSocket, as its server sees them: bytes of messages in and out.
 
-Owns: the choice between the kernel (``_websocket_frames.pyx``) and its reference
+Owns: the kernel (``_websocket_frames.pyx``) and its reference
 (``_websocket_frames_py.py``), which says what is right and draws a frame. Must not touch: anything
 else.
 
@@ -13,15 +13,13 @@ else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from motelog.core import kernels
-
-COMPILED: Final = kernels.COMPILED
 
 if TYPE_CHECKING:
     from motelog.core.net._websocket_frames_py import Frames
 else:
     Frames = kernels.kernel_of(__name__).Frames
 
-__all__ = ["COMPILED", "Frames"]
+__all__ = ["Frames"]

@@ -1,18 +1,15 @@
 """Append: checked messages become records in mapped bytes, and units of their queues.
 
-Picks the compiled kernel (_append.pyx) or, where the installation was built without kernels, the
-reference (_append_py.py); ``COMPILED`` says which.
+Its kernel is _append.pyx; _append_py.py is the reference, which says what is right.
 Owns: what a message to append is, how it becomes a record, and the end of each queue. Must not
 touch: files, clocks, sockets; the layout (layout). Spec: RocketMQ MessageExtEncoder, CommitLog.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from motelog.core import kernels
-
-COMPILED: Final = kernels.COMPILED
 
 if TYPE_CHECKING:
     from motelog.core.records import _append as _kernel
@@ -20,7 +17,6 @@ else:
     _kernel = kernels.kernel_of(__name__)
 
 __all__ = [
-    "COMPILED",
     "AppendMessage",
     "QueueTail",
     "copy_in",

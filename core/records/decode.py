@@ -1,7 +1,6 @@
 """Decode: concatenated records, as in a pull's answer, become messages for readers.
 
-Picks the compiled kernel (_decode.pyx) or, where the installation was built without kernels, the
-reference (_decode_py.py); ``COMPILED`` says which.
+Its kernel is _decode.pyx; _decode_py.py is the reference, which says what is right.
 Owns: StoredMessage, which fields are handed out in which shape, and inflating bodies. Must not
 touch: files, clocks, sockets; the layout (layout). Spec: RocketMQ MessageDecoder.
 """
@@ -24,15 +23,12 @@ from motelog.core.message import (
     encode_offset_id,
 )
 
-COMPILED: Final = kernels.COMPILED
-
 if TYPE_CHECKING:
     from motelog.core.records import _decode as _kernel
 else:
     _kernel = kernels.kernel_of(__name__)
 
 __all__ = [
-    "COMPILED",
     "StoredMessage",
     "body_bytes",
     "decode",

@@ -1,18 +1,15 @@
 """Read: chooses units, and copies the records that they name out of mapped files.
 
-Picks the compiled kernel (_read.pyx) or, where the installation was built without kernels, the
-reference (_read_py.py); ``COMPILED`` says which.
+Its kernel is _read.pyx; _read_py.py is the reference, which says what is right.
 Owns: which units one read takes and which bytes of the log they may name. Must not touch: files,
 clocks, sockets; the layout (layout). Spec: RocketMQ ConsumeQueue, DefaultMessageStore.getMessage.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from motelog.core import kernels
-
-COMPILED: Final = kernels.COMPILED
 
 if TYPE_CHECKING:
     from motelog.core.records import _read as _kernel
@@ -20,7 +17,6 @@ else:
     _kernel = kernels.kernel_of(__name__)
 
 __all__ = [
-    "COMPILED",
     "copy_out",
     "gather",
     "select_units",

@@ -1,19 +1,16 @@
 """Scan: walks and checks the records of a log file, finds them, and makes their units.
 
-Picks the compiled kernel (_scan.pyx) or, where the installation was built without kernels, the
-reference (_scan_py.py); ``COMPILED`` says which.
+Its kernel is _scan.pyx; _scan_py.py is the reference, which says what is right.
 Owns: which bytes of a log are trusted. Must not touch: files, clocks, sockets; the layout (layout).
 Spec: RocketMQ CommitLog (checkMessageAndReturnSize), ReputMessageService.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from motelog.core import kernels
 from motelog.core.records._scan_py import UnitRun
-
-COMPILED: Final = kernels.COMPILED
 
 if TYPE_CHECKING:
     from motelog.core.records import _scan as _kernel
@@ -21,7 +18,6 @@ else:
     _kernel = kernels.kernel_of(__name__)
 
 __all__ = [
-    "COMPILED",
     "UnitRun",
     "collect",
     "find_record",

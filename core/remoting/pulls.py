@@ -1,6 +1,6 @@
 """Pulls of a turn: cut out of their frames at once, and answered without a command object.
 
-Owns: the choice between the kernel (_pulls.pyx) and its reference (_pulls_py.py), what a plain pull
+Owns: the kernel (_pulls.pyx) and its reference (_pulls_py.py), what a plain pull
 is, what both promise. Must not touch: sockets, topics, the store.
 A command object and dictionaries of texts for request and answer cost more than what a broker does
 to find the records. So a plain pull becomes a tuple; whatever is unusual stays None and is decoded
@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from motelog.core import kernels
 
-COMPILED: Final = kernels.COMPILED
-
 if TYPE_CHECKING:
     from motelog.core.remoting import _pulls as _kernel
 else:
     _kernel = kernels.kernel_of(__name__)
 
-__all__ = ["COMPILED", "PlainPull", "encode_found", "split_pulls"]
+__all__ = ["PlainPull", "encode_found", "split_pulls"]
 
 #: (request code, opaque, serialize type, group, topic, queue id, queue offset, sysFlag, commit
 #: offset, count of messages, bytes or None, version of the subscription or None, type of the

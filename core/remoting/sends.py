@@ -1,6 +1,6 @@
 """Sends of a turn: cut out of their frames at once, and answered at once.
 
-Owns: the choice between the kernel (_sends.pyx) and its reference (_sends_py.py), what a plain send
+Owns: the kernel (_sends.pyx) and its reference (_sends_py.py), what a plain send
 is, what both promise. Must not touch: sockets, topics, the store.
 A command object and a dictionary for each request cost more than all else that a broker does with a
 small message. So a plain send becomes a tuple; whatever is unusual is None here and is decoded and
@@ -21,15 +21,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from motelog.core import kernels
 from motelog.core.records.append import AppendMessage, QueueTail
 
-COMPILED: Final = kernels.COMPILED
-
 if TYPE_CHECKING:
     from motelog.core.remoting import _sends as _kernel
 else:
     _kernel = kernels.kernel_of(__name__)
 
 __all__ = [
-    "COMPILED",
     "PlainSend",
     "SendRules",
     "answer_sends",

@@ -1,7 +1,6 @@
 """Plain messages to one receiver, as fast as they are read.
 
-Picks the compiled kernel (_runs.pyx) or, where the installation was built without kernels, the
-reference (_runs_py.py).
+Its kernel is _runs.pyx; _runs_py.py is the reference, which says what is right.
 Owns: which messages have nothing that is to be looked at, their packet identifiers and flights.
 Must not touch: messages that are not plain, what a receiver without room loses (``sender``).
 """
@@ -16,7 +15,6 @@ from motelog.gateway.deliver.outgoing import BriefRecord
 from motelog.gateway.mqtt.frames import Publish
 from motelog.gateway.sessions.session import Session
 
-COMPILED: Final = kernels.COMPILED
 _kernel = kernels.kernel_of(__name__)
 
 #: Topic name -> receiver -> options to deliver by; or the options of all.

@@ -1,6 +1,6 @@
 """Whole MQTT frames -> plain tuples, and one PUBLISH -> bytes for many receivers.
 
-Owns: the choice between the kernel (_frames.pyx) and its reference (_frames_py.py), and what both
+Owns: the kernel (_frames.pyx) and its reference (_frames_py.py), and what both
 promise. Must not touch: sessions, topic aliases, what a property says; callers decide those
 from the tuples.
 
@@ -30,7 +30,6 @@ from motelog.core import kernels
 
 Frame = tuple[int, int, Any, Any, int, Any]
 
-COMPILED: Final = kernels.COMPILED
 _kernel = kernels.kernel_of(__name__)
 
 split: Final[Callable[..., list[Frame]]] = _kernel.split

@@ -1,7 +1,6 @@
 """Publishes -> messages to append, as fast as the packets come.
 
-Picks the compiled kernel (_router.pyx) or, where the installation was built without kernels, the
-reference (_router_py.py).
+Its kernel is _router.pyx; _router_py.py is the reference, which says what is right.
 Owns: how the built-in rule makes a queue, a property text and a tag hash of a topic name.
 Must not touch: which topics exist, the rules of an operator (``routes``).
 
@@ -13,18 +12,16 @@ Nothing is kept by name, so that a million names cost what a thousand do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from motelog.core import kernels
-
-COMPILED: Final = kernels.COMPILED
 
 if TYPE_CHECKING:
     from motelog.gateway.publish import _router as _kernel
 else:
     _kernel = kernels.kernel_of(__name__)
 
-__all__ = ["COMPILED", "Route", "Router"]
+__all__ = ["Route", "Router"]
 
 Route = _kernel.Route
 Router = _kernel.Router

@@ -40,9 +40,7 @@ import trio  # noqa: E402  # needs the path
 
 from motelog.core.broker.config import BrokerConfig  # noqa: E402
 from motelog.core.broker.server import Broker  # noqa: E402
-from motelog.core.net.reactor import COMPILED as REACTOR_COMPILED  # noqa: E402
 from motelog.core.net.reactor import Framing, Reactor, Turn  # noqa: E402
-from motelog.core.records.append import COMPILED as RECORD_COMPILED  # noqa: E402
 from motelog.core.remoting.frames import (  # noqa: E402
     RemotingCommand,
     Serialize,
@@ -467,7 +465,7 @@ def describe() -> str:
     ).stdout.strip()
     return (
         f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"commit {commit}, kernels compiled: reactor={REACTOR_COMPILED} record={RECORD_COMPILED}"
+        f"commit {commit}"
     )
 
 

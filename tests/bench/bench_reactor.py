@@ -1,8 +1,7 @@
 """What does the reactor cost per message beside the bare system calls?
 
 Usage: python tests/bench/bench_reactor.py [--connections N] [--window W ...] [--seconds S]
-[--runs N]
-[--pure] [--floor PROGRAM]. A server process on one core answers each frame with a 4-byte
+[--runs N] [--floor PROGRAM]. A server process on one core answers each frame with a 4-byte
 acknowledgement through send_numbered(); this process, a reactor too, keeps W QoS 1 PUBLISHes of
 64 bytes in flight on each connection from another core. Prints the server's CPU per message.
 ``--floor`` names any server program to run beside it (``PROGRAM PORT``, answers PUBACK), for
@@ -41,7 +40,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--floor", help="a server program to run beside the reactor")
-    parser.add_argument("--pure", action="store_true", help="measure the reference")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
@@ -54,18 +52,14 @@ def main() -> None:
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
         f"commit {commit}; {options.connections} connections"
     )
-    name = "reference" if options.pure else "kernel"
-    servers = {name: [sys.executable, __file__, "--serve"]}
+    servers = {"kernel": [sys.executable, __file__, "--serve"]}
     if options.floor:
         servers["floor"] = [options.floor]
-    environment = os.environ | ({"MOTELOG_PURE": "1"} if options.pure else {})
     for window in options.window:
         results: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
         for _ in range(options.runs):  # they take turns, so that a busy machine is busy for all
             for name, command in servers.items():
-                results[name].append(
-                    measure(command, environment, options.connections, window, options.seconds)
-                )
+                results[name].append(measure(command, options.connections, window, options.seconds))
         for name, runs in results.items():
             rate = statistics.median(rate for rate, _ in runs)
             cpu_us = statistics.median(cpu_us for _, cpu_us in runs)
@@ -101,13 +95,13 @@ def waiter(reactor: Reactor) -> Callable[[int], object]:
 
 
 def measure(
-    command: list[str], environment: dict[str, str], connections: int, window: int, seconds: float
+    command: list[str], connections: int, window: int, seconds: float
 ) -> tuple[float, float]:
     """Return messages a second and the server's CPU microseconds per message."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = subprocess.Popen([*command, str(port)], env=environment)
+    server = subprocess.Popen([*command, str(port)])
     try:
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) > 1:

@@ -31,7 +31,6 @@ from pyspark.sql.types import StructType
 
 from motelog.bridge.sync import SyncProducer
 from motelog.core.message import MQTT_TOPIC, Message
-from motelog.spark import arrow
 from motelog.spark.columns import Column, schema_ddl
 from motelog.spark.session import start_session
 from motelog.testing import MotelogProcess
@@ -281,7 +280,6 @@ def machine() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "commit": commit,
-        "kernel_compiled": arrow.COMPILED,
     }
 
 

@@ -27,7 +27,6 @@ from typing import Any
 import trio
 
 from motelog.core.clock import SystemClock
-from motelog.core.records.append import COMPILED
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.message_store import MessageStore
 
@@ -172,7 +171,6 @@ def main() -> None:
             "gb": args.gb,
             "queues": args.queues,
             "keyed_percent": args.keyed,
-            "compiled": COMPILED,
             "python": platform.python_version(),
             "machine": platform.machine(),
             "cores": os.cpu_count(),

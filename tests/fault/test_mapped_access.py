@@ -12,11 +12,7 @@ from typing import Any
 
 import pytest
 
-from motelog.core.records.append import COMPILED
-
 PROGRAM = Path(__file__).with_name("mapped_access.py")
-
-pytestmark = pytest.mark.skipif(not COMPILED, reason="the reference has no guard")
 
 
 def run(folder: Path, what: str, *more: str) -> tuple[dict[str, Any], int]:

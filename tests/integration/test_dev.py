@@ -58,7 +58,7 @@ def test_health_and_metrics(motelog_stack: MotelogProcess) -> None:
     assert "motelog_broker_store_put_messages_total" in metrics.text
     assert 'motelog_broker_store_append_seconds_bucket{le="+Inf"}' in metrics.text
     assert 'motelog_event_loop_lag_seconds_bucket{le="+Inf"}' in metrics.text
-    assert 'motelog_build_info{kernels="compiled",' in metrics.text
+    assert "motelog_build_info{" in metrics.text
     assert httpx.get(f"{base}/nothing").status_code == 404
     assert httpx.post(f"{base}/metrics").status_code == 405
 

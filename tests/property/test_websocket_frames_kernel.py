@@ -22,7 +22,6 @@ cuts = st.lists(st.integers(0, 1 << 20), max_size=40)
 
 
 def test_the_kernel_is_in_use() -> None:
-    assert websocket_frames.COMPILED
     chosen: object = websocket_frames.Frames
     assert chosen is _websocket_frames.Frames
 

@@ -1,7 +1,6 @@
 """Index files: the keys of messages and where their records lie.
 
-Picks the compiled kernel (_index.pyx) or, where the installation was built without kernels, the
-reference (_index_py.py); ``COMPILED`` says which.
+Its kernel is _index.pyx; _index_py.py is the reference, which says what is right.
 Owns: the byte format of an index file, the keys of a message, their hash. Must not touch: files,
 clocks. Spec: RocketMQ IndexFile, IndexHeader, IndexService. All integers big-endian.
 
@@ -21,7 +20,7 @@ Keys are the UNIQ_KEY property, then each word of KEYS (separated by spaces).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from motelog.core import kernels
 from motelog.core.store.index._index_py import (
@@ -35,15 +34,12 @@ from motelog.core.store.index._index_py import (
     keys_of,
 )
 
-COMPILED: Final = kernels.COMPILED
-
 if TYPE_CHECKING:
     from motelog.core.store.index import _index as _kernel
 else:
     _kernel = kernels.kernel_of(__name__)
 
 __all__ = [
-    "COMPILED",
     "ENTRY",
     "ENTRY_BYTES",
     "HEADER",

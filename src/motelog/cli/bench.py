@@ -233,8 +233,6 @@ def _text(report: BenchReport) -> str:
         rows.append(("server memory", f"{report.server_rss_bytes / 1e6:.1f} MB"))
     if report.server_session_bytes is not None:
         rows.append(("per session", f"{report.server_session_bytes:,} bytes"))
-    if not report.compiled:
-        rows.append(("note", "this client ran without its compiled kernel"))
     rows.extend(("example", text) for text in report.error_examples)
     return table(rows)
 

@@ -197,7 +197,7 @@ def _compiler() -> Finding:
 
 
 def _kernels() -> list[Finding]:
-    from motelog.cli.kernels import COMPILED, KERNELS, REFERENCE, kernel_states
+    from motelog.cli.kernels import COMPILED, KERNELS, kernel_states
     from motelog.cli.tools import install_command
 
     findings = []
@@ -207,9 +207,8 @@ def _kernels() -> list[Finding]:
         elif KERNELS[name] is not None and state.startswith("not installed"):
             findings.append(Finding(f"kernel {name}", "note", state))
         else:
-            level = "note" if state == REFERENCE else "fault"
-            remedy = f"build it: {install_command()} (with a C compiler, without MOTELOG_PURE)"
-            findings.append(Finding(f"kernel {name}", level, state, remedy))
+            remedy = f"build it: {install_command()} (with a C compiler)"
+            findings.append(Finding(f"kernel {name}", "fault", state, remedy))
     return findings
 
 

@@ -29,17 +29,16 @@ KERNELS: Final = {
     "motelog.spark.payload_columns": "spark",
 }
 COMPILED: Final = "compiled"
-REFERENCE: Final = "reference (slow)"
 
 
 def kernel_states() -> dict[str, str]:
-    """Return chooser -> "compiled", "reference (slow)" or why it cannot be imported."""
+    """Return chooser -> "compiled" or why it cannot be imported."""
     return {name: _state(name, extra) for name, extra in KERNELS.items()}
 
 
 def _state(name: str, extra: str | None) -> str:
     try:
-        module = import_module(name)
+        import_module(name)
     except ModuleNotFoundError as exc:
         missing = (exc.name or "").partition(".")[0]
         if extra is not None and missing != "motelog":
@@ -47,4 +46,4 @@ def _state(name: str, extra: str | None) -> str:
         return f"missing: {exc}"
     except ImportError as exc:
         return f"missing: {exc}"
-    return COMPILED if module.COMPILED else REFERENCE
+    return COMPILED

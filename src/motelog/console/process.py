@@ -12,7 +12,6 @@ from typing import Final
 
 import trio
 
-from motelog.core import kernels
 from motelog.core.metrics import Histogram, Reading, gauge, histogram
 
 #: How often the loop is asked. A turn that takes longer than this is seen by its overshoot.
@@ -40,10 +39,9 @@ class LoopLag:
 
 
 def build_readings() -> Iterator[Reading]:
-    """Yield the version of Motelog, of Python and whether the kernels are compiled."""
+    """Yield the version of Motelog and of Python."""
     labels = {
         "version": version("motelog"),
         "python": platform.python_version(),
-        "kernels": "compiled" if kernels.COMPILED else "reference",
     }
     yield Reading(gauge("build_info", "What runs here; always 1.", **labels), 1)

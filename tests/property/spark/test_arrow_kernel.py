@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from motelog.core.errors import RecordError
-from motelog.spark import _arrow_py
+from motelog.spark import _arrow, _arrow_py
 from motelog.spark.columns import DECODED, Column
 from tests.support.spark_records import pull_bodies
-
-_arrow = pytest.importorskip("motelog.spark._arrow", reason="kernel not built (MOTELOG_PURE)")
 
 column_choices = st.lists(st.sampled_from(DECODED), unique=True).map(tuple)
 

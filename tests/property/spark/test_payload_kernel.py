@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from motelog.spark import _payload_columns_py
+from motelog.spark import _payload_columns, _payload_columns_py
 from motelog.spark.payload_fields import Field, Kind, Node, numbered
 from motelog.spark.sparkplug_fields import SPARKPLUG_FIELDS
 from tests.support.msgpack_payloads import (
@@ -26,10 +26,6 @@ from tests.support.sparkplug_payloads import (
     SPARKPLUG_NODES,
     random_sparkplug,
     sparkplug_messages,
-)
-
-_payload_columns = pytest.importorskip(
-    "motelog.spark._payload_columns", reason="kernel not built (MOTELOG_PURE)"
 )
 
 payloads = st.integers(0, 2**32).map(lambda seed: random_payload(random.Random(seed)))

@@ -11,7 +11,6 @@ from motelog.bridge.errors import UnreadableLogError
 from motelog.bridge.mapped_log import FoundLogs, MappedLog
 from motelog.core.message import MessageQueue
 from motelog.core.reader_key import write_key
-from motelog.core.records.read import COMPILED
 from motelog.core.store.message_store import MessageStore
 from tests.support.stores import message, opened, unit
 
@@ -82,7 +81,6 @@ def test_a_file_that_is_removed_stays_while_it_is_mapped(tmp_path: Path) -> None
         assert (late.key, log.key is None) == (None, False)
 
 
-@pytest.mark.skipif(not COMPILED, reason="the reference has no guard")
 def test_a_file_that_is_cut_is_an_error_and_not_the_end(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store)

@@ -76,7 +76,7 @@ def test_environment_overrides_the_file_and_converts_its_text() -> None:
         "MOTELOG__RATIO": "0.25",
         "MOTELOG__PEERS": '["a", "b"]',
         "MOTELOG__LISTEN": "[::1]:5",
-        "MOTELOG_PURE": "1",
+        "MOTELOG_TOKEN": "1",
         "HOME": "/",
     }
     server = load(Server, GOOD, environment, name="f.toml")
@@ -194,16 +194,16 @@ def test_variables_that_nothing_reads_are_named_with_what_they_may_mean() -> Non
     environment = {
         "MOTELOG_DISK_FLUSH": "sync",
         "motelog__disk__flush": "sync",
-        "MOTELOG_PUER": "1",
-        "MOTELOG_PURE": "1",
+        "MOTELOG_TOKNE": "1",
+        "MOTELOG_TOKEN": "1",
         "MOTELOG_SERVICE_HOST": "10.0.0.1",
         "MOTELOG__ANYTHING": "is a fault instead",
         "PATH": "/",
     }
-    assert unread_variables(Server, environment, prefix="MOTELOG_", known=["MOTELOG_PURE"]) == {
+    assert unread_variables(Server, environment, prefix="MOTELOG_", known=["MOTELOG_TOKEN"]) == {
         "MOTELOG_DISK_FLUSH": "MOTELOG__DISK__FLUSH",
         "motelog__disk__flush": "MOTELOG__DISK__FLUSH",
-        "MOTELOG_PUER": "MOTELOG_PURE",
+        "MOTELOG_TOKNE": "MOTELOG_TOKEN",
         "MOTELOG_SERVICE_HOST": None,
     }
 

@@ -26,6 +26,6 @@ def test_summary_says_where_it_was_measured_and_aligns_its_columns() -> None:
     first, head, *lines = summary(rows).splitlines()
     assert first == machine()
     assert "commit" in first
-    assert "kernels" in first
+    assert "Python" in first
     assert [line.split()[0] for line in lines] == ["connect", "publish:1:telemetry/{device}/temp"]
     assert {len(line) for line in lines} == {len(head)}

