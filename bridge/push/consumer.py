@@ -78,7 +78,6 @@ COMMIT_S: Final = 5.0
 # Of so many times, once all offsets are saved and not only those that changed: a killed broker may
 # have lost what it had confirmed.
 SAVES_OF_CHANGED: Final = 6
-RETRIES_MAX: Final = 16
 CONSUME_TIMEOUT_S: Final = 900.0
 SUSPEND_S: Final = 1.0
 STOP_S: Final = 10.0
@@ -126,7 +125,8 @@ class PushConsumer:
     ``async with PushConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``, then
     ``consumer.subscribe("telemetry")`` and ``await consumer.run(handle)``. A message is handled at
     least once. One that ``handle`` raises an exception for comes again, later each time, and is a
-    dead letter (topic %DLQ%GROUP) after ``retries_max`` times.
+    dead letter (topic %DLQ%GROUP) after ``retries_max`` times; without it the group's setting
+    ``retryMaxTimes`` counts (16).
 
     ``handle`` is an ``async def`` or a plain function, which runs in threads; ``workers`` calls at
     once. With ``is_orderly`` the messages of a queue are handled one after the other: a refused one
@@ -220,7 +220,7 @@ class PushConsumer:
             self._requests,
             self._producer,
             group=group,
-            retries_max=RETRIES_MAX if retries_max is None else retries_max,
+            retries_max=retries_max,
         )
         self._locks = QueueLocks(self._client, self._requests, group=group)
         self._reader = Reader(

@@ -1,8 +1,8 @@
 """Messages that the user's function refused: given back to the broker, which delivers them later.
 
 Owns: SendBack: request code 36, and the send to the group's retry topic when that one fails. Must
-not touch: which messages are refused. After ``retries_max`` times the broker makes a dead letter of
-the message (topic %DLQ%GROUP).
+not touch: which messages are refused. After ``retries_max`` times, or as many as the group's
+settings say when it is None, the broker makes a dead letter of the message (topic %DLQ%GROUP).
 Spec: RocketMQ DefaultMQPushConsumerImpl.sendMessageBack, ConsumeMessageOrderlyService.
 """
 
@@ -38,9 +38,17 @@ logger = logging.getLogger(__name__)
 
 # As Java's client: the first retry comes after level 3 (10 s), the next ones after higher levels.
 _FIRST_LEVEL: Final = 3
-# A delay that it had before it was delivered is over; the rest the broker adds itself.
+# The delay and the limit that it was delivered with are over; the rest the broker adds itself.
 _OVER: Final = frozenset(
-    {REAL_TOPIC, REAL_QID, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TIMER_OUT_MS}
+    {
+        MAX_RECONSUME_TIMES,
+        REAL_TOPIC,
+        REAL_QID,
+        TIMER_DELAY_MS,
+        TIMER_DELAY_SEC,
+        TIMER_DELIVER_MS,
+        TIMER_OUT_MS,
+    }
 )
 
 
@@ -48,7 +56,7 @@ class SendBack:
     """Give messages of one group back."""
 
     def __init__(
-        self, requests: QueueRequests, producer: Producer, *, group: str, retries_max: int
+        self, requests: QueueRequests, producer: Producer, *, group: str, retries_max: int | None
     ) -> None:
         self._requests = requests
         self._producer = producer
@@ -63,10 +71,11 @@ class SendBack:
             "offset": str(message.physical_offset),
             "delayLevel": str(level),
             "originMsgId": message.message_id,
-            "maxReconsumeTimes": str(self._retries_max),
             "unitMode": "false",
             "bname": queue.broker_name,
         }
+        if self._retries_max is not None:
+            ext["maxReconsumeTimes"] = str(self._retries_max)
         try:
             check(await self._requests.ask(queue, RequestCode.CONSUMER_SEND_MSG_BACK, ext))
             return True
@@ -87,7 +96,8 @@ class SendBack:
         pairs.setdefault(ORIGIN_MESSAGE_ID, message.offset_id)
         pairs[RETRY_TOPIC] = message.topic
         pairs[RECONSUME_TIME] = str(times + 1)
-        pairs[MAX_RECONSUME_TIMES] = str(self._retries_max)
+        if self._retries_max is not None:
+            pairs[MAX_RECONSUME_TIMES] = str(self._retries_max)
         pairs[DELAY] = str(_FIRST_LEVEL + times)
         copy = Message(
             RETRY_PREFIX + self._group, message.body, properties=pairs, flag=message.flag

@@ -19,6 +19,8 @@ FLAG_ONEWAY: Final = 0x2
 VERSION_CURRENT: Final = 409
 # Requests of this version or later get route bodies as standard JSON (4.9.4).
 VERSION_STANDARD_JSON: Final = 401
+# The first release of RocketMQ 5 (5.0.0).
+VERSION_5: Final = 413
 
 # The types of a subscription's text; without one of these it is tags (ExpressionType).
 TAG_EXPRESSION_TYPE: Final = "TAG"

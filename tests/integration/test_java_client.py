@@ -306,6 +306,20 @@ async def test_java_messages_that_are_refused_too_often_are_dead_letters(
         await eventually(lambda: stack.broker.api.max_offset("%DLQ%D", 0) == COUNT)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_java_messages_that_are_suspended_too_often_are_dead_letters(
+    tmp_path: Path, version: str
+) -> None:
+    store = store_config(tmp_path, delay_levels="1s")
+    async with started_stack(tmp_path, store=store) as stack:
+        stack.broker.api.create_topic("Suspended", 1)
+        await routed(stack, "Suspended")
+        lines = await run_client(version, "suspended", stack, "Suspended", "S", str(COUNT))
+        assert lines == [["refused", t, f"suspended{i}"] for i in range(COUNT) for t in "01"]
+        dead = [stack.broker.api.max_offset("%DLQ%S", 0), stack.broker.sample()["dead_letters"]]
+        assert dead == [COUNT, COUNT]
+
+
 @pytest.mark.parametrize("version", MODES)
 async def test_java_consumer_goes_back_when_its_group_is_reset(
     tmp_path: Path, version: str

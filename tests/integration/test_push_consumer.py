@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from motelog.bridge.admin import Admin
 from motelog.bridge.asyncio import AsyncioPushConsumer
 from motelog.bridge.errors import ClientError, FilterError
 from motelog.bridge.producer import Producer
@@ -179,6 +180,29 @@ async def test_refused_messages_come_again_and_end_as_dead_letters(
         assert len(lines) == 3
         assert "no good" in lines[0]
         assert "test_push_consumer.py:" in lines[0]
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+async def test_a_group_says_how_often_its_messages_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sent: bool
+) -> None:
+    seen: list[int] = []
+
+    def refuse(message: StoredMessage) -> None:
+        seen.append(message.reconsume_times)
+        raise ValueError("no good")
+
+    if is_sent:  # to the retry topic, as the broker does not know the request
+        monkeypatch.setattr(SendBackProcessor, "processors", lambda self: {})
+    store = store_config(tmp_path, delay_levels="1s")
+    async with started_stack(tmp_path, store=store) as stack:
+        async with Admin(namesrv=stack.namesrv_address) as admin:
+            await admin.put_group("G", {"retryMaxTimes": 1})
+        await send(stack.namesrv_address, [b"bad"])
+        await routed(stack, "T")
+        async with running(stack, refuse):
+            await eventually_dead(stack)
+        assert seen == [0, 1]
 
 
 async def eventually_dead(stack: Stack) -> None:

@@ -16,7 +16,6 @@ import msgspec
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.consumer_groups import Member
 from motelog.core.broker.tables.heartbeat import Heartbeat, Subscription, decode_heartbeat
-from motelog.core.broker.tables.queue_locks import QueueLocks
 from motelog.core.errors import BrokerError, RemotingDecodeError
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.codes import ONLY_FORWARD
@@ -58,7 +57,7 @@ class ConsumerProcessor:
         self._filters = shared.filters
         self._cold = shared.api.cold_reads
         self._clock = shared.clock
-        self._locks = QueueLocks()
+        self._locks = shared.tables.locks
 
     def processors(self) -> dict[int, Processor]:
         return {

@@ -51,7 +51,7 @@ from motelog.core.message import (
 )
 from motelog.core.records.append import AppendMessage
 from motelog.core.records.dispatch import MULTI_DISPATCH, MULTI_OFFSET, dispatched
-from motelog.core.remoting.codes import Permission
+from motelog.core.remoting.codes import VERSION_5, Language, Permission
 from motelog.core.remoting.fields import bool_field, int32_field, int_field, text_field
 from motelog.core.remoting.frames import (
     RemotingCommand,
@@ -125,6 +125,7 @@ class SendProcessor:
         self._api = shared.api
         self._topics = shared.tables.topics
         self._groups = shared.tables.groups
+        self._locks = shared.tables.locks
         self._stats = shared.stats
         self._clock = shared.clock
         self._body_bytes_max = config.store.message_bytes_max
@@ -304,7 +305,9 @@ class SendProcessor:
         properties, pairs = self._properties(ext.get(names.properties, ""), is_named=True)
         self._light_queues.check(pairs, len(properties))
         _, _, sys_flag, born_ms, flag, reconsume_times = numbers
-        if topic.startswith(RETRY_PREFIX) and self._is_given_up(topic, ext, names, reconsume_times):
+        if topic.startswith(RETRY_PREFIX) and self._is_given_up(
+            topic, request, names, reconsume_times
+        ):
             group = topic.removeprefix(RETRY_PREFIX)
             dead = self._topics.create_dead_letter_topic(group, self._clock.now_ms())
             topic, queue_id = dead.topic_name, 0
@@ -480,15 +483,23 @@ class SendProcessor:
         _refuse_delayed(pairs, "a transactional message cannot be delayed")
 
     def _is_given_up(
-        self, retry_topic: str, ext: dict[str, str], names: _Names, reconsume_times: int
+        self, retry_topic: str, request: RemotingCommand, names: _Names, reconsume_times: int
     ) -> bool:
         """Return whether a consumer sends a message to its retry topic once too often.
 
         Clients do so when sending it back (code 36) fails; they have counted this retry already.
+        Those that consume in order do so only with a message that they give up, and not all have
+        counted. Java's clients before 5 are used to brokers that compare with >=.
         """
         group = self._groups.find(retry_topic.removeprefix(RETRY_PREFIX))
-        times_max = int32_field(ext, names.reconsume_times_max, group.retry_max_times)
-        return reconsume_times > (times_max if times_max >= 0 else group.retry_max_times)
+        times_max = int32_field(request.ext, names.reconsume_times_max, group.retry_max_times)
+        if times_max < 0:
+            times_max = group.retry_max_times
+        if request.language == Language.JAVA and request.version < VERSION_5:
+            reconsume_times += 1
+        return reconsume_times > times_max or self._locks.has_any(
+            group.group_name, self._clock.monotonic_ms()
+        )
 
     def _properties(self, text: str, *, is_named: bool = False) -> tuple[bytes, dict[str, str]]:
         """Return the property text to store, the broker's part included, and the client's pairs.

@@ -15,34 +15,47 @@ LOCK_MS: Final = 60_000
 
 
 class QueueLocks:
-    """(group, queue) -> the client that holds it, until when."""
+    """group -> queue -> the client that holds it, until when."""
 
     def __init__(self) -> None:
-        self._locks: dict[tuple[str, MessageQueue], tuple[str, int]] = {}
+        self._groups: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
 
     def __len__(self) -> int:
-        return len(self._locks)
+        return sum(map(len, self._groups.values()))
+
+    def has_any(self, group: str, now_ms: int) -> bool:
+        """Whether a client of the group holds a queue: then the group consumes in order."""
+        return any(until_ms > now_ms for _, until_ms in self._groups.get(group, {}).values())
 
     def lock(
         self, group: str, client_id: str, queues: list[MessageQueue], now_ms: int
     ) -> list[MessageQueue]:
         """Lock free queues and renew locks for LOCK_MS; return what ``client_id`` holds now."""
+        locks = self._groups.get(group, {})
         held = []
         for queue in queues:
-            holder, until_ms = self._locks.get((group, queue), (client_id, 0))
+            holder, until_ms = locks.get(queue, (client_id, 0))
             if holder == client_id or until_ms <= now_ms:
-                self._locks[group, queue] = (client_id, now_ms + LOCK_MS)
+                locks[queue] = (client_id, now_ms + LOCK_MS)
                 held.append(queue)
+        self._keep(group, locks)
         return held
 
     def unlock(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
         """Give up locks; those of other clients stay."""
+        locks = self._groups.get(group, {})
         for queue in queues:
-            if self._locks.get((group, queue), ("", 0))[0] == client_id:
-                del self._locks[group, queue]
+            if locks.get(queue, ("", 0))[0] == client_id:
+                del locks[queue]
+        self._keep(group, locks)
 
     def expire(self, now_ms: int) -> None:
         """Forget the locks that nobody renewed."""
-        old = [key for key, (_, until_ms) in self._locks.items() if until_ms <= now_ms]
-        for key in old:
-            del self._locks[key]
+        for group, locks in list(self._groups.items()):
+            self._keep(group, {queue: lock for queue, lock in locks.items() if lock[1] > now_ms})
+
+    def _keep(self, group: str, locks: dict[MessageQueue, tuple[str, int]]) -> None:
+        if locks:
+            self._groups[group] = locks
+        else:
+            self._groups.pop(group, None)

@@ -13,6 +13,7 @@ from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.tables.consumer_groups import GroupMembers
 from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
 from motelog.core.broker.tables.order_info import OrderTable
+from motelog.core.broker.tables.queue_locks import QueueLocks
 from motelog.core.broker.tables.request_modes import RequestModes
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
@@ -22,7 +23,7 @@ from motelog.core.remoting.server import Connection
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The last two are about connected clients; the others outlive the process (saved)."""
+    """The last three are about connected clients; the others outlive the process (saved)."""
 
     topics: TopicTable
     groups: SubscriptionGroups
@@ -32,6 +33,7 @@ class Tables:
     users: UserTable
     consumers: GroupMembers[Connection]
     producers: GroupMembers[Connection]
+    locks: QueueLocks
 
     @classmethod
     def of(cls, config: BrokerConfig, clock: Clock) -> Tables:
@@ -59,4 +61,5 @@ class Tables:
             UserTable(),
             GroupMembers(members_max=config.clients_max),
             GroupMembers(members_max=config.clients_max),
+            QueueLocks(),
         )

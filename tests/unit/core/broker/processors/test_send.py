@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from motelog.core.broker.tables.queue_locks import LOCK_MS
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.records.decode import StoredMessage
-from motelog.core.remoting.codes import STORE_FULL, RequestCode, ResponseCode
+from motelog.core.remoting.codes import STORE_FULL, Language, RequestCode, ResponseCode
 from motelog.core.remoting.frames import FLAG_ONEWAY, RemotingCommand, Serialize, encode
 from motelog.core.remoting.server import Connection, answer_with
 from motelog.core.topic_names import GATEWAY_GROUP
@@ -243,6 +244,46 @@ def test_a_consumer_that_sends_for_itself_gives_up_at_last(
     assert stage.code(V2, send_ext("%RETRY%G", j=times), b"again") == OK
     assert [found.body for found in stored(stage, topic)] == [b"again"]
     assert stage.processors.send.dead_letters_count == (topic == "%DLQ%G")
+
+
+V4_9_7, V5_0_0, V5_3_3 = 407, 413, 479
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+@pytest.mark.parametrize(
+    ("language", "version", "times", "is_dead"),
+    [
+        # What they send of a message that they give up in order.
+        (Language.JAVA, V4_9_7, 2, True),
+        (Language.JAVA, V5_0_0, 2, False),
+        (Language.JAVA, V5_3_3, 3, True),
+        # Only Java's clients have versions of their servers.
+        (Language.GO, V4_9_7, 2, False),
+        (Language.JAVA, V4_9_7, 1, False),
+        (Language.JAVA, V5_3_3, 2, False),
+    ],
+)
+def test_a_message_given_up_in_order_is_a_dead_letter_at_the_client_s_count(
+    stage: BrokerStage,
+    language: Language,
+    version: int,
+    times: int,
+    is_dead: bool,
+    is_orderly: bool,
+) -> None:
+    stage.tables.groups.put(SubscriptionGroup(group_name="G", retry_max_times=9))
+    if is_orderly:
+        queue = {"topic": "T", "brokerName": "b", "queueId": 0}
+        locked = {"consumerGroup": "G", "clientId": "c", "mqSet": [queue]}
+        assert stage.code(RequestCode.LOCK_BATCH_MQ, body=locked) == OK
+    ext = send_ext("%RETRY%G", j=times, l=2)
+    assert stage.ask(V2, ext, b"again", language=language, version=version).code == OK
+    assert len(stored(stage, "%DLQ%G")) == (is_dead or is_orderly)
+    assert len(stored(stage, "%RETRY%G")) == (not is_dead and not is_orderly)
+    # A group of which nobody holds a lock any more consumes as others do.
+    stage.clock.advance(LOCK_MS)
+    assert stage.code(V2, send_ext("%RETRY%G", j=2, l=2)) == OK
+    assert len(stored(stage, "%RETRY%G")) == 1 + (not is_dead and not is_orderly)
 
 
 def test_state_of_sessions_is_taken_while_the_disk_is_full(stage: BrokerStage) -> None:

@@ -36,5 +36,10 @@ def test_old_locks_are_forgotten() -> None:
     locks = QueueLocks()
     locks.lock("G", "a", [Q0, Q1], 0)
     locks.lock("G", "a", [Q1], 5)
+    assert locks.has_any("G", LOCK_MS + 4)
+    assert not locks.has_any("G", LOCK_MS + 5)
+    assert not locks.has_any("H", 0)
     locks.expire(LOCK_MS)
     assert len(locks) == 1
+    locks.unlock("G", "a", [Q1])
+    assert not locks.has_any("G", LOCK_MS)

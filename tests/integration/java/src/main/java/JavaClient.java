@@ -15,7 +15,7 @@
 //   lmqpull  NAMESRV TOPIC GROUP COUNT LMQ BROKER   pulls a light queue of a topic's broker
 //   mqadmin, keep, release                see Tools
 //   aclsend, aclconsume, aclpull          see Acl
-//   ordered, broadcast, dead              see Modes
+//   ordered, broadcast, dead, suspended   see Modes
 //   lasting, sending, report, ended       see Lasting
 //   join     NAMESRV TOPIC GROUP 0 RULE   becomes a member of the group, which prints what it takes;
 //            RULE is hash, brief (short heartbeats) or any other word
@@ -89,7 +89,7 @@ public class JavaClient {
             Requests.run(args[0], args[1], args[2], args[3], count);
         } else if (args[0].startsWith("lmq")) {
             LightQueues.run(args);
-        } else if (List.of("ordered", "broadcast", "dead").contains(args[0])) {
+        } else if (List.of("ordered", "broadcast", "dead", "suspended").contains(args[0])) {
             Modes.run(args[0], args[1], args[2], args[3], count);
         } else if (args[0].startsWith("trace")) {
             Traces.run(args[0], args[1], args[2], args[3], count);

@@ -3,6 +3,7 @@
 //   ordered    NAMESRV TOPIC GROUP COUNT    sends so many for each of two keys, which choose the queue
 //   broadcast  NAMESRV TOPIC GROUP COUNT    two members, each of which gets all that is sent then
 //   dead       NAMESRV TOPIC GROUP COUNT    refuses each message twice, which is once too often
+//   suspended  NAMESRV TOPIC GROUP COUNT    the same in order
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -11,7 +12,9 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -28,6 +31,8 @@ class Modes {
             ordered(producer, topic, count);
         } else if (mode.equals("broadcast")) {
             broadcast(producer, namesrv, topic, group, count);
+        } else if (mode.equals("suspended")) {
+            suspended(producer, namesrv, topic, group, count);
         } else {
             dead(producer, namesrv, topic, group, count);
         }
@@ -96,6 +101,28 @@ class Modes {
         consumer.start();
         await(wanted);
         Thread.sleep(1000);
+        consumer.shutdown();
+    }
+
+    static void suspended(DefaultMQProducer producer, String namesrv, String topic, String group,
+            int count) throws Exception {
+        for (int i = 0; i < count; i++) {
+            producer.send(new Message(topic, bytes("suspended" + i)));
+        }
+        CountDownLatch wanted = new CountDownLatch(2 * count);
+        DefaultMQPushConsumer consumer = consumer(namesrv, topic, group);
+        consumer.setMaxReconsumeTimes(1);
+        consumer.setConsumeMessageBatchMaxSize(1);
+        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            context.setSuspendCurrentQueueTimeMillis(10);
+            messages.forEach(message -> print("refused", message));
+            messages.forEach(message -> wanted.countDown());
+            return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+        });
+        consumer.start();
+        await(wanted);
+        // What is not a dead letter by then comes again, after a delay of 1 s.
+        Thread.sleep(3000);
         consumer.shutdown();
     }
 
