@@ -17,7 +17,11 @@ JUMPS_MAX: Final = 64
 
 
 class Clock(Protocol):
-    """What the store and the broker ask for the time."""
+    """What the store and the broker ask for the time.
+
+    ``worked_ms`` is far behind ``monotonic_ms`` in a process that waits, or that the machine does
+    not let run: stopped, short of processor time, in a virtual machine that is.
+    """
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch; may go back when the system's clock is set."""
@@ -25,6 +29,10 @@ class Clock(Protocol):
 
     def monotonic_ms(self) -> int:
         """Milliseconds since some fixed moment; never goes back."""
+        ...
+
+    def worked_ms(self) -> int:
+        """Milliseconds of processor time that the calling thread has had."""
         ...
 
 
@@ -36,6 +44,9 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+    def worked_ms(self) -> int:
+        return time.thread_time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,9 @@ class SteadyClock:
 
     def monotonic_ms(self) -> int:
         return self._clock.monotonic_ms()
+
+    def worked_ms(self) -> int:
+        return self._clock.worked_ms()
 
     def not_before(self, now_ms: int) -> None:
         """Show at least this time from now on."""
@@ -141,12 +155,21 @@ class ManualClock:
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
         self._monotonic_ms = 0
+        self._worked_ms = 0
 
     def now_ms(self) -> int:
         return self._now_ms
 
     def monotonic_ms(self) -> int:
         return self._monotonic_ms
+
+    def worked_ms(self) -> int:
+        return self._worked_ms
+
+    def work(self, ms: int) -> None:
+        """Let ``ms`` milliseconds pass in which the thread works."""
+        self.advance(ms)
+        self._worked_ms += ms
 
     def advance(self, ms: int) -> None:
         """Let ``ms`` milliseconds pass on both clocks."""

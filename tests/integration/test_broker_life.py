@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
+import signal
 import socket
 import tarfile
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,12 @@ from motelog.core.errors import StoreDamagedError
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.records.decode import decode_messages
-from motelog.core.remoting.frames import RequestCode
+from motelog.core.remoting.frames import RequestCode, ResponseCode
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import StartProgress
+from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import (
+    Peer,
     connected,
     eventually,
     joined,
@@ -322,3 +327,33 @@ def test_a_wildcard_address_needs_one_to_tell_clients(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="advertise"):
         config(tmp_path, listen="0.0.0.0:10911", insecure="I know")
     config(tmp_path, listen="0.0.0.0:10911", insecure="I know", advertise="10.0.0.1:10911")
+
+
+async def test_what_is_sent_to_a_stopped_broker_is_taken_when_it_goes_on(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        await nursery.start(namesrv.run)
+        with BrokerProcess(tmp_path, namesrv=joined(namesrv.address)) as broker:
+            async with AsyncExitStack() as stack:
+                peers = [
+                    await stack.enter_async_context(connected(broker.address)) for _ in range(10)
+                ]
+                codes: list[int] = []
+
+                async def send(peer: Peer) -> None:
+                    answer = await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"late")
+                    codes.append(answer.code)
+
+                await send(peers[0])
+                os.kill(broker.pid, signal.SIGSTOP)
+                try:
+                    async with trio.open_nursery() as senders:
+                        for peer in peers:
+                            senders.start_soon(send, peer)
+                        await trio.sleep(0.5)
+                        assert codes == [ResponseCode.SUCCESS]
+                        os.kill(broker.pid, signal.SIGCONT)
+                finally:
+                    os.kill(broker.pid, signal.SIGCONT)
+        assert codes == [ResponseCode.SUCCESS] * 11
+        nursery.cancel_scope.cancel()

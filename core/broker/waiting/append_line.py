@@ -29,6 +29,7 @@ from typing import Final, Protocol
 
 import trio
 
+from motelog.core.broker.waiting.pauses import Pauses
 from motelog.core.clock import Clock
 from motelog.core.errors import BusyError, NextFileError, StoreError, StoreFullError
 from motelog.core.limited_log import LimitedLog
@@ -81,6 +82,7 @@ class AppendLine:
         self._bytes = 0
         self._wanted = trio.Event()
         self._faults = LimitedLog(logger)
+        self.pauses = Pauses(clock)
         #: When the last append ended that took longer than ``busy_ms``; None: none has.
         self.slow_until_ms: int | None = None
         #: Batches that stood behind others for longer than they may.
@@ -202,9 +204,9 @@ class AppendLine:
         *,
         store_timestamp_ms: int | None,
     ) -> int:
-        began_ms = self._clock.monotonic_ms()
+        began_ms = self.pauses.note()
         end_offset = self._append_now(messages, placed, store_timestamp_ms=store_timestamp_ms)
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self.pauses.leave_out()
         if now_ms - began_ms > self._busy_ms:
             self.slow_until_ms = now_ms
         return end_offset

@@ -15,7 +15,8 @@ This one reads a request when it is about to process it, so requests wait in the
 one thread is held up, and messages in the line while the next CommitLog file is not there. The
 kernel knows when a connection's last bytes came; it is asked only in the turns after the thread was
 held up (``HELD_UP_MS``), so that nothing of this costs while all goes well. A request behind which
-more has come has waited longer than it says: nobody is refused who did not wait.
+more has come has waited longer than it says: nobody is refused who did not wait. Time in which the
+process did not run (pauses) does not count: RocketMQ's broker would have read nothing either.
 Concurrency: state changes within a turn.
 """
 
@@ -112,7 +113,7 @@ class FlowControl:
 
     def begin_turn(self) -> bool:
         """Note that a turn begins; return whether its requests may have waited."""
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self._line.pauses.note()
         last_ms, self._turn_ms = self._turn_ms, now_ms
         if now_ms - last_ms >= HELD_UP_MS:
             self._watch_until_ms = now_ms + _CATCH_UP_MS
@@ -120,13 +121,14 @@ class FlowControl:
 
     def is_late(self, waited_ms: int) -> bool:
         """Whether a request that has waited so long may be too late, whatever it is."""
-        return waited_ms >= self._least_ms_max or self._came_while_busy(waited_ms)
+        return self._counted(waited_ms) >= self._least_ms_max or self._came_while_busy(waited_ms)
 
     def refusal(self, request: RemotingCommand, waited_ms: int, behind: int) -> str | None:
         """Return why a request that has waited is refused, or None; ``behind`` it are others."""
-        if waited_ms >= self._limits.get(request.code, self._others_ms_max):
+        counted_ms = self._counted(waited_ms)
+        if counted_ms >= self._limits.get(request.code, self._others_ms_max):
             self.waited_count += 1
-            return waited_too_long(waited_ms, behind)
+            return waited_too_long(counted_ms, behind)
         if request.code in _SENDS and self._came_while_busy(waited_ms):
             self.page_cache_count += 1
             return (
@@ -134,6 +136,10 @@ class FlowControl:
                 f" {waited_ms}ms, size of queue: {behind}"
             )
         return None
+
+    def _counted(self, waited_ms: int) -> int:
+        """Return for how long of that the thread was held up."""
+        return waited_ms - self._line.pauses.within(waited_ms)
 
     def _came_while_busy(self, waited_ms: int) -> bool:
         slow_until_ms = self._line.slow_until_ms

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from motelog.core.broker.waiting.flow_control import HELD_UP_MS, FlowControl
+from motelog.core.broker.waiting.pauses import PAUSE_MS
 from motelog.core.errors import NextFileError
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from tests.support.broker_stack import pull_ext, send_ext
@@ -83,6 +84,58 @@ def test_requests_are_looked_at_only_after_the_thread_was_held_up(stage: BrokerS
     flow.enable(False)
     assert not flow.begin_turn()
     assert flow.send_wait_ms_max is None
+
+
+@pytest.mark.parametrize("pauses", [[400], [390, 10], [200, 200], [20] * 20])
+def test_what_came_while_the_process_did_not_run_has_not_waited(
+    stage: BrokerStage, pauses: list[int]
+) -> None:
+    flow, send = flow_of(stage), RemotingCommand(SEND)
+    flow.begin_turn()
+    for pause_ms in pauses:
+        stage.clock.advance(pause_ms)
+        flow.begin_turn()
+    assert flow.begin_turn() == (max(pauses) >= HELD_UP_MS)
+    assert not flow.is_late(400)
+    assert flow.refusal(send, 400, 3) is None
+    # What is still late when all of it could have been read is refused.
+    for _ in range(4):
+        stage.clock.work(49)
+        flow.begin_turn()
+    assert flow.refusal(send, 596, 3) is None
+    stage.clock.work(4)
+    flow.begin_turn()
+    assert flow.is_late(600)
+    refusal = flow.refusal(send, 600, 3)
+    assert refusal is not None
+    assert "period in queue: 200ms" in refusal
+    assert flow.waited_count == 1
+
+
+def test_what_came_while_the_thread_worked_or_appended_has_waited(
+    stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, line = flow_of(stage), stage.api.line
+    append = line._append_now
+
+    def slow(*arguments: object, **names: object) -> int:
+        stage.clock.advance(150)
+        return append(*arguments, **names)  # type: ignore[arg-type]  # handed on as it came
+
+    flow.begin_turn()
+    stage.clock.work(150)
+    stage.clock.advance(PAUSE_MS - 1)
+    monkeypatch.setattr(line, "_append_now", slow)
+    assert stage.code(SEND, send_ext("A")) == ResponseCode.SUCCESS
+    assert flow.begin_turn()
+    for waited_ms in (200, 300):
+        assert flow.is_late(waited_ms)
+        assert flow.refusal(RemotingCommand(SEND), waited_ms, 0) is not None
+    # A pause behind it adds nothing.
+    stage.clock.advance(1_000)
+    flow.begin_turn()
+    assert flow.refusal(RemotingCommand(SEND), 1_199, 0) is None
+    assert flow.refusal(RemotingCommand(SEND), 1_200, 0) is not None
 
 
 def test_sends_that_came_during_a_slow_append_are_refused_and_later_ones_are_not(

@@ -19,6 +19,9 @@ class TrioClock:
     def monotonic_ms(self) -> int:
         return round(trio.current_time() * 1000)
 
+    def worked_ms(self) -> int:
+        return 0
+
 
 class Run:
     """A waker that runs; what was called back and when."""

@@ -1,0 +1,52 @@
+"""When the broker's thread did not run, as far as its clocks tell.
+
+Owns: Pauses. Must not touch: what is refused because of it (flow_control).
+
+A process is stopped, its container has used up its quota, the host runs others, a page of its code
+has to be read: then the clock goes on and the thread gets no processor time. What lies between two
+places that the thread comes by often is a pause, less what it has worked meanwhile. So is a wait
+for requests, during which none waits. An append is left out: it may stand still for the disk, and
+requests do wait for that.
+Concurrency: state changes on the broker's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from motelog.core.clock import Clock
+
+#: Less is no pause.
+PAUSE_MS: Final = 10
+# Those before are forgotten: a container that has half a processor pauses ten times a second.
+_PAUSES_MAX: Final = 128
+
+
+class Pauses:
+    """The last pauses."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pauses: deque[tuple[int, int]] = deque(maxlen=_PAUSES_MAX)
+        self._seen_ms = clock.monotonic_ms()
+        self._worked_ms = clock.worked_ms()
+
+    def note(self) -> int:
+        """Note that the thread runs, and a pause if there was one; return the monotonic time."""
+        seen_ms, worked_ms = self._seen_ms, self._worked_ms
+        now_ms = self.leave_out()
+        begin_ms = seen_ms + self._worked_ms - worked_ms
+        if now_ms - begin_ms >= PAUSE_MS:
+            self._pauses.append((begin_ms, now_ms))
+        return now_ms
+
+    def leave_out(self) -> int:
+        """Note that the thread runs, and that there was no pause; return the monotonic time."""
+        self._seen_ms, self._worked_ms = self._clock.monotonic_ms(), self._clock.worked_ms()
+        return self._seen_ms
+
+    def within(self, ms: int) -> int:
+        """Return how long the thread paused in the last ``ms`` milliseconds."""
+        since_ms = self._clock.monotonic_ms() - ms
+        return sum(max(0, end_ms - max(begin_ms, since_ms)) for begin_ms, end_ms in self._pauses)
