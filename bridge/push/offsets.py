@@ -23,6 +23,7 @@ from motelog.bridge.errors import OffsetStoreError
 from motelog.bridge.queue_requests import QueueRequests
 from motelog.core.errors import RemotingDecodeError
 from motelog.core.message import MessageQueue
+from motelog.core.remoting.fields import Int32, Int64
 from motelog.core.remoting.frames import dumps, loads
 
 logger = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class FileOffsets:
     def load(self, group: str, queue: MessageQueue) -> int | None:
         """Return the offset in the file, or in its copy if the file is damaged."""
         with self._naming(group, "read"):
-            return self._read(group).get(queue)
+            return self._find(group)[0].get(queue)
 
     def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Replace the file by one with these offsets and the others that it has."""
@@ -137,47 +138,51 @@ class FileOffsets:
 
     def _replace(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         path = self._file(group)
-        text = dumps({"offsetTable": {**self._read(group), **offsets}})
+        known, is_good = self._find(group)
+        text = dumps({"offsetTable": {**known, **offsets}})
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(".json.tmp")
         with new.open("wb") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        if path.exists():
+        # A file that is damaged must not take the place of a copy that is not.
+        if is_good:
             path.replace(path.with_suffix(".json.bak"))
         new.replace(path)
 
-    def _read(self, group: str) -> dict[MessageQueue, int]:
+    def _find(self, group: str) -> tuple[dict[MessageQueue, int], bool]:
+        """Return the offsets, and whether they are the file's own and not those of its copy."""
         path = self._file(group)
         fault: Exception | None = None
         for candidate in (path, path.with_suffix(".json.bak")):
             try:
                 table = msgspec.convert(loads(candidate.read_bytes()), _OffsetsJson).offsetTable
-                return {_queue(key): offset for key, offset in table.items()}
+                found = {_queue(key): offset for key, offset in table.items()}
+                return found, candidate is path
             except FileNotFoundError:
                 continue
-            except (RemotingDecodeError, msgspec.ValidationError) as exc:
+            except (RemotingDecodeError, msgspec.DecodeError) as exc:
                 fault = exc
         if fault is not None:
             raise OffsetStoreError(
                 f"{path} and its copy are damaged: {fault}: without both of them the group begins "
                 "where a new one does"
             )
-        return {}
+        return {}, False
 
     def _file(self, group: str) -> Path:
         return self._path / group / "offsets.json"
 
 
 class _OffsetsJson(msgspec.Struct):
-    offsetTable: dict[str, int] = {}
+    offsetTable: dict[str, Int64] = {}
 
 
 class _QueueJson(msgspec.Struct):
     topic: str
     brokerName: str
-    queueId: int
+    queueId: Int32
 
 
 def _queue(key: str) -> MessageQueue:

@@ -51,6 +51,7 @@ from motelog.core.records.append import AppendMessage, QueueTail
 from motelog.core.records.decode import decode
 from motelog.core.records.dispatch import dispatched
 from motelog.core.records.layout import UNIT_BYTES
+from motelog.core.remoting.fields import Int64
 from motelog.core.store.due_time import number, timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues.consume_queue import UNIT
@@ -415,13 +416,13 @@ class ScheduleService:
 class _TimerProgress(msgspec.Struct, frozen=True, rename="camel"):
     """timerOffset.json: everything up to (due time, queue offset) has been delivered."""
 
-    due_ms: int
-    queue_offset: int
+    due_ms: Int64
+    queue_offset: Int64
 
 
 def _levels(content: dict[str, Any]) -> dict[int, int]:
     """Return delayOffset.json: the next queue offset by level."""
-    return msgspec.convert(content.get("offsetTable", {}), dict[int, int], strict=False)
+    return msgspec.convert(content.get("offsetTable", {}), dict[int, Int64], strict=False)
 
 
 def _timer_progress(content: dict[str, Any]) -> _TimerProgress:

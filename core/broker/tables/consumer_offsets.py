@@ -23,8 +23,9 @@ import msgspec
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import ResponseCode
+from motelog.core.remoting.fields import Int32, Int64
 from motelog.core.remoting.topic_config import DataVersion
-from motelog.core.topic_names import LMQ_PREFIX, is_lmq
+from motelog.core.topic_names import LMQ_PREFIX, is_lmq, shown
 
 _SEPARATOR: Final = "@"
 _LIGHT_GROUP: Final = _SEPARATOR + LMQ_PREFIX
@@ -186,9 +187,12 @@ class ConsumerOffsets:
         """Replace the table by the content of either file, or msgspec.ValidationError."""
         version = msgspec.convert(content.get("dataVersion") or {}, DataVersion)
         table = msgspec.convert(
-            content.get("offsetTable", {}), dict[str, dict[int, int]], strict=False
+            content.get("offsetTable", {}), dict[str, dict[Int32, Int64]], strict=False
         )
-        light = msgspec.convert(content.get("lmqOffsetTable", {}), dict[str, int])
+        light = msgspec.convert(content.get("lmqOffsetTable", {}), dict[str, Int64])
+        for key in table.keys() | light.keys():
+            if _SEPARATOR not in key:
+                raise ValueError(f"the key {shown(key)} is none of a topic and a group")
         self._table = table | {key: {0: offset} for key, offset in light.items()}
         self._version = version
         self._is_newer = False

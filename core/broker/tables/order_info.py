@@ -18,7 +18,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from motelog.core.remoting.fields import Int64
+from motelog.core.remoting.fields import Int32, Int64
+from motelog.core.topic_names import shown
 
 #: topic, group, queue id
 QueueKey: TypeAlias = tuple[str, str, int]
@@ -179,13 +180,13 @@ class OrderTable:
     def load(self, content: Mapping[str, Any]) -> None:
         """Load the content of consumerOrderInfo.json; msgspec.ValidationError if it is not that."""
         table = msgspec.convert(
-            content.get("table", {}), dict[str, dict[int, OrderInfo]], strict=False
+            content.get("table", {}), dict[str, dict[Int32, OrderInfo]], strict=False
         )
         self._table = {
             (*_names(key), queue_id): info
             for key, queues in table.items()
             for queue_id, info in queues.items()
-            if info.places
+            if info.places and info.open_offsets()
         }
         self._free = []
         for queue, info in self._table.items():
@@ -206,5 +207,8 @@ class OrderTable:
 
 
 def _names(key: str) -> tuple[str, str]:
-    topic, _, group = key.partition(_SEPARATOR)
+    """Return topic and group; ValueError if the key is none of a topic and a group."""
+    topic, found, group = key.partition(_SEPARATOR)
+    if not found:
+        raise ValueError(f"the key {shown(key)} is none of a topic and a group")
     return topic, group

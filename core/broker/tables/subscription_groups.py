@@ -18,7 +18,7 @@ from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import Permission, ResponseCode
 from motelog.core.remoting.fields import INT32, INT64, Int32
 from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX, DataVersion
-from motelog.core.topic_names import group_name_fault, is_lmq
+from motelog.core.topic_names import group_name_fault, is_lmq, shown
 
 #: What a group may have besides its numbers and switches, as JSON.
 EXTRA_BYTES_MAX: Final = 16_384
@@ -151,6 +151,9 @@ class SubscriptionGroups:
         version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
         table = content.get("subscriptionGroupTable", {})
         groups = msgspec.convert(table, dict[str, SubscriptionGroup])
+        for name, group in groups.items():
+            if name != group.group_name:
+                raise ValueError(f"key and groupName differ: {shown(name)}")
         forbidden = msgspec.convert(content.get("forbiddenTable", {}), dict[str, dict[str, Int32]])
         self._groups = {name: _in_bounds(group) for name, group in groups.items()}
         self._forbidden = forbidden
