@@ -109,6 +109,13 @@ class AclGate:
             if (account := rules.principals.get(key)) is not None
         )
 
+    def has_signed(
+        self, request: RemotingCommand, connection: Connection, other: Connection
+    ) -> bool:
+        """Say whether a request's account has signed on another connection, or needs no rights."""
+        account = self._account(request, connection)
+        return account is None or account.access_key in other.access_keys
+
     def _account(self, request: RemotingCommand, connection: Connection) -> Principal | None:
         """Return whose request it is, None where anybody may do everything."""
         rules = self._rules

@@ -227,6 +227,50 @@ async def test_what_only_the_log_tells_is_judged_too(tmp_path: Path) -> None:
         assert (await ask(peer, WRITER, finish, end)).code == ResponseCode.SUCCESS
 
 
+async def test_a_client_s_name_is_its_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Producer groups need no right: the name of another's client must not be enough."""
+    names: dict[str, Any] = {"clientID": "c", "producerDataSet": [{"groupName": "P"}]}
+    goodbye = {"clientID": "c", "producerGroup": "P"}
+    async with (
+        guarded(tmp_path) as servers,
+        connected(servers.stack.broker_address) as own,
+        connected(servers.stack.broker_address) as other,
+        connected(servers.stack.broker_address) as again,
+    ):
+
+        def owner() -> tuple[str, int] | None:
+            found = servers.stack.broker.tables.producers.owner_of("c")
+            return None if found is None else found.peer
+
+        async def beat(peer: Peer, who: Credentials) -> None:
+            answer = await ask(peer, who, RequestCode.HEART_BEAT, body=json_body(names))
+            assert answer.code == ResponseCode.SUCCESS
+
+        await beat(own, WRITER)
+        first = owner()
+        assert first is not None
+        for who in (OTHER, READER, WRITER, ADMIN):
+            await ask(other, who, RequestCode.UNREGISTER_CLIENT, goodbye)
+        assert owner() == first
+        for group in ("P", "Q"):
+            names["producerDataSet"] = [{"groupName": group}]
+            await beat(other, OTHER)
+        assert owner() == first
+        assert servers.stack.broker.tables.producers.get("Q") is None
+        (line,) = {text for text in caplog.messages if "the id of another account's" in text}
+        assert "client_id='c'" in line
+        # The same account comes back by another connection before the first one has ended.
+        names["producerDataSet"] = [{"groupName": "P"}]
+        await beat(again, WRITER)
+        assert owner() not in (None, first)
+        await ask(own, WRITER, RequestCode.UNREGISTER_CLIENT, goodbye)
+        assert owner() is not None
+        await ask(again, WRITER, RequestCode.UNREGISTER_CLIENT, goodbye)
+        assert owner() is None
+        await beat(other, OTHER)
+        assert owner() is not None
+
+
 async def test_a_route_is_told_to_those_who_use_the_topic(tmp_path: Path) -> None:
     async with (
         guarded(tmp_path) as servers,

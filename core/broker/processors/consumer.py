@@ -17,6 +17,7 @@ from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.consumer_groups import Member
 from motelog.core.broker.tables.heartbeat import Heartbeat, Subscription, decode_heartbeat
 from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.limited_log import LimitedLog
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.codes import ONLY_FORWARD
 from motelog.core.remoting.fields import int32_field, int_field, text_field
@@ -58,6 +59,8 @@ class ConsumerProcessor:
         self._cold = shared.api.cold_reads
         self._clock = shared.clock
         self._locks = shared.tables.locks
+        self._acl = shared.acl
+        self._rivals = LimitedLog(logger)
 
     def processors(self) -> dict[int, Processor]:
         return {
@@ -176,8 +179,9 @@ class ConsumerProcessor:
             request.version,
             self._clock.monotonic_ms(),
         )
-        for name in beat.producer_groups:
-            self._producers.beat(name, member)
+        if self._is_its_own(beat.client_id, request, connection):
+            for name in beat.producer_groups:
+                self._producers.beat(name, member)
         now_ms = self._clock.now_ms()
         changed = []
         is_told_otherwise = False
@@ -196,13 +200,35 @@ class ConsumerProcessor:
         ext = {_TAKES_FINGERPRINTS: "true", _IS_TOLD_OTHERWISE: str(is_told_otherwise).lower()}
         return request.answer(ext=ext)
 
-    def _unregister(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+    def _is_its_own(self, client_id: str, request: RemotingCommand, connection: Connection) -> bool:
+        """Whether an account may be a producer of this name; it is no other account's meanwhile.
+
+        Producer groups need no right, and what is asked of a producer or replied to it is told to
+        whoever has its name.
+        """
+        owner = self._producers.owner_of(client_id)
+        if owner is None or owner is connection or self._acl is None:
+            return True
+        if self._acl.has_signed(request, connection, owner):
+            return True
+        self._rivals.warning(
+            "a client has the id of another account's and is not registered as a producer, so it is"
+            " asked about no transactions and gets no replies: give it an id of its own peer=%s:%d"
+            " client_id=%s other_peer=%s:%d",
+            *connection.peer,
+            ascii(client_id),
+            *owner.peer,
+        )
+        return False
+
+    def _unregister(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        # Nobody leaves for another: as in RocketMQ, what another connection has registered stays.
         client_id = text_field(request.ext, "clientID")
         producer_group = request.ext.get("producerGroup")
         if producer_group:
-            self._producers.leave(producer_group, client_id)
+            self._producers.leave(producer_group, client_id, connection)
         consumer_group = request.ext.get("consumerGroup")
-        if consumer_group and self._consumers.leave(consumer_group, client_id):
+        if consumer_group and self._consumers.leave(consumer_group, client_id, connection):
             self._notify([consumer_group])
         return request.answer()
 

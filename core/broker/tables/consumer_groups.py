@@ -112,10 +112,11 @@ class GroupMembers(Generic[OwnerT]):
             return consumer.is_brief
         return known != consumer.fingerprint
 
-    def leave(self, name: str, client_id: str) -> bool:
-        """Remove a client from a group; return whether it was in it."""
+    def leave(self, name: str, client_id: str, owner: OwnerT) -> bool:
+        """Remove a client from a group; return whether it was in it, by this connection."""
         group = self._groups.get(name)
-        if group is None or client_id not in group.members:
+        member = None if group is None else group.members.get(client_id)
+        if group is None or member is None or member.owner != owner:
             return False
         self._remove(group, client_id)
         return True

@@ -225,7 +225,10 @@ def test_the_members_hear_when_their_group_changes(stage: BrokerStage) -> None:
     # A heartbeat that says nothing new disturbs nobody.
     stage.beat("G", client=second, client_id="second")
     assert notices() == [0, 0]
-    stage.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "second", "consumerGroup": "G"})
+    goodbye = {"clientID": "second", "consumerGroup": "G"}
+    assert stage.ask(RequestCode.UNREGISTER_CLIENT, goodbye, client=first).code == OK
+    assert notices() == [0, 0]
+    stage.ask(RequestCode.UNREGISTER_CLIENT, goodbye, client=second)
     assert notices() == [1, 0]
     stage.tables.groups.put(
         SubscriptionGroup(group_name="G", notify_consumer_ids_changed_enable=False)

@@ -47,7 +47,7 @@ def test_a_client_is_found_by_its_id_on_its_newest_connection() -> None:
     assert (groups.owner_of("a"), groups.owner_of("b")) == (1, None)
     groups.beat("G", member("a", owner=2))
     assert groups.owner_of("a") == 2
-    groups.leave("G", "a")
+    groups.leave("G", "a", 2)
     assert groups.owner_of("a") == 1
     groups.close_owner(1)
     assert groups.owner_of("a") is None
@@ -115,11 +115,13 @@ def test_a_client_that_comes_back_on_another_connection_is_not_lost_with_the_fir
 def test_leaving_and_silence() -> None:
     groups = make_members()
     groups.beat("G", member("a", now_ms=0))
-    groups.beat("G", member("b", now_ms=500))
-    assert not groups.leave("G", "x")
-    assert not groups.leave("H", "a")
+    groups.beat("G", member("b", owner=2, now_ms=500))
+    assert not groups.leave("G", "x", 2)
+    assert not groups.leave("H", "a", 1)
+    # Nobody leaves for another.
+    assert not groups.leave("G", "b", 1)
     assert groups.expire(1000, 600) == ["G"]
-    assert groups.leave("G", "b")
+    assert groups.leave("G", "b", 2)
     assert groups.members_count == 0
     groups._check()
 
@@ -153,7 +155,7 @@ def test_any_order_of_steps_keeps_the_index(steps: list[tuple[str, str, str, int
             case "beat":
                 groups.beat(name, member(client_id, owner, now_ms), data(T=owner))
             case "leave":
-                groups.leave(name, client_id)
+                groups.leave(name, client_id, owner)
             case "close":
                 groups.close_owner(owner)
             case _:
