@@ -6,10 +6,14 @@ else. A broker's refusal is a BrokerError, a fault of the network a RemotingErro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from motelog.core.errors import BrokerError, MotelogError, leaves
 from motelog.core.message import MessageQueue
+
+#: Of what is listed in an error so many are told; the rest is counted.
+LISTED_MAX: Final = 10
 
 
 class ClientError(MotelogError):
@@ -48,7 +52,7 @@ class SendFailedError(ClientError):
 
     def __init__(self, message: str, *, attempts: tuple[str, ...]) -> None:
         # Attempts that ended alike are told once.
-        super().__init__(f"{message}: {'; '.join(dict.fromkeys(attempts))}")
+        super().__init__(f"{message}: {listed(dict.fromkeys(attempts), '; ')}")
         self.attempts = attempts
 
 
@@ -65,13 +69,13 @@ class CommitFailedError(ClientError):
             place = (queue.broker_name, queue.topic, str(failures[queue]))
             places.setdefault(place, []).append(str(queue.queue_id))
         told = [
-            f"broker {broker!r}, topic {topic!r}, queues {', '.join(numbers)}: {error}"
+            f"broker {broker!r}, topic {topic!r}, queues {listed(numbers)}: {error}"
             for (broker, topic, error), numbers in places.items()
         ]
         is_refused = all(isinstance(error, BrokerError) for error in failures.values())
         advice = "" if is_refused else "see that the broker runs and can be reached, then "
         super().__init__(
-            f"not committed: {'; '.join(told)} (all other queues are; {advice}commit again)"
+            f"not committed: {listed(told, '; ')} (all other queues are; {advice}commit again)"
         )
         self.failures = dict(failures)
 
@@ -101,3 +105,10 @@ def raised_at(exc: BaseException) -> str:
     while at is not None and at.tb_next is not None:
         at = at.tb_next
     return f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at is not None else "?"
+
+
+def listed(texts: Iterable[str], between: str = ", ") -> str:
+    """Return the texts as one; of many the first ones and how many more there are."""
+    shown = list(texts)
+    more = shown[LISTED_MAX:]
+    return between.join([*shown[:LISTED_MAX], *([f"and {len(more)} more"] if more else ())])

@@ -519,8 +519,12 @@ class Producer:
                 await trio.sleep(min(pause_s, max(0.0, deadline - asked_at)))
         if stored is not None:
             return stored
+        first_id, count = message_id.partition(",")[0], len(messages)
+        what = f"message {first_id}"
+        if count > 1:
+            what = f"a batch of {count} messages (the first is {first_id})"
         raise SendFailedError(
-            f"message {message_id} for topic {topic!r} was not acknowledged within "
+            f"{what} for topic {topic!r} was not acknowledged within "
             f"{timeout_s:.3g} s and {len(attempts)} attempts",
             attempts=tuple(attempts) or ("there was no time for one",),
         ) from last

@@ -217,6 +217,11 @@ async def test_failure_of_every_attempt_says_what_happened() -> None:
         with pytest.raises(SendFailedError, match="shutting down") as caught:
             await producer.send(Message("T", b""))
         assert len(caught.value.attempts) == 3
+        # Of a batch the first one is named, and the reason can be read.
+        with pytest.raises(SendFailedError, match="shutting down") as caught:
+            await producer.send_batch([Message("T", b"") for _ in range(500)])
+        assert str(caught.value).startswith("a batch of 500 messages (the first is ")
+        assert len(str(caught.value)) < 400
 
 
 async def test_a_broker_that_starts_again_in_time_gets_the_message_once() -> None:

@@ -459,8 +459,8 @@ async def test_operator_resets_asks_and_has_one_message_handled(tmp_path: Path) 
         await send(stack.namesrv_address, numbers(0, 8))
         await routed(stack, "T")
         async with running(stack, handle) as consumer:
-            # The group's retry topic is made by its first heartbeat, and has a route when the broker
-            # has registered it: its queue comes after the others.
+            # The group's retry topic is made by its first heartbeat, and has a route when the
+            # broker has registered it: its queue comes after the others.
             await until(lambda: len(seen) == 8 and len(consumer.assigned) == 5)
             group = stack.broker.tables.consumers.get("G")
             assert group is not None
