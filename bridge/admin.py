@@ -308,6 +308,7 @@ class Admin:
         """Create a consumer group, or change it; ``settings`` by RocketMQ's names.
 
         Such as ``{"retryMaxTimes": 3, "consumeEnable": False}``; what is not named has its default.
+        ``consumeFromMinEnable`` and ``consumeTimeoutMinute`` change nothing, as in RocketMQ.
         """
         body = dumps({"groupName": check_text("group", group), **(settings or {})})
         for address in await self._chosen(brokers):

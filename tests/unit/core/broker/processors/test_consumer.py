@@ -17,7 +17,7 @@ from motelog.core.broker.processors.consumer import (
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.remoting.codes import ONLY_FORWARD, RequestCode, ResponseCode
 from motelog.core.remoting.frames import loads
-from tests.support.broker_stack import send_ext
+from tests.support.broker_stack import pull_ext, send_ext
 from tests.support.broker_stage import BrokerStage, Client, broker_stage, heartbeat
 from tests.support.stores import message
 
@@ -120,6 +120,21 @@ def test_an_answer_says_where(
     stage: BrokerStage, request_code: int, ext: dict[str, Any], name: str, value: str
 ) -> None:
     assert stage.ask(request_code, ext).ext[name] == value
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_where_a_group_begins_is_not_the_group_s_setting(
+    stage: BrokerStage, is_enabled: bool
+) -> None:
+    # No broker of RocketMQ reads it, and mqadmin says false unless it is told otherwise.
+    settings = {"groupName": "M", "consumeFromMinEnable": is_enabled}
+    assert stage.code(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=settings) == OK
+    answer = stage.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "M"})
+    assert loads(answer.body)["consumeFromMinEnable"] is is_enabled
+    place = {"consumerGroup": "M", "topic": "A", "queueId": 0}
+    assert stage.ask(RequestCode.QUERY_CONSUMER_OFFSET, place).ext == {"offset": "0"}
+    answer = stage.ask(RequestCode.PULL_MESSAGE, pull_ext("A", 0, consumerGroup="M"))
+    assert answer.code in (OK, ResponseCode.PULL_NOT_FOUND)
 
 
 def test_a_queue_that_its_topic_has_no_more_is_committed(stage: BrokerStage) -> None:
