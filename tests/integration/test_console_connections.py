@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from motelog.config import AdminConfig
-from motelog.console import connections
+from motelog.console import http
 from motelog.console.server import Console
 from tests.support.console import console_of
 
@@ -47,7 +47,7 @@ async def wait_ended(stream: trio.SocketStream) -> None:
 async def test_a_thousand_silent_connections_give_way_to_those_who_ask(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 10 * DEADLINE_S)  # none ends for another reason
+    monkeypatch.setattr(http, "HEAD_S", 10 * DEADLINE_S)  # none ends for another reason
     console = await started(nursery, connections_max=32)
     to_end, ended = 1000 - 32, trio.Event()
 
@@ -87,7 +87,7 @@ async def test_a_thousand_silent_connections_give_way_to_those_who_ask(
 async def test_single_bytes_renew_no_deadline(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, begin: bytes, deadline: str
 ) -> None:
-    monkeypatch.setattr(connections, deadline, 0.5)
+    monkeypatch.setattr(http, deadline, 0.5)
     console = await started(nursery)
 
     async def drip(stream: trio.SocketStream) -> None:
@@ -110,7 +110,7 @@ async def test_single_bytes_renew_no_deadline(
 async def test_who_does_not_read_answers_is_let_go(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "SEND_S", 0.5)
+    monkeypatch.setattr(http, "SEND_S", 0.5)
     console = await started(nursery)
     requests = (b"GET /static/console.css HTTP/1.1\r\n" + HEAD + b"\r\n") * 100
 

@@ -14,7 +14,7 @@ CORNERS = {
     "gevent": ("loadtest", "tests"),
     "paho": ("loadtest", "tests"),
     "amqtt": ("tests",),
-    "hypercorn": ("src/motelog/console", "tests"),
+    "h11": ("src/motelog/console", "tests"),
     "jinja2": ("src/motelog/console", "tests"),
     "starlette": ("src/motelog/console", "tests"),
     "typer": ("src/motelog/cli", "tests"),

@@ -116,12 +116,6 @@ class Gate:
         self._log = LimitedLog(logger)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            return  # there are none; it is answered 403
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
         async def send_safe(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)

@@ -1,4 +1,4 @@
-"""The console's HTTP server: starlette routes, served by hypercorn.
+"""The console's HTTP server: starlette routes, served over h11.
 
 Owns: the listening sockets and the routes. Must not touch: what is healthy (health.py) or counted,
 how long a client is waited for (``connections``).
@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import trio
-from hypercorn.config import Config
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -116,14 +115,7 @@ class Console:
         self.address = opened[0].address
         self.listeners = {one.config.name: one.text for one in opened[1:]}
         logging.getLogger("trio.serve_listeners").addFilter(_accept_line)
-        config = Config()
-        config.include_server_header = False
-        # Its start message would be a second, differently formatted line about our address.
-        config.errorlog = logging.getLogger(__name__ + ".http")
-        config.errorlog.setLevel(logging.WARNING)
-        connections = Connections(
-            self.application(), config, connections_max=self._config.connections_max
-        )
+        connections = Connections(self.application(), connections_max=self._config.connections_max)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._loop_lag.run)
             nursery.start_soon(self._status.run)
