@@ -5,7 +5,7 @@ a request or an event means.
 
 A peer must not fill the disk with lines, which have a length for that reason too, nor end a process
 that serves others: what it can cause is done inside ``boundary``. Cancellation passes through it,
-as does everything that is no Exception.
+as does everything that is no Exception; of a group that has both, the rest.
 """
 
 from __future__ import annotations
@@ -92,10 +92,15 @@ class Boundary:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if not isinstance(value, Exception):
-            return False
-        self._log.fault(self._message, *self._values, exc=value)
-        return True
+        if isinstance(value, Exception):
+            self._log.fault(self._message, *self._values, exc=value)
+            return True
+        if isinstance(value, BaseExceptionGroup):
+            faults, rest = value.split(Exception)
+            if faults is not None and rest is not None:  # tasks failed as they were cancelled
+                self._log.fault(self._message, *self._values, exc=faults)
+                raise rest from None
+        return False
 
 
 class LimitedByKey:

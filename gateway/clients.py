@@ -202,6 +202,10 @@ class Clients:
         self._connected_ms = array("Q", bytes(8 * len(connections)))
         self._keep_alive_s = array("H", bytes(2 * len(connections)))
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
+        #: What one peer has brought about is done inside.
+        self.boundary = self._peer_log.boundary(
+            "the gateway failed at what a client sent, others are served"
+        )
         self._subscribing = Subscribing(
             config,
             subscriptions,
@@ -246,6 +250,10 @@ class Clients:
 
     def faulted(self, output: Output, number: int, fault: Fault) -> None:
         """Answer a peer whose stream has a fault; no more is read from this connection."""
+        with self.boundary:
+            self._faulted(output, number, fault)
+
+    def _faulted(self, output: Output, number: int, fault: Fault) -> None:
         if fault is Fault.TRANSPORT:
             self._end_faulty(number, ReasonCode.PROTOCOL_ERROR, output.codec_fault(number))
         else:
@@ -253,6 +261,15 @@ class Clients:
 
     def closed(self, number: int, reason: CloseReason) -> None:
         """Note that the connection is gone."""
+        with self.boundary:
+            self._closed(number, reason)
+
+    def failed(self, number: int) -> None:
+        """End a connection at whose packet this gateway has failed."""
+        with self.boundary:
+            self._end_faulty(number, ReasonCode.UNSPECIFIED_ERROR, "a fault of this gateway")
+
+    def _closed(self, number: int, reason: CloseReason) -> None:
         connection = self._connections[number]
         if connection is None:
             parked = self._parked.get(number)
@@ -782,7 +799,13 @@ class Clients:
             self.disconnect(connection, reason_code, why)
 
     def handle(self, number: int, first_byte: int, body: bytes) -> None:
-        """Handle one whole control packet; a fault ends that connection alone."""
+        """Handle one whole control packet; a fault, be it this gateway's, ends its connection."""
+        with self.boundary:
+            self._handle_one(number, first_byte, body)
+            return
+        self.failed(number)
+
+    def _handle_one(self, number: int, first_byte: int, body: bytes) -> None:
         connection = self._connections[number]
         if connection is None:
             if self._proofs is not None:

@@ -26,6 +26,7 @@ from motelog.core.errors import (
     RemotingDecodeError,
     RemotingTimeoutError,
 )
+from motelog.core.limited_log import LimitedLog
 from motelog.core.net.tls import tls_fault
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import (
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 OUTPUT_BYTES_HIGH: Final = 1_048_576
 CLOSE_GRACE_S: Final = 1.0
+_FAILED: Final = "a connection to a server failed and is closed, a fault of this side peer=%s"
 _RECEIVE_BYTES: Final = 262_144
 _OPAQUE_MAX: Final = 2**31 - 1
 
@@ -77,6 +79,7 @@ class RemotingClient:
         self._has_received = False
         self._stream = stream
         self._on_request = on_request
+        self._faults = LimitedLog(logger)
         self._credentials = credentials
         self._frame_bytes_max = frame_bytes_max
         self._opaque = 0
@@ -101,12 +104,14 @@ class RemotingClient:
         an answer gets RemotingConnectionError.
         """
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                nursery.start_soon(self._write)
-                task_status.started()
-                await self._read()
-                nursery.cancel_scope.cancel()
+            with self._faults.boundary(_FAILED, self.peer):
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    nursery.start_soon(self._write)
+                    task_status.started()
+                    await self._read()
+                    nursery.cancel_scope.cancel()
+            self._end("a fault of this side, its log says how")
         finally:
             self._end("closed")
             # Closed by force: the protocol has no goodbye, and this cannot block.

@@ -450,7 +450,10 @@ def answer_with(processor: Processor, request: RemotingCommand, connection: Conn
         connection.fail(request)
         return
     if answer is not None and not request.is_oneway:
-        connection.reply(answer)
+        try:
+            connection.reply(answer)
+        except Exception:
+            connection.fail(request)
 
 
 def _too_large(answer: RemotingCommand, reason: str) -> RemotingCommand:

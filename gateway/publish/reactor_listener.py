@@ -184,7 +184,10 @@ class ReactorListener:
                     continue
                 elif 0x50 <= first_byte < 0x80 and connection.session is not None and packet_id:
                     # PUBREC, PUBREL or PUBCOMP; not one that came in the turn of its CONNECT.
-                    self._exchanges.go_on(connection, first_byte >> 4, packet_id, extra)
+                    with self._clients.boundary:
+                        self._exchanges.go_on(connection, first_byte >> 4, packet_id, extra)
+                        continue
+                    self._clients.failed(number)
                     continue
             self._handle_rare(packet, connection, now_ms)
         for session in have_room:
@@ -204,14 +207,17 @@ class ReactorListener:
                 packet = split_one(first_byte, payload, connection.version, number)
                 self._handle_packets([packet], now_ms)
                 return
-            try:
-                self._publish(
-                    connection, session, first_byte, topic, payload, packet_id, extra, now_ms
-                )
-            except GatewayError as exc:
-                self._commit()
-                self._metrics.publishes_refused += 1
-                self._clients.disconnect(connection, exc.reason_code, str(exc))
+            with self._clients.boundary:
+                try:
+                    self._publish(
+                        connection, session, first_byte, topic, payload, packet_id, extra, now_ms
+                    )
+                except GatewayError as exc:
+                    self._commit()
+                    self._metrics.publishes_refused += 1
+                    self._clients.disconnect(connection, exc.reason_code, str(exc))
+                return
+            self._clients.failed(number)
             return
         # Any other packet takes effect after the publishes that came before it.
         self._commit()

@@ -242,3 +242,26 @@ async def test_answers_that_come_after_the_server_s_end_are_dropped() -> None:
     connection.reply(request.answer())
     server.flush()
     assert not connection.is_congested
+
+
+async def test_an_answer_that_cannot_be_encoded_fails_its_request_alone() -> None:
+    def answer(request: RemotingCommand, _: Connection) -> RemotingCommand:
+        return request.answer(ResponseCode.SUCCESS, object())  # type: ignore[arg-type]  # a fault
+
+    server = RemotingServer(
+        {RequestCode.PULL_MESSAGE: answer},
+        connections_max=8,
+        frame_bytes_max=1 << 16,
+        idle_s_max=60,
+    )
+    (listener,) = open_listeners(ListenerConfig(name="a", address="127.0.0.1:0"))
+    server.listen(listener)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        host, port = listener.address
+        async with connected(f"{host}:{port}") as peer:
+            for _ in range(2):
+                got = await peer.ask(RequestCode.PULL_MESSAGE)
+                assert got.code == ResponseCode.SYSTEM_ERROR
+                assert got.remark == "the server failed at this request, its log says how"
+        nursery.cancel_scope.cancel()

@@ -5,12 +5,14 @@ Owns: Stage. Must not touch: expectations; those are the tests'.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from motelog.core.clock import ManualClock
+from motelog.core.limited_log import Boundary, LimitedLog
 from motelog.core.net.config import ListenerConfig
 from motelog.core.net.reactor import CloseReason, Fault, Turn
 from motelog.core.records.decode import decode
@@ -43,6 +45,13 @@ class FakeTurn:
     faults: list[tuple[int, Fault]] = field(default_factory=list)
     closed: list[tuple[int, CloseReason]] = field(default_factory=list)
     drained: list[int] = field(default_factory=list)
+
+
+class _Through(Boundary):
+    """Lets a fault of the gateway fail the test."""
+
+    def __exit__(self, *_: object) -> Literal[False]:
+        return False
 
 
 class Stage:
@@ -100,6 +109,9 @@ class Stage:
         self.answers = parts.answers
         self.delivery = parts.delivery
         self.clients = parts.clients
+        #: The gateway's own, for a test of what a fault of it leads to.
+        self.boundary = parts.clients.boundary
+        parts.clients.boundary = _Through(LimitedLog(logging.getLogger(__name__)), "", ())
         self.listener = parts.listener
         self.operator = parts.operator
         self.rates = parts.rates

@@ -10,6 +10,7 @@ The line is standard input.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ import trio
 from motelog import logs
 from motelog.console.asking import GatewayHere, RefusedError
 from motelog.core.errors import MotelogError, leaves
+from motelog.core.limited_log import LimitedLog
 from motelog.gateway.log.remote_log import RemoteLog
 from motelog.gateway.server import Gateway
 from motelog.workers.channel import (
@@ -38,9 +40,14 @@ from motelog.workers.channel import (
     State,
 )
 
+logger = logging.getLogger(__name__)
+
 #: How long an end may take: clients are told, sessions stored, the last appends sent.
 ENDED_WITHIN_S: Final = 8.0
 STATE_INTERVAL_S: Final = 1.0
+_FAILED: Final = msgspec.Raw(
+    msgspec.msgpack.encode("the gateway process failed at this question, its log says how")
+)
 
 
 def main() -> None:
@@ -90,6 +97,7 @@ class _Line:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._turn = trio.Lock()
+        self._faults = LimitedLog(logger)
         #: None until the gateway has started; nobody asks before.
         self.here: GatewayHere | None = None
 
@@ -108,13 +116,15 @@ class _Line:
 
     async def _answer(self, question: Question) -> None:
         assert self.here is not None, "the server asks those that are ready"
-        status, answer = 0, None
-        try:
-            answer = await getattr(self.here, question.name)(*question.arguments)
-        except RefusedError as exc:
-            status, answer = exc.status, str(exc)
-        raw = msgspec.Raw(msgspec.msgpack.encode(answer))
-        await self.send(Answer(question.number, raw, status))
+        answer = Answer(question.number, _FAILED, 500)
+        with self._faults.boundary("a question failed name=%s", question.name):
+            try:
+                found, status = await getattr(self.here, question.name)(*question.arguments), 0
+            except RefusedError as exc:
+                found, status = str(exc), exc.status
+            raw = msgspec.Raw(msgspec.msgpack.encode(found))
+            answer = Answer(question.number, raw, status)
+        await self.send(answer)
 
 
 async def _end_at_signal(scope: trio.CancelScope) -> None:

@@ -101,3 +101,20 @@ async def test_cancellation_passes(caplog: pytest.LogCaptureFixture) -> None:
         await trio.sleep_forever()
     assert scope.cancelled_caught
     assert not caplog.records
+
+
+async def test_of_tasks_that_failed_and_were_cancelled_the_cancellation_passes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail_at_the_end() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise KeyError("why")
+
+    with trio.move_on_after(0) as scope, LimitedLog(logging.getLogger("x")).boundary("it failed"):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail_at_the_end)
+            nursery.start_soon(trio.sleep_forever)
+    assert scope.cancelled_caught
+    assert caplog.messages == ["it failed"]

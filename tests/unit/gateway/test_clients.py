@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -261,3 +262,58 @@ def test_log_lines_about_peers_are_bounded_by_the_clock(caplog: pytest.LogCaptur
     held_back, next_line = [record.getMessage() for record in caplog.records[20:]]
     assert held_back == "log lines of one kind held back count=10"
     assert next_line.startswith("the gateway refuses a connection")
+
+
+@pytest.mark.parametrize(
+    ("part", "frame"),
+    [
+        ("clients._subscribing.handle", SUBSCRIBE_V5),
+        ("listener._publish", bytes.fromhex("3208 0001 61 0001 02 0100")),
+        ("listener._exchanges.go_on", bytes.fromhex("6202 0001")),
+    ],
+    ids=["SUBSCRIBE", "PUBLISH", "PUBREL"],
+)
+def test_a_fault_of_the_gateway_ends_the_connection_whose_packet_it_was_alone(
+    part: str, frame: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage()
+    stage.clients.boundary = stage.boundary
+    stage.turn((1, connect("hit", 5)), (2, connect("other", 5)), opened=[1, 2])
+    stage.sent(1)
+    stage.sent(2)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    owner: Any = stage
+    *path, name = part.split(".")
+    for one in path:
+        owner = getattr(owner, one)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fail)
+        stage.turn((1, frame), (2, b"\xc0\x00"))
+    assert stage.sent(1) == [b"\xe0\x01\x80"]
+    assert stage.output.closed == [1]
+    assert stage.sent(2) == [b"\xd0\x00"]
+    stage.turn((2, SUBSCRIBE_V5), closed=[(1, CloseReason.PEER)])
+    assert stage.sent(2) == [bytes.fromhex("9004 0001 00 01")]
+    record = caplog.records[0]
+    assert record.getMessage() == "the gateway failed at what a client sent, others are served"
+    assert record.exc_info is not None
+
+
+def test_an_end_that_the_gateway_fails_at_ends_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage()
+    stage.clients.boundary = stage.boundary
+    stage.turn((1, connect("hit", 5)), (2, connect("other", 5)), opened=[1, 2])
+    stage.sent(2)
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(stage.clients, "_forget", fail)
+    stage.turn((2, b"\xc0\x00"), closed=[(1, CloseReason.PEER)])
+    assert stage.sent(2) == [b"\xd0\x00"]
+    assert "the gateway failed at what a client sent" in caplog.text

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pytest
+import trio
 
 from motelog.console.asking import AskedGateway, GatewayHere, RefusedError
 from motelog.core.errors import StoreFullError
@@ -23,7 +27,9 @@ from motelog.gateway.operator_answers import (
 )
 from motelog.logs import LogConfig
 from motelog.workers.answers import GatewayOfWorkers, joined
+from motelog.workers.channel import Answer, Channel, Question
 from motelog.workers.supervisor import WORKERS_METRICS, Workers
+from motelog.workers.worker import _Line
 from tests.conformance.peers import Gateway
 
 
@@ -274,3 +280,34 @@ def test_who_knows_a_receiver_best_counts() -> None:
         for ordered in (known, known[::-1]):
             answers = [MessageReceivers(receivers=[one], more=1) for one in ordered]
             assert joined(answers) == MessageReceivers(receivers=[best], more=len(known))
+
+
+async def test_a_question_at_which_a_process_fails_is_refused_and_the_next_is_answered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = Gateway()
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(gateway.stage.operator, "list_clients", fail)
+    ours, theirs = (Channel(end) for end in socket.socketpair())
+    line = _Line(theirs)
+    line.here = GatewayHere(gateway.stage.operator)
+    async with (
+        aclosing(ours.messages()) as answers,  # type: ignore[type-var]  # a generator, not told so
+        aclosing(theirs.messages()) as questions,  # type: ignore[type-var]  # likewise
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(line.answer_all, questions, nursery.cancel_scope)
+        for name, arguments, status in (("list_clients", ("", "", 1), 500), ("kick", ("c",), 0)):
+            await ours.send(Question(1, name, arguments))  # type: ignore[arg-type]  # a literal
+            answer = await anext(answers)
+            assert isinstance(answer, Answer)
+            assert answer.status == status
+            told = msgspec.msgpack.decode(answer.answer)
+        assert told is False
+        nursery.cancel_scope.cancel()
+    ours.close()
+    theirs.close()
+    assert "a question failed name=list_clients" in caplog.text

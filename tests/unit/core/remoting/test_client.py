@@ -295,3 +295,17 @@ async def test_refused_connection_names_the_address() -> None:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(RemotingConnectError, match=address):
             await connect(address, timeout_s=5)
+
+
+async def test_a_request_of_the_server_that_cannot_be_answered_ends_that_connection_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(command: RemotingCommand) -> None:
+        raise ZeroDivisionError
+
+    async with connected(fail) as (client, stream):
+        await stream.send_all(encode(RemotingCommand(RequestCode.PULL_MESSAGE)))
+        with pytest.raises(RemotingConnectionError, match="a fault of this side"):
+            await client.request(RemotingCommand(RequestCode.PULL_MESSAGE), timeout_s=10)
+        assert not client.is_open
+    assert "a connection to a server failed and is closed" in caplog.text
