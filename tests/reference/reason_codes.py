@@ -62,9 +62,11 @@ ROWS: Final[dict[ReasonCode, Row]] = {
         "AUTH of a client", "A connected client proves itself again; the gateway never asks", ""
     ),
     ReasonCode.UNSPECIFIED_ERROR: Row(
-        "SUBACK of MQTT 3",
-        "The filter is refused; MQTT 3 has no other code",
-        "Look into the gateway's log, or try with MQTT 5, which says why",
+        "CONNACK, DISCONNECT; SUBACK of MQTT 3",
+        "The gateway has failed at a packet of this client, a fault of the gateway. SUBACK of MQTT"
+        " 3: the filter is refused; MQTT 3 has no other code",
+        "Report it with what the gateway's log says. SUBACK: look into the log, or try with MQTT 5,"
+        " which says why",
     ),
     ReasonCode.MALFORMED_PACKET: Row(
         "CONNACK, DISCONNECT",
