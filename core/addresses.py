@@ -1,15 +1,19 @@
-"""HOST:PORT as text and as values: the one parser and writer of addresses.
+"""HOST:PORT as text and as values: the one parser and writer of addresses; URLs without logins.
 
-Owns: that form. Must not touch: sockets, which addresses are allowed.
+Owns: these forms. Must not touch: sockets, which addresses are allowed.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 PORT_MAX: Final = 65_535
 _NOT_IN_HOST: Final = re.compile(r"[\s;\[\]]")
+#: What stands in place of a secret that is not shown.
+REMOVED: Final = "[removed]"
+# A password may have "@" in it, though it should not.
+_LOGIN_OF_URL: Final = re.compile(r"(?<=://)[^/\s\"']+(?=@)")
 
 
 def parse_address(text: str, *, port_min: int = 0) -> tuple[str, int]:
@@ -18,7 +22,7 @@ def parse_address(text: str, *, port_min: int = 0) -> tuple[str, int]:
     A listener takes port 0 for any free one; to connect, ask for ``port_min`` 1.
     """
     if "://" in text:
-        raise ValueError(f"{text!r} is not HOST:PORT: leave out what is before //")
+        raise ValueError(f"{without_logins(text)!r} is not HOST:PORT: leave out what is before //")
     host, colon, port_text = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -37,3 +41,15 @@ def parse_address(text: str, *, port_min: int = 0) -> tuple[str, int]:
 def format_address(host: str, port: int) -> str:
     """Return the text that ``parse_address`` reads as these values."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def without_logins(value: Any) -> Any:
+    """Return a value to be shown: in the URLs of a text, a list or a table no user and password."""
+    match value:
+        case str():
+            return _LOGIN_OF_URL.sub(REMOVED, value)
+        case list() | tuple():
+            return type(value)(without_logins(one) for one in value)
+        case dict():
+            return {key: without_logins(one) for key, one in value.items()}
+    return value

@@ -26,6 +26,7 @@ import msgspec
 from msgspec import inspect
 from msgspec.structs import FieldInfo
 
+from motelog.core.addresses import without_logins
 from motelog.core.errors import ConfigError
 from motelog.core.toml_lines import KeyPath, find_lines
 from motelog.core.units import Unit, unit_of
@@ -115,6 +116,11 @@ class Setting:
     value: Any
     default: Any
     origin: str
+
+    @property
+    def shown(self) -> Any:
+        """The value as it may be shown: a URL has no user and password in it."""
+        return without_logins(self.value)
 
 
 def load_file(

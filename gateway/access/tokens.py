@@ -16,6 +16,7 @@ from typing import Any, Final
 import jwt
 import msgspec
 
+from motelog.core.addresses import without_logins
 from motelog.core.clock import Clock
 from motelog.gateway.access.acl import Rule, told_rules
 from motelog.gateway.access.config import AccessConfig
@@ -57,10 +58,13 @@ class Tokens:
     def __init__(self, config: AccessConfig, *, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self.path = config.jwt_keys_file or config.jwt_keys_url
+        #: As it may be shown, where it is a URL.
+        self.path = config.jwt_keys_file or without_logins(config.jwt_keys_url)
         self._keys: _Keys = {}
         self._service = (
-            Service(self.path, FETCH_TIMEOUT_S, FILE_BYTES_MAX) if config.jwt_keys_url else None
+            Service(config.jwt_keys_url, FETCH_TIMEOUT_S, FILE_BYTES_MAX)
+            if config.jwt_keys_url
+            else None
         )
         #: How often they were due, and when they were last (monotonic milliseconds).
         self._due_count = 0

@@ -17,6 +17,7 @@ import msgspec
 
 from motelog import runtime_store
 from motelog.config import RUNTIME_STORE, MotelogConfig
+from motelog.core.addresses import without_logins
 from motelog.core.broker.config import LIVE as BROKER_LIVE
 from motelog.core.config import Loaded, Setting, settings
 from motelog.core.errors import ConfigError
@@ -39,7 +40,10 @@ _ROLE_OF: Final = {
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A key whose value is not what the process runs with, and what a reload makes of it."""
+    """A key whose value is not what the process runs with, and what a reload makes of it.
+
+    The values have no user and password of a URL.
+    """
 
     key: str
     before: Any
@@ -174,7 +178,8 @@ class RunningConfig:
             new = None if after is None else after.value
             if old != new:
                 origin = "" if after is None else after.origin
-                changes.append(Change(key, old, new, origin, self._outcome(key)))
+                shown = without_logins(old), without_logins(new)
+                changes.append(Change(key, *shown, origin, self._outcome(key)))
         return changes
 
     def _outcome(self, key: str) -> Outcome:

@@ -82,18 +82,19 @@ def show(
     """Print every key with the value that `motelog up` would use.
 
     A value is from the environment if a variable sets it, else from the file, else the default.
+    User and password of a URL are not shown.
     """
     found = [one for one in _settings(file) if _is_under(one.key, under)]
     if not found:
         raise CliError(f"there is no section {under!r}", status=Status.NOT_FOUND)
     if json:
         for one in found:
-            write_json({"key": one.key, "value": one.value, "origin": one.origin})
+            write_json({"key": one.key, "value": one.shown, "origin": one.origin})
     elif has_origin:
-        write(table([(one.key, "=", _toml(one.value), f"# {one.origin}") for one in found]))
+        write(table([(one.key, "=", _toml(one.shown), f"# {one.origin}") for one in found]))
     else:
         for one in found:
-            write(f"{one.key} = {_toml(one.value)}")
+            write(f"{one.key} = {_toml(one.shown)}")
 
 
 @config.command(epilog="Example: motelog config diff motelog.toml staging.toml")
@@ -109,6 +110,8 @@ def diff(
 
     The exit status is 0 whether or not there is a difference.
     """
+    from motelog.core.addresses import without_logins
+
     found = _settings(file)
     if other is None:
         before = {one.key: one.default for one in found}
@@ -119,12 +122,14 @@ def diff(
     for key in sorted({**before, **after}):
         new = after[key].value if key in after else None
         origin = after[key].origin if key in after else ""
-        if before.get(key) == new:
+        old = before.get(key)
+        if old == new:
             continue
+        old, new = without_logins(old), without_logins(new)
         if json:
-            write_json({"key": key, "before": before.get(key), "after": new, "origin": origin})
+            write_json({"key": key, "before": old, "after": new, "origin": origin})
             continue
-        old_text, new_text = _toml(before.get(key)), _toml(new)
+        old_text, new_text = _toml(old), _toml(new)
         lines.append((key, old_text, "->", new_text, f"# {origin}" if origin else ""))
     if not json:
         write(table(lines) if lines else "no difference")

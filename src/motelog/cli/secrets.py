@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-REMOVED: Final = "[removed]"
+from motelog.core.addresses import REMOVED, without_logins
+
 #: Shorter values are words.
 _KNOWN_CHARACTERS_MIN: Final = 7
 _NAME: Final = (
@@ -29,7 +30,6 @@ _SHAPES: Final = (
     re.compile(r"\bmotelog-[\w-]{40,}"),  # a token of the admin listener
     re.compile(r"(?i)(?<=\bbearer )\S+"),
     re.compile(r"(?i)(?<=\bbasic )[\w+/=]{6,}"),
-    re.compile(r"(?<=://)[^/@\s\"']+(?=@)"),  # user and password of a URL
     re.compile(r"\$(?:scrypt|pbkdf2|7|6|5|2[aby])[^\s\"']{8,}"),  # hashes of passwords
 )
 _PAIR: Final = re.compile(
@@ -69,7 +69,7 @@ def without_secrets(text: str, known: Iterable[str] = ()) -> str:
         text = text.replace(secret, REMOVED)
     for shape in _SHAPES:
         text = shape.sub(REMOVED, text)
-    return _PAIR.sub(_pair_without, text)
+    return _PAIR.sub(_pair_without, without_logins(text))
 
 
 def _pair_without(pair: re.Match[str]) -> str:

@@ -138,7 +138,7 @@ def _configuration(config: Path | None) -> tuple[list[dict[str, Any]], set[str]]
         if one.value and one.key.endswith(("_file", "tls_key")) and isinstance(one.value, str)
     ]
     shown = [
-        {"key": one.key, "value": value_without(one.key, one.value), "origin": one.origin}
+        {"key": one.key, "value": value_without(one.key, one.shown), "origin": one.origin}
         for one in found
     ]
     return shown, known | secrets_in_files(files)

@@ -23,6 +23,7 @@ import msgspec
 
 from motelog.console.asking import RefusedError
 from motelog.console.gate import Caller
+from motelog.core.addresses import without_logins
 from motelog.core.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Audit:
         self, file: int | None, caller: Caller, action: str, what: dict[str, Any], outcome: str
     ) -> None:
         role = caller.role.name.lower()
+        what = without_logins(what)
         if file is None:
             logger.info(
                 "an operator has asked for a change who=%r role=%s from=%s action=%s what=%r"

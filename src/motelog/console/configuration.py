@@ -108,7 +108,7 @@ class ConfigApi:
             [
                 ConfigKey(
                     one.key,
-                    one.value,
+                    one.shown,
                     one.origin,
                     is_live=running.is_live(one.key),
                     is_settable=running.is_settable(one),

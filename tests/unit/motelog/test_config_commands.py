@@ -81,6 +81,22 @@ def test_differences_from_the_defaults_and_from_another_file(file: str, tmp_path
     assert motelog_here("config", "diff", file, file).stdout == "no difference\n"
 
 
+def test_logins_in_urls_are_not_shown(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.toml", tmp_path / "other.toml"
+    text = FILE + '[access]\nhttp_url = "http://user:hunter2@127.0.0.1/"\n'
+    one.write_text(text)
+    other.write_text(text.replace("hunter2", "hunter3"))
+    shown = '"http://[removed]@127.0.0.1/"'
+    for command in (("show",), ("show", "--origin"), ("show", "--json"), ("diff",)):
+        result = motelog_here("config", *command, str(one))
+        assert shown in result.stdout, command
+        assert "hunter" not in result.stdout + result.stderr
+    for more in ((), ("--json",)):
+        result = motelog_here("config", "diff", str(one), str(other), *more)
+        assert result.stdout.count(shown) == 2  # it differs
+        assert "hunter" not in result.stdout
+
+
 def test_a_wrong_file_is_told_as_by_check(tmp_path: Path) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text("[gateway]\nlisten = 7\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -272,6 +273,36 @@ async def test_a_key_is_set_and_given_up(tmp_path: Path) -> None:
     what = {"key": "log.format", "value": "json"}
     assert ("set_config_key", what, "done") in actions
     assert ("unset_config_key", {"key": "log.format"}, "done") in actions
+
+
+async def test_logins_in_urls_are_not_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, audit = tmp_path / "m.toml", tmp_path / "audit"
+    text = 'roles = ["console"]\n[access]\nhttp_url = "http://user:hunter2@127.0.0.1/"\n'
+    path.write_text(text)
+    running = RunningConfig(load_told(path), lambda runtime: load_told(path, runtime))
+    caplog.set_level(logging.INFO)
+    async with browser(Gateway(), running, audit_file=str(audit)) as client:
+        answers = [await client.get(where) for where in ("/config", "/api/v1/config")]
+        path.write_text(text.replace("hunter2", "hunter3"))
+        changes = "/config/changes", "/api/v1/config/changes"
+        answers += [await client.get(where) for where in changes]
+        key = {"key": "access.http_url", "value": "http://user:hunter4@127.0.0.1/"}
+        mine = {"X-Motelog": "1"}
+        answers.append(await client.post("/api/v1/config/reload", headers=mine))
+        answers.append(await client.post("/api/v1/config/key", params=key, headers=mine))
+    for answer in answers[:5]:
+        assert "http://[removed]@127.0.0.1/" in answer.text, answer.url
+    assert "access.http_url is set in the file" in answers[5].text
+    assert "http://[removed]@127.0.0.1/" in audit.read_text()
+    told = [answer.text for answer in answers]
+    assert "hunter" not in "".join([*told, audit.read_text(), *messages_of(caplog)])
+
+
+def messages_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the server's lines; those of the test's own client name what it asks."""
+    return [one.getMessage() for one in caplog.records if one.name.startswith("motelog")]
 
 
 @pytest.mark.parametrize("role", [Role.VIEW, Role.OPERATE])

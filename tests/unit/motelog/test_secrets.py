@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from motelog.cli.secrets import (
-    REMOVED,
     is_secret_name,
     secrets_in_files,
     value_without,
     without_secrets,
 )
+from motelog.core.addresses import REMOVED
 
 TOKEN = "motelog-" + "a1B2" * 11
 
@@ -26,6 +26,7 @@ TOKEN = "motelog-" + "a1B2" * 11
         ("Authorization: Bearer abc.def", "abc.def"),
         ("Authorization: Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
         ("mqtt://user:hunter2@host:1883/x", "hunter2"),
+        ("mqtt://user:a@hunter2@host:1883/x", "hunter2"),
         ("a word eyJhbGciOi.eyJzdWIi.c2lnbmVk here", "eyJzdWIi"),
         (f"with {TOKEN} it works", TOKEN),
         ("x\n-----BEGIN EC PRIVATE KEY-----\nMHcC\n-----END EC PRIVATE KEY-----\ny", "MHcC"),

@@ -328,7 +328,10 @@ async def test_an_unknown_key_has_the_keys_fetched_soon_but_not_each_time(
     assert isinstance(ask(tokens, later), Identity)
 
 
-async def test_the_keys_fetched_last_do_for_an_hour(service: HttpService) -> None:
+async def test_the_keys_fetched_last_do_for_an_hour(
+    service: HttpService, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.url = service.url.replace("://", "://user:hunter2@")
     tokens, stage = tokens_at(service, jwt_keys_s=100)
     await look(stage)
     service.status = 503
@@ -342,6 +345,9 @@ async def test_the_keys_fetched_last_do_for_an_hour(service: HttpService) -> Non
     await look(stage)
     assert stage.access.fault is not None
     assert "503" in stage.access.fault
+    told = [stage.access.fault, *(r.getMessage() for r in caplog.records if "motelog" in r.name)]
+    assert all("http://[removed]@127.0.0.1" in one for one in told)
+    assert len(told) > 1
     service.status = 200
     await look(stage)
     assert stage.access.fault is None
