@@ -1045,7 +1045,8 @@ class Clients:
         if stored is not None:
             self._resume(session, stored)
         if session.expiry_s:
-            then = partial(self._settle_refused, client_id, claim) if claim else None
+            is_waited_for = claim or is_present
+            then = partial(self._stored_again, session, claim) if is_waited_for else None
             self._store(session, claim=claim, then=then)
         else:
             if is_present:
@@ -1090,6 +1091,12 @@ class Clients:
         self._metrics.clients[connection.output.listener(number)][version] += 1
         self._set_terms(connection, accepted)
         return session
+
+    def _stored_again(self, session: Session, claim: int, error: MotelogError | None) -> None:
+        """Note what has become of the record of a CONNECT."""
+        if claim:
+            self._settle_refused(session.client_id, claim, error)
+        self._delivery.stored_again(session, error)
 
     def _settle_refused(self, client_id: str, claim: int, error: MotelogError | None) -> None:
         """Settle a claim otherwise if the record that does so is refused."""

@@ -129,7 +129,8 @@ class CatchUp:
             if session.connection is None:
                 continue
             if session.has_particulars and session.particulars.resend:
-                self._send_again(session, now_ms)
+                if not session.particulars.is_unsure:
+                    self._send_again(session, now_ms)
                 continue
             # Retained messages go first: they end, and their window is that of the others.
             if session.has_replays and self._replays.serve(session, now_ms):

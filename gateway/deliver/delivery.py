@@ -23,6 +23,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from motelog.core.clock import Clock
+from motelog.core.errors import MotelogError
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.catch_up import CatchUp, Quota
 from motelog.gateway.deliver.handing import Handing, Matched
@@ -45,6 +46,7 @@ from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_l
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Group, Part, Receiver
@@ -87,6 +89,7 @@ class Delivery:
         self._log_port = log
         self._metrics = metrics
         self._connections = connections
+        self._disconnect = disconnect
         self._wake = wake
         self._queues = WatchedQueues(log, mapping, may_go_on=self._tail_known)
         self._plans = Plans(subscriptions, metrics)
@@ -311,7 +314,8 @@ class Delivery:
     def resume(self, session: Session, stored: StoredSession) -> None:
         """Go on with a session that was away, whose filters are in the tree again.
 
-        Its client gets the first message by ``deliver``, after CONNACK.
+        Its client gets the first message by ``deliver``, after CONNACK. If it outlives its
+        connection, ``stored_again`` has to be called.
         """
         flights = []
         for flight in stored.inflight:
@@ -327,6 +331,8 @@ class Delivery:
         if flights:
             session.inflight.restore(flights)
             session.particulars.resend = [packet_id for packet_id, _ in flights]
+            is_exactly_once = any(flight.qos == 2 for flight in stored.inflight)
+            session.particulars.is_unsure = is_exactly_once and session.expiry_s > 0
         topic_filters = [one.topic_filter for one in stored.filters]
         by_name = self._queues.resume(topic_filters, stored.cursors)
         behind: dict[WatchedQueue, int] = {}
@@ -359,6 +365,22 @@ class Delivery:
                 session.particulars.delivered.add((by_name[name], queue_offset))
         self._replays.resume(session, stored)
         if self._catch_up.acknowledged(session):
+            self._wake()
+
+    def stored_again(self, session: Session, error: MotelogError | None) -> None:
+        """Note that what a session was resumed from has been written again, or not.
+
+        What was read may not have been on the disk. Before it is, no message at QoS 2 may be sent
+        again under its packet identifier, and no PUBREL.
+        """
+        connection = session.connection
+        if connection is None or not (session.has_particulars and session.particulars.is_unsure):
+            return
+        session.particulars.is_unsure = False
+        if error is not None:
+            why = f"a message cannot be marked as sent: {error}"
+            self._disconnect(connection, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
+        elif self._catch_up.acknowledged(session):
             self._wake()
 
     def acknowledged(self, session: Session) -> None:

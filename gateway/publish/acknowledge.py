@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from time import perf_counter_ns
-from typing import Final
+from typing import Final, TypeAlias
 
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError, StoreFullError
@@ -33,13 +34,25 @@ from motelog.gateway.sessions.publish_rules import refuse_publish
 
 logger = logging.getLogger(__name__)
 
-#: Packet type -> its packet with reason "success", the same in every version; the packet identifier
-#: is at position 2.
-_PACKETS: Final = {
+
+class NotFound(Enum):
+    """Answers of MQTT 5 to packets that stand for no exchange."""
+
+    PUBREL = auto()
+    PUBCOMP = auto()
+
+
+AnswerKind: TypeAlias = PacketType | NotFound
+
+#: The packets; the packet identifier is at position 2. With reason "success", they are the same in
+#: every version.
+_PACKETS: Final[Mapping[AnswerKind, bytes]] = {
     PacketType.PUBACK: b"\x40\x02\x00\x00",
     PacketType.PUBREC: b"\x50\x02\x00\x00",
     PacketType.PUBREL: b"\x62\x02\x00\x00",
     PacketType.PUBCOMP: b"\x70\x02\x00\x00",
+    NotFound.PUBREL: b"\x62\x03\x00\x00\x92",
+    NotFound.PUBCOMP: b"\x70\x03\x00\x00\x92",
 }
 _NUMBER_AT: Final = 2
 
@@ -55,7 +68,7 @@ class Owed:
     ``began_ns`` is when the publishes were read, 0 if it is not asked.
     """
 
-    kind: PacketType
+    kind: AnswerKind
     acks: Acks
     connections: list[Connection | None]
     counted: list[Connection]
@@ -87,7 +100,7 @@ class Answers:
 
     # --- what waits ----------------------------------------------------------------------
 
-    def answer(self, kind: PacketType, acks: Acks, ticket: Ticket, began_ns: int = 0) -> None:
+    def answer(self, kind: AnswerKind, acks: Acks, ticket: Ticket, began_ns: int = 0) -> None:
         """Send the answers of one append or mark, now or when its ticket settles.
 
         ``began_ns`` is when the publishes were read, for the time that they take.
@@ -104,7 +117,7 @@ class Answers:
         if acks:
             self._wait(kind, acks, ticket, began_ns=began_ns)
 
-    def answer_behind(self, kind: PacketType, acks: Acks) -> None:
+    def answer_behind(self, kind: AnswerKind, acks: Acks) -> None:
         """Send answers behind all that wait, for what has been appended before."""
         if self._waiting:
             self._wait(kind, acks, next(reversed(self._waiting)))
@@ -125,7 +138,7 @@ class Answers:
 
     def _wait(
         self,
-        kind: PacketType,
+        kind: AnswerKind,
         acks: Acks,
         ticket: Ticket,
         error: GatewayError | None = None,
@@ -150,7 +163,7 @@ class Answers:
 
     # --- refusals ------------------------------------------------------------------------
 
-    def refuse(self, kind: PacketType, acks: Acks, error: MotelogError) -> None:
+    def refuse(self, kind: AnswerKind, acks: Acks, error: MotelogError) -> None:
         """Tell publishers that the log has not taken their messages, or cannot keep them."""
         for client_id, count in Counter(map(self._client_id_of, acks)).items():
             self._refusals.warning(
@@ -181,7 +194,7 @@ class Answers:
         return session.client_id if session is not None else ""
 
     def refuse_one(
-        self, kind: PacketType, connection: Connection, packet_id: int, error: GatewayError
+        self, kind: AnswerKind, connection: Connection, packet_id: int, error: GatewayError
     ) -> None:
         """Refuse one publish, behind the answers that wait. [MQTT-4.6.0-2]"""
         if self._waiting:
@@ -191,7 +204,7 @@ class Answers:
             self._refuse(kind, connection, packet_id, error)
 
     def _refuse(
-        self, kind: PacketType, connection: Connection, packet_id: int, error: GatewayError
+        self, kind: AnswerKind, connection: Connection, packet_id: int, error: GatewayError
     ) -> None:
         """Refuse one publish; MQTT 3 can do that only by ending the connection."""
         session = connection.session
@@ -213,7 +226,7 @@ class Answers:
         connections = self._connections
         return [connections[number] for number, _ in acks]
 
-    def _send(self, kind: PacketType, acks: Acks) -> None:
+    def _send(self, kind: AnswerKind, acks: Acks) -> None:
         packet = _PACKETS[kind]
         skipped = self._output.send_numbered(packet, _NUMBER_AT, acks)
         if skipped:
@@ -221,14 +234,15 @@ class Answers:
             # acknowledgements. These are few, as such a connection is not read from either.
             for number, packet_id in acks:
                 if number in skipped:
-                    data = packet[:_NUMBER_AT] + packet_id.to_bytes(2, "big")
+                    number_bytes = packet_id.to_bytes(2, "big")
+                    data = packet[:_NUMBER_AT] + number_bytes + packet[_NUMBER_AT + 2 :]
                     self._output.send(number, data)
 
     # --- tickets that have waited --------------------------------------------------------
 
     def settled(self, settled: Settled) -> None:
         """Answer those whose tickets have settled, in their order."""
-        ready: dict[PacketType, Acks] = {}
+        ready: dict[AnswerKind, Acks] = {}
         for ticket, error in settled:
             for owed in self._waiting.pop(ticket, ()):  # nothing waits for publishes at QoS 0
                 if not isinstance(owed, Owed):
@@ -248,7 +262,7 @@ class Answers:
         self._send_ready(ready)
         self._output.flush()
 
-    def _send_ready(self, ready: dict[PacketType, Acks]) -> None:
+    def _send_ready(self, ready: dict[AnswerKind, Acks]) -> None:
         for kind, acks in ready.items():
             if acks:
                 self._send(kind, acks)

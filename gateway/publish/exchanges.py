@@ -4,13 +4,18 @@ Owns: the marks of a turn, the answers to PUBREC and PUBREL. Must not touch: app
 (``reactor_listener``), sending of messages (``deliver``).
 Invariants: a client's message is in the log once, however often it is sent: its packet identifier
 is kept from the PUBLISH to the PUBREL [MQTT-4.3.3-10]. For a session that outlives its connection,
-each step is in the log before it is answered.
+each step is in the log before it is answered: also one that is answered because it has been read
+there, as what is read may not be on the disk yet. So that step is marked once more.
 Spec: MQTT 5.0 and 3.1.1 section 4.3.3.
 
     PUBLISH -> mark RECEIVED, message    one append -> PUBREC
     PUBREL  -> mark FORGOTTEN                       -> PUBCOMP
     PUBREC  -> mark RELEASED                        -> PUBREL
     PUBCOMP -> mark COMPLETED
+
+    PUBLISH that the log has    -> mark RECEIVED    -> PUBREC
+    PUBREL that stands for none -> mark FORGOTTEN   -> PUBCOMP
+    PUBREC that stands for none -> mark COMPLETED   -> PUBREL
 
 A gateway that dies between the mark and the message has not answered, and neither has one whose
 append has failed: the log may have the message or not. So a client that sends the message again has
@@ -29,10 +34,9 @@ from motelog.core.errors import MotelogError
 from motelog.core.message import MQTT_PACKET_ID
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import LogPort, QueueHandle, Ticket
-from motelog.gateway.mqtt.acks import encode_ack
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.output import Output
-from motelog.gateway.publish.acknowledge import Acks, Answers
+from motelog.gateway.publish.acknowledge import Acks, AnswerKind, Answers, NotFound
 from motelog.gateway.publish.look_up import LookUp, exchange_name
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
@@ -71,8 +75,7 @@ class Exchanges:
         self._disconnect = disconnect
         # Collected in this turn.
         self._marks: list[Mark] = []
-        self._rels: Acks = []
-        self._comps: Acks = []
+        self._steps: dict[AnswerKind, Acks] = {}
         self._repeated: Acks = []
         self._taken: list[tuple[Session, Received]] = []
         self._taken_again: Acks = []
@@ -109,7 +112,11 @@ class Exchanges:
                 return None
             if is_stored:
                 received[packet_id] = None
-                self._repeated.append((connection.number, packet_id))
+                ack = connection.number, packet_id
+                if session.expiry_s:
+                    self._step(session, MarkKind.RECEIVED, PacketType.PUBREC, ack)
+                else:
+                    self._repeated.append(ack)
                 return None
         elif connection.version == 5 and len(received) >= self._receive_maximum:
             code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED  # [MQTT-3.3.4-9]
@@ -243,22 +250,20 @@ class Exchanges:
         received = session.particulars.received
         if packet_id in received:
             del received[packet_id]
-            self._mark(session, MarkKind.FORGOTTEN, packet_id)
-            self._comps.append((connection.number, packet_id))
+            kind: AnswerKind = PacketType.PUBCOMP
         else:
             # Its PUBCOMP was lost, or it has never been here. [MQTT-4.3.3-11]
-            code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if connection.version == 5 else 0
-            packet = encode_ack(PacketType.PUBCOMP, connection.version, packet_id, code)
-            self._output.send(connection.number, packet)
+            kind = NotFound.PUBCOMP if connection.version == 5 else PacketType.PUBCOMP
+        self._step(session, MarkKind.FORGOTTEN, kind, (connection.number, packet_id))
 
     def _received(
         self, connection: Connection, session: Session, packet_id: int, reason_code: int
     ) -> None:
         flight = session.inflight.get(packet_id)
+        ack = connection.number, packet_id
         if flight is None:
-            code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if connection.version == 5 else 0
-            packet = encode_ack(PacketType.PUBREL, connection.version, packet_id, code)
-            self._output.send(connection.number, packet)
+            kind = NotFound.PUBREL if connection.version == 5 else PacketType.PUBREL
+            self._step(session, MarkKind.COMPLETED, kind, ack)
         elif flight >= 0 and flight & 3 != 2:
             why = "PUBREC for a message with QoS 1"
             self._disconnect(connection, ReasonCode.PROTOCOL_ERROR, why)
@@ -266,13 +271,19 @@ class Exchanges:
             self._end(session, packet_id)
         else:
             session.inflight.release(packet_id)
-            self._mark(session, MarkKind.RELEASED, packet_id)
-            self._rels.append((connection.number, packet_id))
+            self._step(session, MarkKind.RELEASED, PacketType.PUBREL, ack)
 
     def _end(self, session: Session, packet_id: int) -> None:
         session.inflight.ack(packet_id)
         self._mark(session, MarkKind.COMPLETED, packet_id)
         self._delivery.acknowledged(session)
+
+    def _step(
+        self, session: Session, mark: MarkKind, kind: AnswerKind, ack: tuple[int, int]
+    ) -> None:
+        """Mark a step, and owe its answer to the end of the turn."""
+        self._mark(session, mark, ack[1])
+        self._steps.setdefault(kind, []).append(ack)
 
     def _mark(self, session: Session, kind: MarkKind, packet_id: int) -> None:
         if session.expiry_s:
@@ -283,12 +294,11 @@ class Exchanges:
         if self._repeated:
             repeated, self._repeated = self._repeated, []
             self._answers.answer_behind(PacketType.PUBREC, repeated)
-        if self._rels or self._comps:
-            rels, self._rels = self._rels, []
-            comps, self._comps = self._comps, []
+        if self._steps:
+            steps, self._steps = self._steps, {}
             ticket = self._journal.commit()
-            self._answers.answer(PacketType.PUBREL, rels, ticket)
-            self._answers.answer(PacketType.PUBCOMP, comps, ticket)
+            for kind, acks in steps.items():
+                self._answers.answer(kind, acks, ticket)
 
 
 def _keep(kept: dict[_K, _V], key: _K, value: _V) -> None:

@@ -37,6 +37,7 @@ class Particulars:
         "delivered",
         "dropped",
         "identifiers",
+        "is_unsure",
         "received",
         "replays",
         "resend",
@@ -63,6 +64,8 @@ class Particulars:
         self.dropped: dict[str, int] = {}
         #: Packet identifiers to be sent again before anything else, in order, after a reconnect.
         self.resend: list[int] = []
+        #: Whether they wait until what the log said of them is written there again.
+        self.is_unsure = False
         #: Topic filter -> what its subscription is still to be sent of the retained messages; a
         #: ``deliver.replay.Replay``.
         self.replays: dict[str, Any] = {}

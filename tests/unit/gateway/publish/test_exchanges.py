@@ -181,3 +181,85 @@ def test_what_was_stored_behind_the_connection_is_known_without_reading() -> Non
     client.put("t", b"1", 2, packet_id=7, dup=True)
     assert answers(client) == [(PUBREC, 7)]
     assert payloads(gateway, "t") == [b"1"]
+
+
+def comes_back(gateway: Gateway, version: int) -> Peer:
+    """Connect again, before a log that does not tell whether it keeps what it has."""
+    gateway.stage.log.settles_at_once = False
+    return gateway.connect_persistent(version, "client")
+
+
+def assert_waits(
+    gateway: Gateway, client: Peer, answer: tuple[PacketType, int], error: StoreError | None
+) -> None:
+    """Check that an answer leaves when the log keeps what it says, and not if it does not."""
+    assert answers(client) == []
+    gateway.stage.log.settle(error=error)
+    if error is None:
+        assert answers(client)[0] == answer
+    elif answer[0] != PUBREC or client.version != 5:
+        client.assert_ended(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+    else:
+        refused = client.read_ack(PUBREC)
+        assert (refused.packet_id, refused.reason_code >= 0x80) == (answer[1], True)
+
+
+either = pytest.mark.parametrize("error", [None, NO_ANSWER])
+versions = pytest.mark.parametrize("version", [4, 5])
+
+
+@versions
+@either
+def test_a_message_that_is_found_in_the_log_is_acknowledged_when_the_log_keeps_it(
+    version: int, error: StoreError | None
+) -> None:
+    gateway = Gateway()
+    published_before_a_failure(gateway, version, is_stored=True)
+    client = comes_back(gateway, version)
+    gateway.stage.log.settle()
+    client.put("t", b"1", 2, packet_id=7, dup=True)
+    assert_waits(gateway, client, (PUBREC, 7), error)
+    assert payloads(gateway, "t") == [b"1"]
+
+
+@versions
+@either
+@pytest.mark.parametrize(("sent", "answer"), [(PUBREL, PacketType.PUBCOMP), (PUBREC, PUBREL)])
+def test_a_step_that_is_over_already_is_answered_when_the_log_keeps_that(
+    version: int, error: StoreError | None, sent: PacketType, answer: PacketType
+) -> None:
+    gateway = Gateway()
+    gateway.connect_persistent(version, "client").drop()
+    client = comes_back(gateway, version)
+    gateway.stage.log.settle()
+    client.answer(sent, 7)
+    assert_waits(gateway, client, (answer, 7), error)
+
+
+@versions
+@either
+@pytest.mark.parametrize("is_released", [False, True])
+def test_what_was_in_flight_is_sent_again_when_the_log_keeps_what_it_says_of_it(
+    version: int, error: StoreError | None, is_released: bool
+) -> None:
+    gateway = Gateway()
+    client = gateway.connect_persistent(version, "client")
+    client.subscribe("t", qos=2)
+    gateway.connect(5).publish("t", b"1", 2)
+    packet_id = client.message().packet_id
+    if is_released:
+        client.answer(PUBREC, packet_id)
+        assert released(client) == [packet_id]
+    client.drop()
+    client = comes_back(gateway, version)
+    gateway.deliver()
+    assert client.packets() == []
+    gateway.stage.log.settle(error=error)
+    gateway.deliver()
+    if error is not None:
+        client.assert_ended(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+    elif is_released:
+        assert released(client) == [packet_id]
+    else:
+        message = client.message()
+        assert (message.packet_id, message.dup) == (packet_id, True)
