@@ -475,7 +475,7 @@ class CatchUp:
                     return  # the client takes fewer at once than it did [MQTT-3.3.4-9]
                 elif not self._send_flight(session, packet_id, flight, now_ms):
                     return
-            del resend[0]
+            resend.popleft()
         self.returning[session] = None
         self._resent(session)
 

@@ -18,6 +18,7 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
@@ -95,6 +96,7 @@ class Delivery:
         self._plans = Plans(subscriptions, metrics)
         self._sender = Sender(
             self._queues,
+            subscriptions,
             journal,
             metrics,
             after=after,
@@ -330,7 +332,7 @@ class Delivery:
             flights.append((flight.packet_id, ~value if is_released else value))
         if flights:
             session.inflight.restore(flights)
-            session.particulars.resend = [packet_id for packet_id, _ in flights]
+            session.particulars.resend = deque(packet_id for packet_id, _ in flights)
             is_exactly_once = any(flight.qos == 2 for flight in stored.inflight)
             session.particulars.is_unsure = is_exactly_once and session.expiry_s > 0
         topic_filters = [one.topic_filter for one in stored.filters]

@@ -21,11 +21,11 @@ from motelog.core.records.decode import inflate
 from motelog.gateway.mapping.message_properties import client_id_property, delivery_properties
 from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.mqtt.packet_types import PropertyId
-from motelog.gateway.mqtt.topics import matches
 from motelog.gateway.mqtt.varint import encode_varint
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER
+from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER, SubscriptionTree
 
 #: A native producer's compressed body is inflated to at most this size for an MQTT client.
 _INFLATED_BYTES_MAX: Final = 4_194_304
@@ -119,18 +119,27 @@ def identifier_property(identifier: int) -> bytes:
     return _IDENTIFIER + encode_varint(identifier)
 
 
-def identifiers_for(session: Session, options: int, name: bytes, replayed: str) -> bytes:
+def identifiers_for(
+    subscriptions: SubscriptionTree[Receiver],
+    session: Session,
+    options: int,
+    name: bytes,
+    replayed: str,
+) -> bytes:
     """Return the subscription identifiers of the filters that match a topic name, as properties.
 
     For a retained message that is ``replayed`` to one filter, only that one's.
     """
     found = b""
     if options & HAS_IDENTIFIER:
-        topic_name = name.decode()
-        for topic_filter, identifier in session.particulars.identifiers.items():
-            # [MQTT-3.3.4-4] [MQTT-3.3.4-5]
-            if topic_filter == replayed if replayed else matches(topic_filter, topic_name):
-                found = identifier_property(identifier) + found
+        identifiers = session.particulars.identifiers
+        # It may have many of them, so the tree tells which match. [MQTT-3.3.4-4] [MQTT-3.3.4-5]
+        filters = (
+            [replayed] if replayed else [one for _, one in subscriptions.entries(name.decode())]
+        )
+        for topic_filter in dict.fromkeys(filters):
+            if topic_filter in identifiers:
+                found += identifier_property(identifiers[topic_filter])
     return found
 
 

@@ -28,7 +28,7 @@ from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.sessions.connection import Connection
-from motelog.gateway.sessions.groups import Stored
+from motelog.gateway.sessions.groups import Receiver, Stored
 from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import (
@@ -36,6 +36,7 @@ from motelog.gateway.sessions.subscriptions import (
     PARTICULAR,
     QOS_MASK,
     RETAIN_AS_PUBLISHED,
+    SubscriptionTree,
 )
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import Mark, MarkKind, Progress
@@ -74,6 +75,7 @@ class Sender:
     def __init__(
         self,
         queues: WatchedQueues,
+        subscriptions: SubscriptionTree[Receiver],
         journal: SessionJournal,
         metrics: GatewayMetrics,
         *,
@@ -82,6 +84,7 @@ class Sender:
         output_bytes_high: int,
     ) -> None:
         self._queues = queues
+        self._subscriptions = subscriptions
         self._disconnect = disconnect
         self._journal = journal
         self._metrics = metrics
@@ -207,7 +210,9 @@ class Sender:
             message,
             queue_number,
             queue_offset,
-            identifiers=identifiers_for(session, options, message.name, replayed),
+            identifiers=identifiers_for(
+                self._subscriptions, session, options, message.name, replayed
+            ),
             is_replay=bool(replayed),
         )
         if outcome is Outcome.TOO_LARGE:
@@ -354,7 +359,7 @@ class Sender:
             first_byte |= _RETAIN
         packet, number_at = b"", 0
         if message.body is not None:
-            identifiers = identifiers_for(session, options, message.name, "")
+            identifiers = identifiers_for(self._subscriptions, session, options, message.name, "")
             packet, number_at = encode_for(
                 connection, message, first_byte, identifiers, with_alias=False
             )

@@ -12,6 +12,7 @@ Spec: MQTT 5.0 sections 3.1 and 4.1.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,7 +64,7 @@ class Particulars:
         #: was full), "too_large", or "quota" (they were too many or too old).
         self.dropped: dict[str, int] = {}
         #: Packet identifiers to be sent again before anything else, in order, after a reconnect.
-        self.resend: list[int] = []
+        self.resend: deque[int] = deque()
         #: Whether they wait until what the log said of them is written there again.
         self.is_unsure = False
         #: Topic filter -> what its subscription is still to be sent of the retained messages; a

@@ -37,7 +37,7 @@ from motelog.core.errors import MotelogError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import SETTLED, LogPort, QueueHandle, Ticket
 from motelog.gateway.state.follower import Follower
-from motelog.gateway.state.progress import Position, SessionState, move, state_of
+from motelog.gateway.state.progress import Marked, SessionState, move, state_of
 from motelog.gateway.state.records import (
     ClaimRecord,
     EndRecord,
@@ -51,7 +51,7 @@ from motelog.gateway.state.records import (
     decode_record,
     message_of,
 )
-from motelog.gateway.state.session_rows import ClaimHeard, Heard, SessionRows
+from motelog.gateway.state.session_rows import ClaimHeard, Heard, Run, SessionRows
 from motelog.gateway.state.stored import Mark, Progress, StoredSession
 from motelog.gateway.state.view import View, ViewError
 
@@ -152,7 +152,7 @@ class SessionJournal:
         # The last append since the last tick that had some: a turn is shorter.
         self._marked: Ticket = SETTLED
         # Not read back: the changes of each client, who has some by the record's number, positions.
-        self._written: dict[str, list[_Written]] = {}
+        self._written: dict[str, deque[_Written]] = {}
         self._writers: deque[tuple[int, tuple[str, ...]]] = deque()
         self._moves: deque[tuple[Ticket, TickRecord]] = deque()
         # Ticks: what the log has been told, what it still has to be, what the last one has told.
@@ -450,12 +450,12 @@ class SessionJournal:
             known = written.get(client_id)
             is_whole = type(change) is bytes and ticket.is_settled and ticket.error is None
             if known is None or is_whole:  # what came before a whole state is in it
-                written[client_id] = [one]
+                written[client_id] = deque((one,))
             else:
                 known.append(one)
             names.append(client_id)
         if names:
-            self._writers.append((record.number, tuple(names)))
+            self._writers.append((record.number, tuple(dict.fromkeys(names))))
 
     # --- reading -------------------------------------------------------------------------
 
@@ -481,36 +481,33 @@ class SessionJournal:
 
     def _find(self, client_id: str) -> tuple[StoredSession, SessionState] | None:
         state = self._rows.state(client_id)
-        positions: Mapping[str, Position] | None = None
+        marked: Marked | None = None
+        positions = _Positions(self._rows.runs.get(self._run), self._moves)
         for number, ticket, change in self._written.get(client_id, ()):
             if ticket.error is not None:
                 continue
+            positions.go_to(number)
+            if isinstance(change, Mark):
+                if marked is None and state is not None and state.run == self._run:
+                    marked = Marked(state)
+                if marked is not None:
+                    marked.take(change, positions.now)
+                continue
+            if marked is not None:
+                state, marked = marked.state(positions.now), None
             if isinstance(change, bytes):
                 state = state_of(_whole(change), _NOT_READ + number)
             elif isinstance(change, EndRecord):
                 state = None
             elif state is not None and state.run == self._run:
-                if positions is None or self._moves:
-                    positions = self._positions(number)
-                if isinstance(change, Progress):
-                    state = state.with_progress(change, positions)
-                else:
-                    state = state.with_mark(change, positions)
+                state = state.with_progress(change, positions.now)
+        positions.go_to(_NOT_READ)
+        if marked is not None:
+            state = marked.state(positions.now)
         if state is None:
             return None
-        own = self._positions() if state.run == self._run else None
+        own = positions.now if state.run == self._run else None
         return self._rows.as_of_now(state, own), state
-
-    def _positions(self, before: int = _NOT_READ) -> Mapping[str, Position]:
-        """Return this run's positions as the record ``before`` finds them."""
-        run = self._rows.runs.get(self._run)
-        positions = run.positions if run is not None else {}
-        if self._moves:
-            positions = positions.copy()
-            for ticket, tick in self._moves:
-                if tick.number < before and ticket.error is None:
-                    move(positions, tick.left, tick.positions, _NOT_READ + tick.number)
-        return positions
 
     def due(self, now_ms: int, limit: int) -> list[StoredSession]:
         """Return up to ``limit`` sessions without a connection whose expiry or will is due.
@@ -655,13 +652,11 @@ class SessionJournal:
         writers, written = self._writers, self._written
         while writers and writers[0][0] <= last:
             for client_id in writers.popleft()[1]:
-                changes = written.get(client_id)
-                if changes is None:
-                    continue
-                if changes[-1].number <= last:
-                    del written[client_id]
-                else:
-                    changes[:] = [one for one in changes if one.number > last]
+                changes = written.get(client_id, ())
+                while changes and changes[0].number <= last:
+                    changes.popleft()
+                if not changes:
+                    written.pop(client_id, None)
         while self._moves and self._moves[0][1].number <= last:
             self._moves.popleft()
 
@@ -846,6 +841,25 @@ class SessionJournal:
             entry = Progress(client_id, state.pinned, session.inflight, session.replays)
             self._owed.setdefault(client_id, entry)
         self._append_session(session, at)
+
+
+class _Positions:
+    """The positions of a run as one record after the other finds them."""
+
+    __slots__ = ("_moves", "now")
+
+    def __init__(self, run: Run | None, moves: Collection[tuple[Ticket, TickRecord]]) -> None:
+        self.now = run.positions if run is not None else {}
+        self._moves = deque(moves)
+        if moves:
+            self.now = self.now.copy()
+
+    def go_to(self, number: int) -> None:
+        """Make ``now`` what the record of this number finds; numbers go up."""
+        while self._moves and self._moves[0][1].number < number:
+            ticket, tick = self._moves.popleft()
+            if ticket.error is None:
+                move(self.now, tick.left, tick.positions, _NOT_READ + tick.number)
 
 
 def _at_once(ticket: Ticket, then: Then) -> None:

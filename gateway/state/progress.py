@@ -1,7 +1,7 @@
 """What the records of one session come to: its last whole record, and what was told since.
 
-Owns: SessionState and how each kind of record changes it; Positions.
-Must not touch: the log, the view; functions of values.
+Owns: SessionState and how each kind of record changes it (marks: Marked); Positions.
+Must not touch: the log, the view.
 
 A connected session has got everything up to its gateway's live positions, but for what its whole
 record, a later Progress entry, or marks say. One queue, as the records come:
@@ -34,7 +34,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -51,6 +51,9 @@ from motelog.gateway.state.stored import (
 
 #: Stands for the run of a session without a connection.
 AWAY: Final = 0
+
+#: A queue's name, and a queue offset.
+Place: TypeAlias = tuple[str, int]
 
 
 class Position(NamedTuple):
@@ -107,7 +110,7 @@ class SessionState(msgspec.Struct, frozen=True):
             session,
             left_ms=session.left_ms if session.left_ms is not None else left_ms,
             cursors=cursors,
-            delivered=self._delivered(positions),
+            delivered=self.not_passed(self.places(), positions),
         )
 
     def with_progress(self, entry: Progress, positions: Mapping[str, Position]) -> SessionState:
@@ -120,80 +123,88 @@ class SessionState(msgspec.Struct, frozen=True):
             pinned=entry.cursors,
             is_told=True,
         )
-        return told._with_session(delivered=told._delivered(positions))
+        delivered = told.not_passed(told.places(), positions)
+        session = msgspec.structs.replace(told.session, delivered=delivered)
+        return msgspec.structs.replace(told, session=session)
 
-    def with_mark(self, mark: Mark, positions: Mapping[str, Position]) -> SessionState:
-        """Return the state after one step of a QoS 2 exchange."""
-        session = self.session
-        match mark.kind:
-            case MarkKind.RECEIVED:
-                others = tuple(r for r in session.received if r.packet_id != mark.packet_id)
-                received = Received(mark.packet_id, mark.queue, mark.queue_offset, mark.taken_ms)
-                return self._with_session(received=(*others, received))
-            case MarkKind.FORGOTTEN:
-                others = tuple(r for r in session.received if r.packet_id != mark.packet_id)
-                return self._with_session(received=others)
-            case MarkKind.SENT:
-                # The identifier was free: whatever it stood for before is at the client.
-                flights = self._flights_without(mark.packet_id)
-                flight = StoredFlight(mark.packet_id, mark.queue, mark.queue_offset, 2)
-                told = self._with_session(inflight=(*flights, flight))
-                return told._with_session(delivered=told._delivered(positions))
-            case MarkKind.UNSENT:
-                return self._unsent(mark, positions)
-            case MarkKind.RELEASED:
-                return self._with_session(
-                    inflight=tuple(
-                        msgspec.structs.replace(f, state=FlightState.RELEASED)
-                        if f.packet_id == mark.packet_id
-                        else f
-                        for f in session.inflight
-                    )
-                )
-            case MarkKind.COMPLETED:
-                told = self._with_session(inflight=self._flights_without(mark.packet_id))
-                return told._with_session(delivered=told._delivered(positions))
-        return self
-
-    def _unsent(self, mark: Mark, positions: Mapping[str, Position]) -> SessionState:
-        place = mark.queue, mark.queue_offset
-        told = self._with_session(
-            inflight=self._flights_without(mark.packet_id),
-            delivered=tuple(p for p in self.session.delivered if p != place),
-        )
-        if self.cursor(mark.queue, positions) <= mark.queue_offset:
-            return told
-        return msgspec.structs.replace(told, pinned=self.pinned | {mark.queue: mark.queue_offset})
-
-    def _flights_without(self, packet_id: int) -> tuple[StoredFlight, ...]:
-        return tuple(f for f in self.session.inflight if f.packet_id != packet_id)
-
-    def _delivered(self, positions: Mapping[str, Position]) -> tuple[tuple[str, int], ...]:
-        """Return the delivered places, those of flights too, that the cursor has not passed."""
+    def places(self) -> dict[Place, None]:
+        """Return the delivered places, those of flights too."""
         places = dict.fromkeys(self.session.delivered)
         places.update(((f.queue, f.queue_offset), None) for f in self.session.inflight)
-        if not places:
-            return ()
-        cursors = {queue: self.cursor(queue, positions) for queue, _ in places}
-        return tuple(place for place in places if place[1] >= cursors[place[0]])
+        return places
 
-    def _with_session(
-        self,
-        *,
-        inflight: tuple[StoredFlight, ...] | None = None,
-        received: tuple[Received, ...] | None = None,
-        delivered: tuple[tuple[str, int], ...] | None = None,
-    ) -> SessionState:
-        session = self.session
-        return msgspec.structs.replace(
-            self,
-            session=msgspec.structs.replace(
-                session,
-                inflight=session.inflight if inflight is None else inflight,
-                received=session.received if received is None else received,
-                delivered=session.delivered if delivered is None else delivered,
-            ),
+    def not_passed(
+        self, places: Iterable[Place], positions: Mapping[str, Position]
+    ) -> tuple[Place, ...]:
+        """Return those of ``places`` that the cursor has not passed."""
+        cursors: dict[str, int] = {}
+        found = []
+        for place in places:
+            queue = place[0]
+            cursor = cursors.get(queue)
+            if cursor is None:
+                cursor = cursors[queue] = self.cursor(queue, positions)
+            if place[1] >= cursor:
+                found.append(place)
+        return tuple(found)
+
+
+class Marked:
+    """A state that marks change, each at the same cost however much the session has open."""
+
+    __slots__ = ("_delivered", "_flights", "_received", "_state")
+
+    def __init__(self, state: SessionState) -> None:
+        session = state.session
+        self._state = state
+        self._flights = {flight.packet_id: flight for flight in session.inflight}
+        self._received = {received.packet_id: received for received in session.received}
+        self._delivered = state.places()
+
+    @property
+    def run(self) -> int:
+        """The run of the session, as in SessionState."""
+        return self._state.run
+
+    def take(self, mark: Mark, positions: Mapping[str, Position]) -> None:
+        """Change the state by one step of a QoS 2 exchange."""
+        packet_id, place = mark.packet_id, (mark.queue, mark.queue_offset)
+        match mark.kind:
+            case MarkKind.RECEIVED:
+                self._received.pop(packet_id, None)
+                self._received[packet_id] = Received(packet_id, *place, mark.taken_ms)
+            case MarkKind.FORGOTTEN:
+                self._received.pop(packet_id, None)
+            case MarkKind.SENT:
+                # The identifier was free: whatever it stood for before is at the client.
+                self._flights.pop(packet_id, None)
+                self._flights[packet_id] = StoredFlight(packet_id, *place, 2)
+                self._delivered[place] = None
+            case MarkKind.UNSENT:
+                self._flights.pop(packet_id, None)
+                self._delivered.pop(place, None)
+                state = self._state
+                if state.cursor(mark.queue, positions) > mark.queue_offset:
+                    pinned = state.pinned | {mark.queue: mark.queue_offset}
+                    self._state = msgspec.structs.replace(state, pinned=pinned)
+            case MarkKind.RELEASED:
+                flight = self._flights.get(packet_id)
+                if flight is not None:
+                    released = msgspec.structs.replace(flight, state=FlightState.RELEASED)
+                    self._flights[packet_id] = released
+            case MarkKind.COMPLETED:
+                self._flights.pop(packet_id, None)
+
+    def state(self, positions: Mapping[str, Position]) -> SessionState:
+        """Return what the marks so far have made of it."""
+        state = self._state
+        session = msgspec.structs.replace(
+            state.session,
+            inflight=tuple(self._flights.values()),
+            received=tuple(self._received.values()),
+            delivered=state.not_passed(self._delivered, positions),
         )
+        return msgspec.structs.replace(state, session=session)
 
 
 def state_of(record: SessionRecord, at: int) -> SessionState:

@@ -40,7 +40,14 @@ import msgspec
 from motelog.core.limited_log import LimitedLog
 from motelog.gateway.mqtt.topics import SHARED_PREFIX
 from motelog.gateway.state.follower import ReadBack
-from motelog.gateway.state.progress import AWAY, Position, SessionState, move, state_of
+from motelog.gateway.state.progress import (
+    AWAY,
+    Marked,
+    Position,
+    SessionState,
+    move,
+    state_of,
+)
 from motelog.gateway.state.records import (
     ClaimRecord,
     EndRecord,
@@ -198,6 +205,8 @@ class SessionRows:
         self._queue_names: dict[int, str] = {}
         # Within one transaction: what sessions have become; None has ended.
         self._changed: dict[str, SessionState | None] = {}
+        # Of these, newer: those that marks are changing, and the positions of their run.
+        self._marked: dict[str, tuple[Marked, Mapping[str, Position]]] = {}
         self._changed_ms: dict[str, int] = {}
         self._changed_runs: set[int] = set()
         self._begin_offset = 0
@@ -218,6 +227,7 @@ class SessionRows:
     def _load(self) -> None:
         self.fetched.clear()
         self._changed.clear()
+        self._marked.clear()
         self._changed_ms.clear()
         self._changed_runs.clear()
         execute = self._view.execute
@@ -279,11 +289,12 @@ class SessionRows:
                 self._end(record)
                 return 1
             case MarksRecord():
+                before = len(self._marked)
                 for mark in record.marks:
-                    state = self._current(mark.client_id)
-                    if state is not None and state.run == record.run:
-                        self._changed[mark.client_id] = state.with_mark(mark, run.positions)
-                return len(record.marks)
+                    marked = self._marked_by(mark.client_id, run)
+                    if marked is not None:
+                        marked.take(mark, run.positions)
+                return len(self._marked) - before
             case TickRecord():
                 run.heard = max(run.heard, record.heard)
                 self._move(run, record, read.queue_offset)
@@ -291,7 +302,7 @@ class SessionRows:
                     state = self._current(entry.client_id)
                     if state is not None and state.run == record.run:
                         changed = state.with_progress(entry, run.positions)
-                        self._changed[entry.client_id] = changed
+                        self._change(entry.client_id, changed)
                 return 1 + len(record.progress)
             case StartedRecord():
                 self.begins = {k: at for k, at in self.begins.items() if k in self.living}
@@ -333,7 +344,7 @@ class SessionRows:
                     return
             elif held.is_claimed and state.run == record.run:
                 state = msgspec.structs.replace(state, is_claimed=True)
-        self._changed[client_id] = state
+        self._change(client_id, state)
         self._changed_ms[client_id] = read.store_ms
         self._hear(client_id)
 
@@ -355,7 +366,7 @@ class SessionRows:
             return  # the client has connected to another gateway meanwhile
         if record.unless and self._has_member(record.unless, record.run):
             return  # its writer has not read that yet
-        self._changed[record.client_id] = None
+        self._change(record.client_id, None)
         self._hear(record.client_id)
 
     def _has_member(self, name: str, run: int) -> bool:
@@ -533,7 +544,29 @@ class SessionRows:
             [(run.number, self._queue_id(queue), *run.positions[queue]) for queue in told],
         )
 
+    def _marked_by(self, client_id: str, run: Run) -> Marked | None:
+        """Return the state that marks of ``run`` change; None if it is not that run's session."""
+        if client_id in self._marked:
+            marked, _ = self._marked[client_id]
+            return marked if marked.run == run.key else None
+        state = self._current(client_id)
+        if state is None or state.run != run.key:
+            return None
+        marked = Marked(state)
+        self._marked[client_id] = marked, run.positions
+        return marked
+
+    def _end_marks(self, client_id: str) -> None:
+        marked, positions = self._marked[client_id]
+        self._change(client_id, marked.state(positions))
+
+    def _change(self, client_id: str, state: SessionState | None) -> None:
+        self._marked.pop(client_id, None)
+        self._changed[client_id] = state
+
     def _current(self, client_id: str) -> SessionState | None:
+        if client_id in self._marked:
+            self._end_marks(client_id)
         if client_id in self._changed:
             return self._changed[client_id]
         return self.state(client_id)
@@ -541,6 +574,8 @@ class SessionRows:
     # --- states to rows ------------------------------------------------------------------
 
     def _write(self) -> None:
+        for client_id in list(self._marked):
+            self._end_marks(client_id)
         execute_many = self._view.execute_many
         ended: list[tuple[str]] = []
         whole: list[tuple[Any, ...]] = []
