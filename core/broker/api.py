@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from motelog.core.broker.acknowledge import policy_of
+from motelog.core.broker.delay.delays import in_time
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.broker.waiting.append_line import AppendLine
 from motelog.core.broker.waiting.cold_reads import ColdReads
@@ -94,6 +95,7 @@ class BrokerApi:
             clock=clock,
             timeout_ms=store.config.flush_timeout_ms,
             busy_ms=store.config.page_cache_busy_ms,
+            in_time=lambda message: in_time(message, store.now_ms(), store.queue_tail),
         )
         self.cold_reads = ColdReads(store.reader.page_in, waiting_max=cold_reads_max)
 
@@ -163,12 +165,14 @@ class BrokerApi:
         )
         return self._topics.put(config, self.clock.now_ms()).write_queue_nums
 
-    def delayed(self, message: AppendMessage, due_ms: int) -> AppendMessage:
-        """Return the message that waits until ``due_ms`` in place of ``message``.
+    def delayed(self, message: AppendMessage, delay_ms: int) -> AppendMessage:
+        """Return the message that waits for ``delay_ms`` in place of ``message``.
 
-        As with every delayed message: it is in its own queue a moment after it is due.
+        As with every delayed message: it is in its own queue a moment after it is due. It is
+        appended before anything else is delivered.
         """
         tail, body, properties = message[:3]
+        due_ms = self.now_ms() + delay_ms
         told = {
             REAL_TOPIC: tail.topic.decode(),
             REAL_QID: str(tail.queue_id),

@@ -161,11 +161,13 @@ class LogPort(Protocol):
         """
         ...
 
-    def delayed(self, message: Any, due_ms: int) -> Any:
-        """Return what to append in place of ``message``, so that it comes at ``due_ms``.
+    def delayed(self, message: Any, delay_ms: int) -> Any:
+        """Return what to append in place of ``message``, so that it comes after ``delay_ms``.
 
-        It is at most DELAY_MS_MAX ahead. The record is as safe as any other once its ticket has
-        settled. Its handle is for ``append``, ``describe`` and ``tail`` alone.
+        The delay is DELAY_MS_MAX at most. The log's clock counts it: the gateway's may show another
+        time. To be appended before the caller waits for anything. The record is as safe as any
+        other once its ticket has settled. Its handle is for ``append``, ``describe`` and ``tail``
+        alone.
         """
         ...
 

@@ -15,7 +15,7 @@ import trio
 from motelog.bridge.client import REQUEST_TIMEOUT_S, Client
 from motelog.bridge.pull import HOLD_S
 from motelog.core.acl.files import read_credentials
-from motelog.core.message import TIMER_DELIVER_MS, encode_properties
+from motelog.core.message import TIMER_DELAY_MS, encode_properties
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.topic_names import GATEWAY_GROUP
@@ -133,9 +133,9 @@ class RemoteLog:
         topic = name.partition("/")[0]
         return next((q for q in self._topics.read_queues(topic) if str(q) == name), None)
 
-    def delayed(self, message: Any, due_ms: int) -> Any:
+    def delayed(self, message: Any, delay_ms: int) -> Any:
         place, body, properties, *rest = message
-        told = encode_properties({TIMER_DELIVER_MS: str(due_ms)})
+        told = encode_properties({TIMER_DELAY_MS: str(delay_ms)})
         return (DelayedPlace(place), body, properties + told, *rest)
 
     # --- read ----------------------------------------------------------------------------

@@ -285,7 +285,7 @@ class ReactorListener:
         if is_retained:
             message = (*message[:2], message[2] + RETAIN_TEXT, *message[3:])
         if delay_ms:
-            message = self._log_port.delayed(message, now_ms + delay_ms)
+            message = self._log_port.delayed(message, delay_ms)
         if len(message[2]) > PROPERTIES_BYTES_MAX:
             error = GatewayError(
                 f"topic name and properties take {len(message[2])} bytes in the log,"

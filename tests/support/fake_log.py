@@ -168,8 +168,9 @@ class FakeLog:
             self._unsettled.popleft().is_settled = True
         return ticket
 
-    def delayed(self, message: Any, due_ms: int) -> Any:
+    def delayed(self, message: Any, delay_ms: int) -> Any:
         topic, queue_id = _key(message[0])
+        due_ms = self.now_ms + delay_ms
         told = {REAL_TOPIC: topic, REAL_QID: str(queue_id), TIMER_OUT_MS: str(due_ms)}
         waits = self.queue_tail(TIMER_TOPIC, 0)
         return (waits, message[1], message[2] + encode_properties(told), due_ms, *message[4:])

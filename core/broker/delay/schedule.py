@@ -230,16 +230,20 @@ class ScheduleService:
     def _count_due(self, queue_id: int, units: bytes) -> tuple[int, int]:
         """Return how many units are due, and when the first of the others will be."""
         now_ms = self._store.now_ms()
+        for index, (_, _, code) in enumerate(UNIT.iter_unpack(units)):
+            due_ms = self._level_due_ms(queue_id, code, now_ms)
+            if due_ms > now_ms:
+                return index, due_ms
+        return len(units) // UNIT_BYTES, 0
+
+    def _level_due_ms(self, queue_id: int, due_ms: int, now_ms: int) -> int:
+        """Return when a message of a level is due whose unit says ``due_ms``."""
         levels_ms = self._store.due_times.levels_ms
         level_ms = levels_ms[queue_id] if queue_id < len(levels_ms) else 0
         # No message waits longer than its level, even if the clock was ahead when it was stored.
         latest_ms = now_ms + level_ms if level_ms else OFFSET_MAX
-        for index, (_, _, due_ms) in enumerate(UNIT.iter_unpack(units)):
-            # Nor does it wait shorter if the clock was set forward since.
-            due_ms += self._store.jumped_ms(due_ms - level_ms)
-            if min(due_ms, latest_ms) > now_ms:
-                return index, min(due_ms, latest_ms)
-        return len(units) // UNIT_BYTES, 0
+        # Nor does it wait shorter if the clock was set forward since.
+        return min(due_ms + self._store.jumped_ms(due_ms - level_ms), latest_ms)
 
     async def _deliver_timer(self) -> int:
         """Deliver what is due by its own time; return when to look again."""
@@ -331,7 +335,12 @@ class ScheduleService:
                 return
             read = partial(self._reader.read, SCHEDULE_TOPIC, queue_id, offset)
             result = await self._reader.when_in_memory(partial(read, count_max=len(found)))
-            due_of = {physical: due_ms for physical, _, due_ms in found}
+            now_ms = self._store.now_ms()
+            # In the timer's past it would never come.
+            due_of = {
+                physical: max(self._level_due_ms(queue_id, due_ms, now_ms), now_ms)
+                for physical, _, due_ms in found
+            }
             again = [
                 message
                 for fields in _decoded(result.records)

@@ -73,8 +73,18 @@ class _Batch:
 class AppendLine:
     """What a broker appends with, and the batches that wait."""
 
-    def __init__(self, append: Append, *, clock: Clock, timeout_ms: int, busy_ms: int) -> None:
+    def __init__(
+        self,
+        append: Append,
+        *,
+        clock: Clock,
+        timeout_ms: int,
+        busy_ms: int,
+        in_time: Callable[[AppendMessage], AppendMessage] = lambda message: message,
+    ) -> None:
+        """``in_time`` returns what to append in place of a message that has waited."""
         self._append_now = append
+        self._in_time = in_time
         self._clock = clock
         self._timeout_ms = timeout_ms
         self._busy_ms = busy_ms
@@ -171,7 +181,7 @@ class AppendLine:
             if error is None:
                 try:
                     end_offset = self._append(
-                        batch.messages,
+                        list(map(self._in_time, batch.messages)),
                         batch.placed,
                         store_timestamp_ms=batch.store_timestamp_ms,
                     )

@@ -62,6 +62,20 @@ def test_publish_is_acknowledged_when_it_is_stored_and_delivered_when_it_is_due(
     assert decode_properties(decode_brief(record, b"")[0][3])["mqttRealTopic"] == "t/1"
 
 
+@pytest.mark.parametrize("step_ms", [-30_000, 30_000])
+def test_the_delay_is_counted_by_the_logs_clock(step_ms: int) -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    connect(stage, 2, "publisher")
+    stage.clock.step_wall(step_ms)
+    publish(stage, "$delayed/10/t/1", 1)
+    pass_time(stage, 9_999)
+    assert got(stage, 1) == []
+    pass_time(stage, 1)
+    assert [payload for _, _, payload in got(stage, 1)] == [b"late"]
+
+
 @pytest.mark.parametrize(
     "topic",
     [

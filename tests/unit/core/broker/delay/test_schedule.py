@@ -14,8 +14,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.delay.delays import find_waiting_place
 from motelog.core.broker.delay.schedule import ScheduleService
+from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.clock import ManualClock
 from motelog.core.message import (
     REAL_TOPIC,
@@ -32,6 +34,7 @@ from motelog.core.store.message_store import MessageStore
 from motelog.core.topic_names import TIMER_TOPIC
 from tests.support.stores import (
     BORN_HOST,
+    STORE_HOST,
     RecordingStorage,
     make_store,
     read_queue,
@@ -62,6 +65,15 @@ class Stage:
         )  # fmt: skip
         self.store.append([message], store_timestamp_ms=now_ms)
         return place.due_ms
+
+    def api(self) -> BrokerApi:
+        """Return what a gateway in this process appends with."""
+        topics = TopicTable(
+            broker_name="b", cluster="c", default_queue_count=4, auto_create=True, topics_max=100
+        )
+        return BrokerApi(
+            self.store, topics, clock=self.manual, store_host=STORE_HOST, cold_reads_max=10
+        )
 
     def recall(self, key: str, due_ms: int, topic: str = "T") -> None:
         """Recall a message as the broker does."""
@@ -399,6 +411,62 @@ async def test_a_time_is_due_when_the_clock_says_so(tmp_path: Path, mock_clock: 
         await stage.pass_ms(500)
         assert stage.bodies() == []
         await stage.pass_ms(510)
+        assert names(stage.delivered()) == [1]
+
+
+async def test_a_gateways_delay_counts_from_the_stores_clock(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    manual = ManualClock()
+    async with staged(tmp_path, manual) as stage:
+        api = stage.api()
+        for number, step_ms in enumerate((0, -30_000, 30_000, 30_000, -30_000)):
+            manual.step_wall(step_ms)
+            message = (api.queue_tail("T", 0), b"%d" % number, b"", 0, 77, BORN_HOST, 0, 0, 0, 0)
+            assert api.line.append([api.delayed(message, 2_000)]) is not None
+            # Time that others are due in passes.
+            stage.send(b"other", "U", TIMER_DELAY_MS="10")
+            await stage.pass_ms(100)
+        await stage.pass_ms(4_000)
+        assert sorted(names(stage.delivered())) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("waits_ms", [5_000, SLOT_MS])
+async def test_what_waited_in_line_beyond_its_time_comes_at_once(
+    tmp_path: Path, mock_clock: MockClock, waits_ms: int
+) -> None:
+    async with staged(tmp_path, ManualClock()) as stage:
+        api = stage.api()
+        message = (api.queue_tail("T", 2), b"1", b"k\x01v\x02", 0, 77, BORN_HOST, 0, 0, 0, 0)
+        late = api.delayed(message, 1_000)
+        api.line.wait([late], appended=lambda end_offset: None, refused=lambda error: None)
+        stage.send(b"other", "U", TIMER_DELAY_MS=str(waits_ms))
+        await stage.pass_ms(waits_ms)
+        assert stage.delivered("U") != []
+        api.line.go_on()
+        await stage.pass_ms(1)
+        assert names(stage.delivered(queue_id=2)) == [1]
+        assert stage.delivered(queue_id=2)[0].properties["k"] == "v"
+
+
+async def test_a_level_that_the_clock_has_left_behind_survives_the_removal_of_its_file(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    manual = ManualClock()
+    storage = RecordingStorage()
+    async with staged(tmp_path, manual, storage=storage, cleanup_pause_ms=1) as stage:
+        stage.send(b"1", DELAY="5")
+        manual.step_wall(DAY_MS)
+        await stage.pass_ms(1_000)
+        storage.used_percent = 90.0
+        while len(stage.store._log.queue.files) < 2:
+            tail = stage.store.queue_tail("other", 0)
+            stage.store.append([(tail, bytes(500), b"", 0, 0, BORN_HOST, 0, 0, 0, 0)])
+        for _ in range(4):
+            await cleaned(stage)
+        assert len(stage.store._log.queue.files) == 1
+        assert stage.bodies() == []
+        await stage.pass_ms(60_000)
         assert names(stage.delivered()) == [1]
 
 
