@@ -2,6 +2,8 @@
 
 Owns: the property ``clientId`` and the JSON text of ``mqttProperties``. Must not touch: packets,
 the log.
+Invariant: receivers get what a device could have sent; a native producer's property that is not
+legal is left out.
 Spec: MQTT 5.0 section 3.3.2.3.
 
     clientId \\x01 sensor-7 \\x02 mqttProperties \\x01 {"contentType":"text/plain", ...} \\x02
@@ -39,6 +41,7 @@ class StoredProperties(msgspec.Struct, frozen=True, omit_defaults=True, rename="
 
 
 _NONE: Final = StoredProperties()
+_EXPIRY_S_MAX: Final = 0xFFFFFFFF
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(StoredProperties)
 _END: Final = VALUE_END.encode()
@@ -74,13 +77,9 @@ def delivery_properties(
     A receiver gets the rest of the expiry interval. [MQTT-3.3.2-6] A message that ``was_sent``
     before does not expire any more; nothing is left of its interval then. [MQTT-4.3.3-7]
     """
-    value = _value(text, _PROPERTIES)
-    if value is None:
+    stored = _read(text)
+    if stored is _NONE:
         return b""
-    try:
-        stored = _decoder.decode(value)
-    except msgspec.DecodeError:
-        return b""  # a native producer wrote something else under this name
     block: dict[PropertyId, PropertyValue] = {}
     if stored.payload_format is not None:
         block[PropertyId.PAYLOAD_FORMAT_INDICATOR] = stored.payload_format
@@ -97,22 +96,27 @@ def delivery_properties(
         block[PropertyId.CORRELATION_DATA] = stored.correlation_data
     if stored.user:
         block[PropertyId.USER_PROPERTY] = stored.user
-    try:
-        return encode_block(block)
-    except ValueError:
-        return b""
+    return encode_block(block, only_legal=True)
 
 
 def expires_ms(text: bytes, store_ms: int) -> int | None:
     """Return when a message that was stored at ``store_ms`` expires; None if it does not."""
+    expiry_s = _read(text).expiry_s
+    return None if expiry_s is None else store_ms + expiry_s * 1000
+
+
+def _read(text: bytes) -> StoredProperties:
+    """Return the MQTT 5 properties that a property text has; a native producer may write any."""
     value = _value(text, _PROPERTIES)
     if value is None:
-        return None
+        return _NONE
     try:
-        expiry_s = _decoder.decode(value).expiry_s
-    except msgspec.DecodeError:
-        return None
-    return None if expiry_s is None else store_ms + expiry_s * 1000
+        stored = _decoder.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        return _NONE
+    if stored.expiry_s is not None and not 0 <= stored.expiry_s <= _EXPIRY_S_MAX:
+        return msgspec.structs.replace(stored, expiry_s=None)
+    return stored
 
 
 def client_id_property(text: bytes) -> str:

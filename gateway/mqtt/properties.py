@@ -57,26 +57,36 @@ def read_properties(
     return _decode(reader.part(length), packet_type, from_server=from_server)
 
 
-def encode_properties(properties: Mapping[PropertyId, PropertyValue] | None) -> bytes:
+def encode_properties(
+    properties: Mapping[PropertyId, PropertyValue] | None, *, only_legal: bool = False
+) -> bytes:
     """Return the block without its length; ValueError if a value does not fit its type.
 
     USER_PROPERTY takes a tuple of pairs, SUBSCRIPTION_IDENTIFIER an integer or a tuple of them.
+    With ``only_legal``, what ``decode_properties`` would refuse is left out.
     """
     parts = []
     for property_id, value in (properties or {}).items():
         rule = _RULES[property_id]
         several = value if rule.is_repeatable and isinstance(value, tuple) else (value,)
-        for item in several:
+        for item in several[:REPEATED_MAX] if only_legal else several:
             try:
-                parts.append(encode_varint(property_id) + _WRITERS[rule.kind](item))
-            except (OverflowError, AttributeError, TypeError, IndexError) as exc:
-                raise ValueError(f"{rule.attribute} cannot be {item!r}") from exc
+                part = encode_varint(property_id) + _WRITERS[rule.kind](item)
+            except (OverflowError, AttributeError, TypeError, IndexError, ValueError) as exc:
+                if only_legal:
+                    continue
+                raise ValueError(f"{rule.attribute} cannot be {item!r}: {exc}") from exc
+            if not (only_legal and rule.fault is not None and rule.fault(item)):
+                parts.append(part)
     return b"".join(parts)
 
 
 def reason_string(why: str) -> dict[PropertyId, PropertyValue]:
-    """Return a Reason String as the property of an answer, of at most REASON_CHARACTERS_MAX."""
-    return {PropertyId.REASON_STRING: why[:REASON_CHARACTERS_MAX]}
+    """Return a Reason String as the property of an answer, of at most REASON_CHARACTERS_MAX.
+
+    A broker elsewhere may have said why, in any text.
+    """
+    return {PropertyId.REASON_STRING: why[:REASON_CHARACTERS_MAX].replace("\0", "\ufffd")}
 
 
 def length_and_properties(properties: Mapping[PropertyId, PropertyValue] | None) -> bytes:

@@ -20,7 +20,9 @@ from typing import Any, Final, NamedTuple
 
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import NAME_END, VALUE_END
+from motelog.gateway.errors import TopicNameError
 from motelog.gateway.mapping.message_properties import client_id_property, expires_ms
+from motelog.gateway.mqtt.topics import check_topic_name
 from motelog.gateway.state.follower import ReadBack
 from motelog.gateway.state.view import View
 
@@ -118,13 +120,17 @@ class RetainedRows:
         taken = 0
         for record in records[:limit]:
             taken += 1
-            if record.topic_name is None:
+            try:
+                check_topic_name(record.topic_name or "")
+            except TopicNameError as exc:
                 self._faults.warning(
-                    "a record of a retained message has no topic name and is left out"
-                    " queue_offset=%d",
+                    "a record of a retained message has no legal topic name and is left out"
+                    " queue_offset=%d error=%s",
                     record.queue_offset,
+                    exc,
                 )
                 continue
+            assert record.topic_name is not None, "it is not empty"
             self.read.append((record.topic_name, record.body))
             self._apply(record, record.topic_name, begin_offset)
         return taken

@@ -265,7 +265,7 @@ class SessionRows:
             taken += 1
             try:
                 changes += self._apply(record, decode_record(record.body))
-            except (msgspec.DecodeError, ValueError) as exc:
+            except (msgspec.DecodeError, ValueError, RecursionError) as exc:
                 self._faults.warning(
                     "a record of a session cannot be read and is left out queue_offset=%d error=%s",
                     record.queue_offset,

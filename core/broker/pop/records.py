@@ -149,7 +149,7 @@ def decode_revive(tag: str | None, body: bytes, revive_queue: int) -> Checkpoint
             json = msgspec.json.decode(body, type=_AckJson)
             offsets = (json.ao,) if json.aol is None else tuple(json.aol)
             return AckRecord((json.t, json.c, json.q, json.so, json.pt), offsets)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return None
 

@@ -642,6 +642,21 @@ def test_native_names_that_no_device_may_use_are_counted_and_skipped() -> None:
     assert stage.metrics.messages_undeliverable == 2
 
 
+@pytest.mark.parametrize("options", [1, 1 | RETAIN_AS_PUBLISHED])
+@pytest.mark.parametrize(
+    "properties", ['{"payloadFormat":7}', '{"x":' + "[" * 15_000 + "]" * 15_000 + "}"]
+)
+def test_native_properties_that_no_device_may_send_are_left_out(
+    properties: str, options: int
+) -> None:
+    stage = Stage()
+    stage.session(1, "t", options, version=5)
+    stage.append("t", b"odd", b"mqttProperties\x01" + properties.encode() + b"\x02")
+    stage.append("t", b"fine", b"")
+    stage.deliver()
+    assert [rest for _, _, rest in stage.got(1)] == [b"\0odd", b"\0fine"]
+
+
 def test_compressed_native_body_is_inflated_within_its_limit() -> None:
     stage = Stage()
     stage.session(1, "t", 0)

@@ -23,6 +23,7 @@ from motelog.gateway.mqtt.properties import (
     encode_properties,
     length_and_properties,
     read_properties,
+    reason_string,
 )
 
 P = PacketType
@@ -179,3 +180,8 @@ def test_flood_of_user_properties_is_refused() -> None:
     with pytest.raises(ProtocolViolationError) as caught:
         decode_properties(one * 200_000, P.PUBLISH)
     assert caught.value.reason_code == 0x97
+
+
+def test_a_reason_of_any_text_can_be_told() -> None:
+    block = encode_properties(reason_string("why\0" * 1000))
+    assert decode_properties(block, P.PUBACK).reason_string == ("why\ufffd" * 1000)[:1000]

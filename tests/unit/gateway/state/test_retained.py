@@ -105,6 +105,17 @@ def test_empty_payload_removes_the_message() -> None:
     assert (stage.store.count, stage.store.size_bytes) == (0, 0)
 
 
+@pytest.mark.parametrize("name", ["", "a/#", "+", "a\x7f"])
+def test_record_with_a_name_that_no_device_may_use_is_left_out(name: str) -> None:
+    stage = Stage()
+    text = f"{MQTT_TOPIC}\x01{name}\x02".encode()
+    queue = stage.log.queue_of(MQTT_RETAINED_TOPIC, "")
+    stage.log.append([(queue, b"on", text, 0, stage.clock.now_ms(), HOST, 0, 0, 0, 0)])
+    stage.publish("b")
+    assert stage.payload("b") == b"on"
+    assert stage.store.count == 1
+
+
 def test_message_of_a_batch_that_was_refused_is_not_kept() -> None:
     stage = Stage()
     stage.publish("a", b"on")
