@@ -1,10 +1,11 @@
 """A Locust user that is an MQTT client: connects, publishes, subscribes, measures.
 
 Owns: MqttLoadUser and the client behind it. Must not touch: scenarios (what users do).
-Requests are reported as ``connect``, ``publish:QOS:TEMPLATE`` (until acknowledged),
-``subscribe:QOS:TEMPLATE`` and ``deliver:TEMPLATE`` (from publish to arrival, on one machine's
-clock), never per topic. Importing locust patches the standard library for gevent, so nothing but
-locust itself may import this module.
+Requests are reported as ``connect``, ``disconnect:REASON`` (a failure), ``publish:QOS:TEMPLATE``
+(until acknowledged), ``subscribe:QOS:TEMPLATE`` and ``deliver:TEMPLATE`` (from publish to arrival,
+on one machine's clock), never per topic. A user that loses its connection makes a new one and goes
+on. Importing locust patches the standard library for gevent, so nothing but locust itself may
+import this module.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from gevent.event import Event
 from locust.contrib.mqtt import MqttClient, MqttUser
 from locust.env import Environment
 from locust.exception import StopUser
-from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.client import DisconnectFlags
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.reasoncodes import ReasonCode
 
 from motelog.core.addresses import parse_address
 from motelog.loadtest.topic_names import TopicNames
@@ -29,20 +33,38 @@ DEFAULT_ADDRESS: Final = "127.0.0.1:1883"
 CONNECT_TIMEOUT_S: Final = 30.0
 ACKNOWLEDGE_TIMEOUT_S: Final = 30.0
 PACKETS_PER_TURN: Final = 100
+#: Of a connection whose end no DISCONNECT announced, as each of MQTT 3.1.1.
+CONNECTION_LOST: Final = "connection lost"
+KEEP_ALIVE_TIMEOUT: Final = ReasonCode(PacketTypes.DISCONNECT, "Keep alive timeout")
 _TIMESTAMP_BYTES: Final = 8
 _poll: Final = gevent.monkey.get_original("select", "poll")
 
 
 class MqttLoadClient(MqttClient):
-    """Locust's paho client, reporting under topic templates and with connect times."""
+    """Locust's paho client, reporting under topic templates and with connect times.
 
-    def __init__(self, *args: Any, environment: Environment, **options: Any) -> None:
-        super().__init__(*args, environment=environment, **options)
+    It has callbacks of its own: those of locust follow paho's first version, which calls them in
+    one way for MQTT 3.1.1 and in another for 5. A callback that fails ends paho's loop, and with it
+    the user.
+    """
+
+    def __init__(self, *, environment: Environment, **options: Any) -> None:
+        super().__init__(CallbackAPIVersion.VERSION2, environment=environment, **options)
         self.names = TopicNames(())
         self.connected = Event()
         self._connect_begun_at = time.time()
-        self.on_message = self._report_delivery
+        self._filters: list[tuple[str, int]] = []
+        self.on_connect = self._report_connect
         self.on_connect_fail = self._report_no_connection
+        self.on_disconnect = self._report_disconnect
+        self.on_subscribe = self._report_subscribe
+        self.on_publish = self._report_publish
+        self.on_message = self._report_delivery
+
+    def subscribe_always(self, topic_filter: str, qos: int) -> None:
+        """Subscribe now, and again after each new connection: no session outlives the old one."""
+        self._filters.append((topic_filter, qos))
+        self.subscribe(topic_filter, qos)
 
     def reconnect(self) -> MQTTErrorCode:
         self._connect_begun_at = time.time()
@@ -82,22 +104,60 @@ class MqttLoadClient(MqttClient):
     def _generate_event_name(self, event_type: str, qos: int, topic: str) -> str:
         return f"{event_type}:{qos}:{self.names.name(topic)}"
 
-    def _on_connect_cb(self, client: Any, userdata: Any, flags: Any, rc: Any) -> None:
-        error = None if rc == 0 else ConnectionError(str(rc))
+    def _report_connect(
+        self, client: Any, userdata: Any, flags: Any, reason: ReasonCode, properties: Any
+    ) -> None:
+        error = ConnectionError(str(reason)) if reason.is_failure else None
         self.fire("connect", began_at=self._connect_begun_at, size=0, error=error)
         if error is None:
             self.connected.set()
+            for topic_filter, qos in self._filters:
+                self.subscribe(topic_filter, qos)
 
-    def _on_disconnect_cb(self, client: Any, userdata: Any, rc: Any) -> None:
+    def _report_disconnect(
+        self,
+        client: Any,
+        userdata: Any,
+        flags: DisconnectFlags,
+        reason: ReasonCode,
+        properties: Any,
+    ) -> None:
+        """Report, by its reason, a connection that was up and that we have not ended."""
+        was_connected = self.connected.is_set()
         self.connected.clear()
-        if rc != 0:  # our own goodbye is no request
-            error = ConnectionError(str(rc))
-            self.fire("disconnect", began_at=time.time(), size=0, error=error)
+        is_told = flags.is_disconnect_packet_from_server
+        if was_connected and (is_told or reason.is_failure):
+            name = str(reason) if is_told or reason == KEEP_ALIVE_TIMEOUT else CONNECTION_LOST
+            self.fire(
+                f"disconnect:{name}", began_at=time.time(), size=0, error=ConnectionError(name)
+            )
+        lost, self._subscribe_requests = self._subscribe_requests, {}
+        for qos, topic, began_at in lost.values():
+            name = self._generate_event_name("subscribe", qos, topic)
+            self.fire(name, began_at=began_at, size=0, error=ConnectionError("no SUBACK came"))
 
     def _report_no_connection(self, client: Any, userdata: Any) -> None:
         """Report a connection that could not be made; paho tries again by itself."""
         error = ConnectionError("the broker cannot be reached")
         self.fire("connect", began_at=self._connect_begun_at, size=0, error=error)
+
+    def _report_subscribe(
+        self, client: Any, userdata: Any, mid: int, reasons: list[ReasonCode], properties: Any
+    ) -> None:
+        qos, topic, began_at = self._subscribe_requests.pop(mid)
+        refusals = ", ".join(str(reason) for reason in reasons if reason.is_failure)
+        name = self._generate_event_name("subscribe", qos, topic)
+        error = PermissionError(refusals) if refusals else None
+        self.fire(name, began_at=began_at, size=0, error=error)
+
+    def _report_publish(
+        self, client: Any, userdata: Any, mid: int, reason: ReasonCode, properties: Any
+    ) -> None:
+        request = self._publish_requests.pop(mid, None)
+        if request is not None:  # else sent in the moment of a loss: a failure by then
+            name = self._generate_event_name("publish", request.qos, request.topic)
+            error = PermissionError(str(reason)) if reason.is_failure else None
+            self.fire(name, began_at=request.start_time, size=request.payload_size, error=error)
 
     def _report_delivery(self, client: Any, userdata: Any, message: paho.MQTTMessage) -> None:
         if len(message.payload) >= _TIMESTAMP_BYTES:
@@ -135,11 +195,21 @@ class MqttLoadUser(MqttUser):
             raise StopUser
 
     def on_stop(self) -> None:
+        """Say goodbye."""
         self.client.disconnect()
         self.client.loop_stop()
 
     def publish(self, topic: str, body: bytes, *, qos: int = 1) -> None:
-        """Publish a timestamp and ``body``; with QoS above 0 return when it is acknowledged."""
+        """Publish a timestamp and ``body``; with QoS above 0 return when it is acknowledged.
+
+        Without a connection this waits until paho has made a new one.
+        """
+        name = self.client._generate_event_name("publish", qos, topic)
+        began_at = time.time()
+        if not self.client.connected.wait(ACKNOWLEDGE_TIMEOUT_S):
+            error = TimeoutError(f"no connection within {ACKNOWLEDGE_TIMEOUT_S:g} s")
+            self.client.fire(name, began_at=began_at, size=0, error=error)
+            return
         began_at = time.time()
         payload = time.time_ns().to_bytes(_TIMESTAMP_BYTES, "big") + body
         sent = self.client.publish(topic, payload, qos)
@@ -147,6 +217,5 @@ class MqttLoadUser(MqttUser):
             return  # a refusal is reported by locust's client
         sent.wait_for_publish(ACKNOWLEDGE_TIMEOUT_S)
         if not sent.is_published():
-            name = self.client._generate_event_name("publish", qos, topic)
             error = TimeoutError(f"not acknowledged within {ACKNOWLEDGE_TIMEOUT_S:g} s")
             self.client.fire(name, began_at=began_at, size=len(payload), error=error)
