@@ -1,7 +1,7 @@
 """Sockets in batches: accept, receive, cut into frames, send, fan out; the length is all it knows.
 
-Owns: the kernel (``_reactor.pyx``) and its reference (``_reactor_py.py``);
-COMPILED says which. Must not touch: anything else. The reference documents every call.
+Owns: nothing; the kernel (``_reactor.pyx``) does the work, and its stub documents every call. Must
+not touch: anything else.
 
     kernel   one poll() per turn ---> Turn: data  [frame][frame][frame]...  of all sockets
     Python   decides on the batch           index (connection, variant, begin, end) per frame
@@ -16,7 +16,7 @@ from motelog.core import kernels
 from motelog.core.net.reactor_types import CloseReason, Fault, Framing
 
 if TYPE_CHECKING:
-    from motelog.core.net._reactor_py import Reactor, Turn
+    from motelog.core.net._reactor import Reactor, Turn
 else:
     _kernel = kernels.kernel_of(__name__)
     Reactor, Turn = _kernel.Reactor, _kernel.Turn

@@ -7,11 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from motelog.core.net.reactor import CloseReason, Framing, Reactor
 from tests.support.reactor_loop import (
-    REACTOR_CLASSES,
     listening,
     mqtt_frame,
     reactor_loop,
@@ -21,16 +18,10 @@ from tests.support.reactor_loop import (
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=REACTOR_CLASSES, ids=["reference", "kernel"])
-def reactor_class(request: pytest.FixtureRequest) -> type[Reactor]:
-    return request.param  # type: ignore[no-any-return]  # a fixture's parameter has no type
-
-
-def run_apart(reactor_class: type[Reactor], script: str) -> str:
+def run_apart(script: str) -> str:
     """Run a script in a process of its own, with its own limits; returns what it printed."""
-    module = "_reactor_py" if reactor_class is REACTOR_CLASSES[0] else "_reactor"
     done = subprocess.run(
-        [sys.executable, "-c", f"from motelog.core.net.{module} import Reactor\n{script}"],
+        [sys.executable, "-c", f"from motelog.core.net.reactor import Reactor\n{script}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -73,10 +64,8 @@ with reactor_loop(Reactor()) as loop:
 """
 
 
-def test_without_descriptors_accepting_rests_and_goes_on_later(
-    reactor_class: type[Reactor],
-) -> None:
-    assert run_apart(reactor_class, DESCRIPTORS_RUN_OUT) == "Too many open files"
+def test_without_descriptors_accepting_rests_and_goes_on_later() -> None:
+    assert run_apart(DESCRIPTORS_RUN_OUT) == "Too many open files"
 
 
 CLAIMED_LENGTHS = """
@@ -102,13 +91,13 @@ with reactor_loop(Reactor(), frame_bytes_max=1 << 28) as loop:
 """
 
 
-def test_a_claimed_length_takes_no_memory(reactor_class: type[Reactor]) -> None:
+def test_a_claimed_length_takes_no_memory() -> None:
     # 200 peers claim 254 MB each and send 5 kB: 2 MB with doubling, 50 GB if they were believed.
-    assert int(run_apart(reactor_class, CLAIMED_LENGTHS)) < 8_000
+    assert int(run_apart(CLAIMED_LENGTHS)) < 8_000
 
 
-def test_a_reset_in_the_middle_of_a_frame_harms_nobody_else(reactor_class: type[Reactor]) -> None:
-    with reactor_loop(reactor_class()) as loop:
+def test_a_reset_in_the_middle_of_a_frame_harms_nobody_else() -> None:
+    with reactor_loop(Reactor()) as loop:
         victim, victim_peer = loop.open()
         others = [loop.open() for _ in range(5)]
         for _, peer in others:
@@ -123,8 +112,8 @@ def test_a_reset_in_the_middle_of_a_frame_harms_nobody_else(reactor_class: type[
         assert loop.frames == {victim: [mqtt_frame(b"still here")]}
 
 
-def test_one_peer_that_does_not_read_delays_nobody(reactor_class: type[Reactor]) -> None:
-    reactor = reactor_class(output_bytes_high=5_000, output_bytes_max=50_000)
+def test_one_peer_that_does_not_read_delays_nobody() -> None:
+    reactor = Reactor(output_bytes_high=5_000, output_bytes_max=50_000)
     with reactor_loop(reactor, sock=listening(buffer_bytes=4_096), buffer_bytes=4_096) as loop:
         stuck, _stuck_peer = loop.open()
         reader, reader_peer = loop.open()
@@ -140,8 +129,8 @@ def test_one_peer_that_does_not_read_delays_nobody(reactor_class: type[Reactor])
         assert not loop.closed
 
 
-def test_a_full_peer_that_closes_is_noticed(reactor_class: type[Reactor]) -> None:
-    reactor = reactor_class(output_bytes_high=5_000, output_bytes_max=50_000)
+def test_a_full_peer_that_closes_is_noticed() -> None:
+    reactor = Reactor(output_bytes_high=5_000, output_bytes_max=50_000)
     with reactor_loop(reactor, sock=listening(buffer_bytes=4_096), buffer_bytes=4_096) as loop:
         stuck, peer = loop.open()
         while not reactor.fan_out(b"y" * 1_000, [stuck]):
@@ -151,8 +140,8 @@ def test_a_full_peer_that_closes_is_noticed(reactor_class: type[Reactor]) -> Non
         assert loop.closed == [(stuck, CloseReason.RESET)]
 
 
-def test_closing_a_full_peer_ends_within_the_linger_time(reactor_class: type[Reactor]) -> None:
-    reactor = reactor_class(connections_max=1, output_bytes_high=5_000, output_bytes_max=50_000)
+def test_closing_a_full_peer_ends_within_the_linger_time() -> None:
+    reactor = Reactor(connections_max=1, output_bytes_high=5_000, output_bytes_max=50_000)
     with reactor_loop(reactor, sock=listening(buffer_bytes=4_096), buffer_bytes=4_096) as loop:
         stuck, _peer = loop.open()
         while not reactor.fan_out(b"y" * 1_000, [stuck]):
@@ -169,8 +158,8 @@ def test_closing_a_full_peer_ends_within_the_linger_time(reactor_class: type[Rea
         assert not loop.closed
 
 
-def test_many_connections_come_and_go(reactor_class: type[Reactor]) -> None:
-    with reactor_loop(reactor_class(connections_max=50)) as loop:
+def test_many_connections_come_and_go() -> None:
+    with reactor_loop(Reactor(connections_max=50)) as loop:
         for _ in range(8):
             peers = [loop.begin() for _ in range(50)]
             loop.now_s += 1
@@ -183,9 +172,9 @@ def test_many_connections_come_and_go(reactor_class: type[Reactor]) -> None:
         assert {connection for connection, _, _ in loop.opened} == set(range(50))
 
 
-def test_framing_of_both_kinds_survives_a_flood_of_garbage(reactor_class: type[Reactor]) -> None:
+def test_framing_of_both_kinds_survives_a_flood_of_garbage() -> None:
     for framing in Framing:
-        with reactor_loop(reactor_class(), framing=framing, frame_bytes_max=1_000) as loop:
+        with reactor_loop(Reactor(), framing=framing, frame_bytes_max=1_000) as loop:
             good, good_peer = loop.open()
             frame = (
                 b"\x00\x00\x00\x05hello" if framing is Framing.REMOTING else mqtt_frame(b"hello")

@@ -15,7 +15,7 @@ from tests.support import coded_peers
 from tests.support.certificates import certificates
 from tests.support.coded_peers import CodedClient, CodedPeer, TlsClient, WebSocketClient
 from tests.support.output_check import OUTPUT_BYTES_HIGH, OUTPUT_BYTES_MAX, check_output
-from tests.support.reactor_loop import REACTOR_CLASSES, ReactorLoop, reactor_loop
+from tests.support.reactor_loop import ReactorLoop, reactor_loop
 
 
 class ReactorStage:
@@ -72,9 +72,8 @@ class ReactorStage:
         return self._loop.closed
 
 
-@pytest.mark.parametrize("reactor_class", REACTOR_CLASSES)
-def test_reactor_does_what_every_output_must(reactor_class: type[Reactor]) -> None:
-    reactor = reactor_class(output_bytes_high=OUTPUT_BYTES_HIGH, output_bytes_max=OUTPUT_BYTES_MAX)
+def test_reactor_does_what_every_output_must() -> None:
+    reactor = Reactor(output_bytes_high=OUTPUT_BYTES_HIGH, output_bytes_max=OUTPUT_BYTES_MAX)
     with reactor_loop(reactor, buffer_bytes=65_536) as loop:
         check_output(ReactorStage(loop))
 
@@ -95,12 +94,9 @@ CODECS: dict[str, tuple[Callable[[], Codec], Callable[[], CodedClient]]] = {
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("reactor_class", REACTOR_CLASSES)
-def test_reactor_with_a_codec_does_what_every_output_must(
-    reactor_class: type[Reactor], codec: str
-) -> None:
+def test_reactor_with_a_codec_does_what_every_output_must(codec: str) -> None:
     make_codec, make_client = CODECS[codec]
-    reactor = reactor_class(output_bytes_high=OUTPUT_BYTES_HIGH, output_bytes_max=OUTPUT_BYTES_MAX)
+    reactor = Reactor(output_bytes_high=OUTPUT_BYTES_HIGH, output_bytes_max=OUTPUT_BYTES_MAX)
     with reactor_loop(reactor, buffer_bytes=65_536, codec=make_codec) as loop:
         check_output(ReactorStage(loop, make_client))
 
@@ -124,12 +120,9 @@ class Seen:
 
 
 @pytest.mark.parametrize("codec", [None, "wss"])
-@pytest.mark.parametrize("reactor_class", REACTOR_CLASSES)
-def test_an_observer_is_shown_what_a_connection_takes_and_gives(
-    reactor_class: type[Reactor], codec: str | None
-) -> None:
+def test_an_observer_is_shown_what_a_connection_takes_and_gives(codec: str | None) -> None:
     make_codec, make_client = CODECS[codec] if codec else (None, None)
-    reactor = reactor_class(output_bytes_high=1 << 20, output_bytes_max=1 << 22)
+    reactor = Reactor(output_bytes_high=1 << 20, output_bytes_max=1 << 22)
     with reactor_loop(reactor, buffer_bytes=65_536, codec=make_codec) as loop:
         stage = ReactorStage(loop, make_client)
         if codec:

@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from motelog.core.net import _reactor, _reactor_py
 from motelog.core.net.codec import Codec
 from motelog.core.net.reactor import CloseReason, Fault, Framing, Reactor, Turn
 
-REACTOR_CLASSES: list[type[Reactor]] = [_reactor_py.Reactor, _reactor.Reactor]  # type: ignore[list-item]  # same interface
 DEADLINE_S = 20.0
 FRAME_BYTES_MAX = 65_536
 

@@ -32,7 +32,6 @@ def split_at(stream: bytes, cuts: Sequence[int]) -> list[bytes]:
 
 
 def run_streams(
-    reactor_class: type[Reactor],
     framing: Framing,
     streams: Sequence[Sequence[bytes]],
     *,
@@ -40,7 +39,7 @@ def run_streams(
 ) -> list[Outcome]:
     """Open a connection per stream, send the pieces in turns, then close; return the outcomes."""
     with reactor_loop(
-        reactor_class(), framing=framing, frame_bytes_max=frame_bytes_max, sock=listening_unix()
+        Reactor(), framing=framing, frame_bytes_max=frame_bytes_max, sock=listening_unix()
     ) as loop:
         peers = [loop.open() for _ in streams]
         for i in range(max((len(pieces) for pieces in streams), default=0)):

@@ -11,14 +11,9 @@ import pytest
 
 from motelog.core.net.codec import Codec, Decoded, Stream
 from motelog.core.net.reactor import CloseReason, Fault, Reactor
-from tests.support.reactor_loop import REACTOR_CLASSES, mqtt_frame, reactor_loop, receive_exactly
+from tests.support.reactor_loop import mqtt_frame, reactor_loop, receive_exactly
 
 PING = b"\xc0\x00"
-
-
-@pytest.fixture(params=REACTOR_CLASSES, ids=["reference", "kernel"])
-def reactor_class(request: pytest.FixtureRequest) -> type[Reactor]:
-    return request.param  # type: ignore[no-any-return]  # a fixture's parameter has no type
 
 
 class Xor:
@@ -56,14 +51,14 @@ def turned(data: bytes) -> bytes:
     return bytes(byte ^ 255 for byte in data)
 
 
-def test_what_follows_a_codec_that_is_over_goes_past_it(reactor_class: type[Reactor]) -> None:
+def test_what_follows_a_codec_that_is_over_goes_past_it() -> None:
     made: list[Xor] = []
 
     def make() -> Codec:
         made.append(Xor(over_at=b"!"))
         return made[-1]
 
-    with reactor_loop(reactor_class(), codec=make) as loop:
+    with reactor_loop(Reactor(), codec=make) as loop:
         coded, coded_peer = loop.open()
         plain, plain_peer = loop.open()
         large = mqtt_frame(bytes(9000))
@@ -96,8 +91,8 @@ class Strict(Xor):
         return Decoded(b"", b"", Stream.FAULTY)
 
 
-def test_what_is_wrong_is_told_until_the_end(reactor_class: type[Reactor]) -> None:
-    with reactor_loop(reactor_class(), codec=Strict) as loop:
+def test_what_is_wrong_is_told_until_the_end() -> None:
+    with reactor_loop(Reactor(), codec=Strict) as loop:
         well, well_peer = loop.open()
         faulty, faulty_peer = loop.open()
         assert loop.reactor.codec_fault(faulty) == ""  # nothing has come
@@ -109,7 +104,7 @@ def test_what_is_wrong_is_told_until_the_end(reactor_class: type[Reactor]) -> No
         assert loop.reactor.codec_fault(well) == ""
         loop.reactor.close(faulty)
         assert loop.reactor.codec_fault(faulty) == ""
-    with reactor_loop(reactor_class()) as loop:
+    with reactor_loop(Reactor()) as loop:
         plain, _ = loop.open()
         assert loop.reactor.codec_fault(plain) == ""
 
@@ -128,14 +123,14 @@ def cannot_be_made() -> Codec:
     ids=["made", "receive", "send"],
 )
 def test_codec_that_fails_ends_its_connection_alone(
-    reactor_class: type[Reactor], make: Callable[[], Codec], first: bytes
+    make: Callable[[], Codec], first: bytes
 ) -> None:
     makers = iter([Xor, make])
 
     def make_next() -> Codec:
         return next(makers)()
 
-    with reactor_loop(reactor_class(), codec=make_next) as loop:
+    with reactor_loop(Reactor(), codec=make_next) as loop:
         well, well_peer = loop.open()
         well_peer.sendall(turned(PING))
         loop.until(lambda: loop.frames[well])
@@ -174,22 +169,18 @@ class Swollen:
         return b""
 
 
-def test_codec_may_give_more_frames_than_one_receive_could_hold(
-    reactor_class: type[Reactor],
-) -> None:
-    with reactor_loop(reactor_class(), codec=lambda: Swollen(PING * 60_000)) as loop:
+def test_codec_may_give_more_frames_than_one_receive_could_hold() -> None:
+    with reactor_loop(Reactor(), codec=lambda: Swollen(PING * 60_000)) as loop:
         connection, peer = loop.open()
         peer.sendall(b"x")
         loop.until(lambda: loop.frames[connection])
         assert loop.frames[connection] == [PING] * 60_000
 
 
-def test_so_many_frames_may_wait_for_the_limit_behind_the_first(
-    reactor_class: type[Reactor],
-) -> None:
+def test_so_many_frames_may_wait_for_the_limit_behind_the_first() -> None:
     large = mqtt_frame(bytes(500))
     given = PING + large + PING * 60_000
-    with reactor_loop(reactor_class(), frame_bytes_max=100, codec=lambda: Swollen(given)) as loop:
+    with reactor_loop(Reactor(), frame_bytes_max=100, codec=lambda: Swollen(given)) as loop:
         connection, peer = loop.open()
         peer.sendall(b"x")
         loop.until(lambda: loop.frames[connection])

@@ -14,11 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from motelog.core.net import _reactor, reactor
-from motelog.core.net._reactor_py import frame_size
 from motelog.core.net.reactor import CloseReason, Fault, Framing, Reactor
 from tests.support.reactor_loop import (
     FRAME_BYTES_MAX,
-    REACTOR_CLASSES,
     ReactorLoop,
     listening,
     listening_unix,
@@ -26,23 +24,20 @@ from tests.support.reactor_loop import (
     reactor_loop,
     receive_exactly,
 )
+from tests.support.reactor_streams import run_streams
 
 PING = b"\xc0\x00"
-
-
-@pytest.fixture(params=REACTOR_CLASSES, ids=["reference", "kernel"])
-def reactor_class(request: pytest.FixtureRequest) -> type[Reactor]:
-    return request.param  # type: ignore[no-any-return]  # a fixture's parameter has no type
+LENGTH_MAX = 0x7FFF_FFFF
 
 
 @pytest.fixture
-def loop(reactor_class: type[Reactor]) -> Iterator[ReactorLoop]:
-    with reactor_loop(reactor_class()) as made:
+def loop() -> Iterator[ReactorLoop]:
+    with reactor_loop(Reactor()) as made:
         yield made
 
 
 def test_the_kernel_is_used_and_a_session_is_small() -> None:
-    assert reactor.Reactor is _reactor.Reactor  # type: ignore[comparison-overlap]  # chosen at import
+    assert reactor.Reactor is _reactor.Reactor
     assert _reactor.CONNECTION_BYTES <= 96
 
 
@@ -65,8 +60,16 @@ def test_the_kernel_is_used_and_a_session_is_small() -> None:
     ],
 )
 def test_frame_size(framing: Framing, data: bytes, size: int) -> None:
-    assert frame_size(framing, data, 0) == size
-    assert frame_size(framing, b"?" + data, 1) == size
+    """A size of 0 is not known yet, and of -1 is malformed."""
+
+    def fault(frame_bytes_max: int) -> Fault | None:
+        [outcome] = run_streams(framing, [[data]], frame_bytes_max=frame_bytes_max)
+        return outcome.fault
+
+    if size > 0:
+        assert fault(min(size, LENGTH_MAX) - 1) is Fault.FRAME_TOO_LARGE
+    if size <= LENGTH_MAX:
+        assert fault(max(size, 2)) is (Fault.MALFORMED_LENGTH if size < 0 else None)
 
 
 def test_accepting_reports_listener_and_peer(loop: ReactorLoop) -> None:
@@ -100,8 +103,8 @@ def test_a_frame_that_arrives_byte_by_byte_is_reported_once(loop: ReactorLoop) -
     assert loop.frames[connection] == [frame]
 
 
-def test_a_frame_larger_than_a_turn_arrives_whole(reactor_class: type[Reactor]) -> None:
-    with reactor_loop(reactor_class()) as loop:
+def test_a_frame_larger_than_a_turn_arrives_whole() -> None:
+    with reactor_loop(Reactor()) as loop:
         connection, peer = loop.open()
         loop.reactor.set_limits(connection, frame_bytes_max=4 << 20, idle_s_max=0)
         frame = mqtt_frame(bytes(range(256)) * 12_000)
@@ -131,10 +134,10 @@ def test_a_frame_larger_than_a_turn_arrives_whole(reactor_class: type[Reactor]) 
     ],
 )
 def test_a_hostile_length_ends_reading_after_the_frames_before_it(
-    reactor_class: type[Reactor], framing: Framing, hostile: bytes, fault: Fault
+    framing: Framing, hostile: bytes, fault: Fault
 ) -> None:
     good = mqtt_frame(b"good") if framing is Framing.MQTT else b"\x00\x00\x00\x04good"
-    reactor = reactor_class()
+    reactor = Reactor()
     with reactor_loop(reactor, framing=framing) as loop:
         connection, peer = loop.open()
         peer.sendall(good + hostile + good)
@@ -219,8 +222,8 @@ def test_a_lowered_limit_applies_to_the_frame_in_progress(loop: ReactorLoop) -> 
 # ---------------------------------------------------------------------- idle
 
 
-def test_a_first_frame_is_waited_for_only_so_long(reactor_class: type[Reactor]) -> None:
-    reactor = reactor_class()
+def test_a_first_frame_is_waited_for_only_so_long() -> None:
+    reactor = Reactor()
     with reactor_loop(reactor, first_frame_s=10) as loop:
         silent, _silent_peer = loop.open()
         slow, slow_peer = loop.open()
@@ -377,9 +380,9 @@ def test_sending_to_what_is_not_open_is_skipped(loop: ReactorLoop) -> None:
     assert receive_exactly(peer, 304) == b"sf" + b"F" * 300 + b"\x00\x07"
 
 
-def test_what_connections_take_is_counted_by_first_byte(reactor_class: type[Reactor]) -> None:
+def test_what_connections_take_is_counted_by_first_byte() -> None:
     counts = array("Q", bytes(8 * 257))
-    with reactor_loop(reactor_class(sent_counts=counts)) as loop:
+    with reactor_loop(Reactor(sent_counts=counts)) as loop:
         (one, _), (other, _) = loop.open(), loop.open()
         puback, publish = b"\x40\x02\x00\x01", mqtt_frame(b"x" * 300)
         loop.reactor.send(one, PING + publish + PING)
@@ -402,8 +405,8 @@ def test_an_empty_message_sends_nothing(loop: ReactorLoop) -> None:
     assert peer.recv(10) == b""
 
 
-def test_a_slow_reader_is_not_read_until_it_has_drained(reactor_class: type[Reactor]) -> None:
-    reactor = reactor_class(output_bytes_high=10_000, output_bytes_max=100_000)
+def test_a_slow_reader_is_not_read_until_it_has_drained() -> None:
+    reactor = Reactor(output_bytes_high=10_000, output_bytes_max=100_000)
     with reactor_loop(reactor) as loop:
         connection, peer = loop.open()
         sent = 0
@@ -424,8 +427,8 @@ def test_a_slow_reader_is_not_read_until_it_has_drained(reactor_class: type[Reac
         assert reactor.fan_out(b"x", [connection]) == []
 
 
-def test_what_connections_hold_is_counted(reactor_class: type[Reactor]) -> None:
-    reactor = reactor_class(output_bytes_high=4_000_000, output_bytes_max=9_000_000)
+def test_what_connections_hold_is_counted() -> None:
+    reactor = Reactor(output_bytes_high=4_000_000, output_bytes_max=9_000_000)
     with reactor_loop(reactor, sock=listening_unix()) as loop:
         one, reader = loop.open()
         two, other = loop.open()
@@ -453,10 +456,8 @@ def test_what_connections_hold_is_counted(reactor_class: type[Reactor]) -> None:
         other.close()
 
 
-def test_output_that_grows_while_the_socket_is_full_holds_reading_back(
-    reactor_class: type[Reactor],
-) -> None:
-    reactor = reactor_class(output_bytes_high=2_000_000, output_bytes_max=9_000_000)
+def test_output_that_grows_while_the_socket_is_full_holds_reading_back() -> None:
+    reactor = Reactor(output_bytes_high=2_000_000, output_bytes_max=9_000_000)
     with reactor_loop(reactor, sock=listening_unix()) as loop:
         connection, peer = loop.open()
         reactor.send(connection, bytes(1_500_000))
@@ -472,10 +473,8 @@ def test_output_that_grows_while_the_socket_is_full_holds_reading_back(
         assert loop.drained == [connection]
 
 
-def test_output_above_its_mark_that_leaves_at_once_is_reported_as_drained(
-    reactor_class: type[Reactor],
-) -> None:
-    reactor = reactor_class(output_bytes_high=1_000, output_bytes_max=9_000)
+def test_output_above_its_mark_that_leaves_at_once_is_reported_as_drained() -> None:
+    reactor = Reactor(output_bytes_high=1_000, output_bytes_max=9_000)
     with reactor_loop(reactor) as loop:
         connection, _ = loop.open()
         reactor.send(connection, bytes(1_000))
@@ -486,8 +485,8 @@ def test_output_above_its_mark_that_leaves_at_once_is_reported_as_drained(
         assert loop.drained == [connection]
 
 
-def test_a_slow_reader_is_not_idle_while_it_takes_output(reactor_class: type[Reactor]) -> None:
-    reactor = reactor_class(output_bytes_high=10_000, output_bytes_max=10_000_000)
+def test_a_slow_reader_is_not_idle_while_it_takes_output() -> None:
+    reactor = Reactor(output_bytes_high=10_000, output_bytes_max=10_000_000)
     with reactor_loop(reactor, sock=listening(buffer_bytes=65_536), buffer_bytes=4096) as loop:
         connection, peer = loop.open()
         reactor.set_limits(connection, frame_bytes_max=FRAME_BYTES_MAX, idle_s_max=3)
@@ -509,10 +508,8 @@ def test_a_slow_reader_is_not_idle_while_it_takes_output(reactor_class: type[Rea
         assert loop.faults == [(connection, Fault.IDLE)]
 
 
-def test_a_closed_connection_that_still_takes_output_lingers_only_so_long(
-    reactor_class: type[Reactor],
-) -> None:
-    reactor = reactor_class(output_bytes_high=10_000, output_bytes_max=10_000_000)
+def test_a_closed_connection_that_still_takes_output_lingers_only_so_long() -> None:
+    reactor = Reactor(output_bytes_high=10_000, output_bytes_max=10_000_000)
     with reactor_loop(reactor, sock=listening(buffer_bytes=65_536), buffer_bytes=4096) as loop:
         connection, peer = loop.open()
         reactor.send(connection, bytes(1_000_000))
@@ -535,10 +532,8 @@ def receive_exactly_while(loop: ReactorLoop, peer: socket.socket, size: int) -> 
         loop.turn()
 
 
-def test_a_reader_that_stays_away_is_ended_when_its_output_is_full(
-    reactor_class: type[Reactor],
-) -> None:
-    reactor = reactor_class(output_bytes_high=10_000, output_bytes_max=100_000)
+def test_a_reader_that_stays_away_is_ended_when_its_output_is_full() -> None:
+    reactor = Reactor(output_bytes_high=10_000, output_bytes_max=100_000)
     with reactor_loop(reactor) as loop:
         connection, peer = loop.open()
         for _ in range(10_000):
@@ -552,10 +547,8 @@ def test_a_reader_that_stays_away_is_ended_when_its_output_is_full(
             receive_exactly(peer, 1 << 30)
 
 
-def test_a_message_above_the_output_limit_goes_to_a_peer_that_reads(
-    reactor_class: type[Reactor],
-) -> None:
-    reactor = reactor_class(output_bytes_high=1_000, output_bytes_max=2_000)
+def test_a_message_above_the_output_limit_goes_to_a_peer_that_reads() -> None:
+    reactor = Reactor(output_bytes_high=1_000, output_bytes_max=2_000)
     with reactor_loop(reactor) as loop:
         connection, peer = loop.open()
         reactor.send(connection, b"a")
@@ -656,8 +649,8 @@ def test_abort_resets_the_peer(loop: ReactorLoop) -> None:
     assert loop.reactor.connections_count == 0
 
 
-def test_an_id_rests_before_it_is_used_again(reactor_class: type[Reactor]) -> None:
-    with reactor_loop(reactor_class()) as loop:
+def test_an_id_rests_before_it_is_used_again() -> None:
+    with reactor_loop(Reactor()) as loop:
         _connection, peer = loop.open()
         peer.close()
         loop.until(lambda: loop.closed)
@@ -671,10 +664,8 @@ def test_an_id_rests_before_it_is_used_again(reactor_class: type[Reactor]) -> No
         assert [item[0] for item in loop.opened[before:]] != [aborted]
 
 
-def test_closing_what_was_noted_but_not_yet_reported_is_quiet(
-    reactor_class: type[Reactor],
-) -> None:
-    reactor = reactor_class(output_bytes_high=1_000, output_bytes_max=2_000)
+def test_closing_what_was_noted_but_not_yet_reported_is_quiet() -> None:
+    reactor = Reactor(output_bytes_high=1_000, output_bytes_max=2_000)
     with reactor_loop(reactor) as loop:
         first, _first_peer = loop.open()
         second, _second_peer = loop.open()
@@ -736,9 +727,9 @@ def test_a_connection_closed_before_it_opened_is_not_reported(loop: ReactorLoop)
     assert not loop.closed
 
 
-def test_a_connection_that_does_not_open_is_given_up(reactor_class: type[Reactor]) -> None:
+def test_a_connection_that_does_not_open_is_given_up() -> None:
     # A full backlog: Linux drops further SYNs, so that connect neither succeeds nor fails.
-    with reactor_loop(reactor_class()) as loop:
+    with reactor_loop(Reactor()) as loop:
         server = loop.own(listening(backlog=0))
         for _ in range(4):
             filler = loop.own(socket.socket())
@@ -758,8 +749,8 @@ def test_a_connection_that_does_not_open_is_given_up(reactor_class: type[Reactor
 # ---------------------------------------------------------------------- limits and life
 
 
-def test_accepting_rests_while_all_slots_are_taken(reactor_class: type[Reactor]) -> None:
-    with reactor_loop(reactor_class(connections_max=2)) as loop:
+def test_accepting_rests_while_all_slots_are_taken() -> None:
+    with reactor_loop(Reactor(connections_max=2)) as loop:
         _first, first_peer = loop.open()
         loop.open()
         loop.begin()
@@ -776,8 +767,8 @@ def test_accepting_rests_while_all_slots_are_taken(reactor_class: type[Reactor])
         assert len(loop.opened) == 3
 
 
-def test_who_waits_for_a_slot_is_told_of(reactor_class: type[Reactor]) -> None:
-    with reactor_loop(reactor_class(connections_max=1)) as loop:
+def test_who_waits_for_a_slot_is_told_of() -> None:
+    with reactor_loop(Reactor(connections_max=1)) as loop:
         _first, first_peer = loop.open()
         assert loop.reactor.accept_errno == 0  # all are taken, and nobody waits
         loop.begin()
@@ -808,8 +799,8 @@ def test_the_buffers_of_a_turn_end_with_the_next_poll(loop: ReactorLoop) -> None
         held[0] = 1  # read-only
 
 
-def test_a_full_turn_leaves_nobody_out(reactor_class: type[Reactor]) -> None:
-    reactor = reactor_class()
+def test_a_full_turn_leaves_nobody_out() -> None:
+    reactor = Reactor()
     with reactor_loop(reactor, sock=listening_unix()) as loop:
         peers = [loop.open() for _ in range(40)]
         frame = mqtt_frame(b"x" * 60_000)
@@ -823,8 +814,8 @@ def test_a_full_turn_leaves_nobody_out(reactor_class: type[Reactor]) -> None:
         assert all(len(loop.frames[c]) == 1 for c, _ in peers)
 
 
-def test_a_flood_of_the_shortest_frames_is_cut_into_turns(reactor_class: type[Reactor]) -> None:
-    reactor = reactor_class()
+def test_a_flood_of_the_shortest_frames_is_cut_into_turns() -> None:
+    reactor = Reactor()
     with reactor_loop(reactor, sock=listening_unix()) as loop:
         peers = [loop.open() for _ in range(4)]
         for _, peer in peers:
@@ -859,8 +850,8 @@ def test_ipv6_and_unix_listeners_beside_ipv4(loop: ReactorLoop) -> None:
     assert next(iter(loop.frames.values())) == [b"\x00\x00\x00\x04unix"]
 
 
-def test_several_reactors_share_a_process(reactor_class: type[Reactor]) -> None:
-    with reactor_loop(reactor_class()) as one, reactor_loop(reactor_class()) as two:
+def test_several_reactors_share_a_process() -> None:
+    with reactor_loop(Reactor()) as one, reactor_loop(Reactor()) as two:
         first, first_peer = one.open()
         second, second_peer = two.open()
         assert first == second == 0
@@ -899,14 +890,14 @@ def test_shut_down_sends_and_closes_everything(loop: ReactorLoop) -> None:
             call()
 
 
-def test_impossible_arguments_are_refused(reactor_class: type[Reactor]) -> None:
+def test_impossible_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="connections_max"):
-        reactor_class(connections_max=0)
+        Reactor(connections_max=0)
     with pytest.raises(ValueError, match="output_bytes_high"):
-        reactor_class(output_bytes_high=2, output_bytes_max=1)
+        Reactor(output_bytes_high=2, output_bytes_max=1)
     with pytest.raises(ValueError, match="sent_counts"):
-        reactor_class(sent_counts=array("Q", [0] * 256))
-    with reactor_loop(reactor_class()) as loop, pytest.raises(ValueError, match="7"):
+        Reactor(sent_counts=array("Q", [0] * 256))
+    with reactor_loop(Reactor()) as loop, pytest.raises(ValueError, match="7"):
         loop.reactor.listen(loop.own(listening()), 7, frame_bytes_max=1, first_frame_s=1)  # type: ignore[arg-type]  # not a framing
 
 
