@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 
 import pytest
 import trio
@@ -70,6 +71,33 @@ async def test_a_thousand_silent_connections_give_way_to_those_who_ask(
             await ended.wait()
             await wait_ended(used)  # it waited for a request, as those that came after it
             watching.cancel_scope.cancel()
+    nursery.cancel_scope.cancel()
+
+
+async def test_half_requests_take_neither_a_task_nor_a_parser_from_health(
+    nursery: trio.Nursery,
+) -> None:
+    console = await started(nursery)
+    begun = []
+
+    class Tasks(trio.abc.Instrument):
+        def task_spawned(self, task: trio.lowlevel.Task) -> None:
+            begun.append(task.name)
+
+    with contextlib.ExitStack() as held, trio.fail_after(DEADLINE_S):
+        # The console does not run meanwhile, so that the last one is behind all others.
+        for _ in range(1000):
+            one = held.enter_context(socket.create_connection(console.address))
+            one.sendall(b"GET /health/live HTTP/1.1\r\n" + HEAD)
+        last = held.enter_context(socket.create_connection(console.address))
+        last.sendall(b"GET /health/live HTTP/1.1\r\n" + HEAD + b"\r\n")
+        last.setblocking(False)
+        tasks = Tasks()
+        trio.lowlevel.add_instrument(tasks)
+        await trio.lowlevel.wait_readable(last)
+        trio.lowlevel.remove_instrument(tasks)
+        assert last.recv(4096).endswith(b"ok\n")
+    assert len(begun) == 1, begun
     nursery.cancel_scope.cancel()
 
 

@@ -6,7 +6,8 @@ sockets' options.
 Invariants: there are at most ``connections_max``, those that are being ended aside. One whose
 request is being answered never gives way. No error of a connection leaves its task.
 
-    accept -> PROXY header, TLS handshake -> requests and answers (``http``)
+    accept -> wait for the head (``door``) -> requests and answers (``http``)
+           -> PROXY header, TLS handshake  ->
                BEGIN_S
 """
 
@@ -16,13 +17,13 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from time import time
 from typing import Any, Final
 
 import trio
 from starlette.types import ASGIApp
 
+from motelog.console.door import Door, Waiting
 from motelog.console.http import HttpConnection
 from motelog.core.limited_log import LimitedLog
 from motelog.core.net.codec import Codec
@@ -37,10 +38,11 @@ _FULL_LINE_PERIOD_S: Final = 60.0
 
 
 class _Connection:
-    __slots__ = ("listener", "peer", "scope")
+    __slots__ = ("end", "listener", "peer", "scope")
 
-    def __init__(self, listener: ListenerConfig) -> None:
+    def __init__(self, listener: ListenerConfig, end: Callable[[], None]) -> None:
         self.listener = listener
+        self.end = end
         self.peer: tuple[str, int] | None = None  # the client's, as a balancer says
         self.scope = trio.CancelScope()
 
@@ -67,26 +69,42 @@ class Connections:
         task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve a listener until cancelled; started once clients may come by it."""
-        sock = trio.SocketListener(trio.socket.from_stdlib_socket(listener.sock))
-        serve = partial(self._serve, listener.config, listener.codec())
-        await trio.serve_listeners(serve, [sock], task_status=task_status)
+        make_codec = listener.codec()
+        at_door: dict[Waiting, _Connection] = {}
+
+        def comes(one: Waiting) -> bool:
+            if not self._make_room(listener.config):
+                return False
+            connection = at_door[one] = _Connection(listener.config, lambda: door.end(one))
+            self._open.add(connection)
+            self._waiting[connection] = None
+            return True
+
+        def asks(one: Waiting) -> None:
+            connection = at_door.pop(one)
+            connection.end = connection.scope.cancel
+            if make_codec is None:
+                del self._waiting[connection]  # its request is here
+            nursery.start_soon(self._serve, connection, make_codec, one)
+
+        def goes(one: Waiting) -> None:
+            self._leave(at_door.pop(one))
+
+        door = Door(
+            listener.sock, is_coded=make_codec is not None, comes=comes, asks=asks, goes=goes
+        )
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            await door.run()
 
     async def _serve(
-        self,
-        config: ListenerConfig,
-        make_codec: Callable[[], Codec] | None,
-        stream: trio.SocketStream,
+        self, connection: _Connection, make_codec: Callable[[], Codec] | None, one: Waiting
     ) -> None:
-        if not self._make_room(config):
-            return  # serve_listeners closes it
-        connection = _Connection(config)
-        self._open.add(connection)
-        self._waiting[connection] = None
         try:
             with self._faults.boundary("a connection of the console failed"), connection.scope:
-                async with stream:
+                async with trio.SocketStream(trio.socket.from_stdlib_socket(one.sock)) as stream:
                     if make_codec is None:
-                        await self._talk(connection, stream, stream.socket)
+                        await self._talk(connection, stream, stream.socket, bytes(one.head))
                         return
                     async with CodedStream(stream, make_codec()) as coded:
                         if await self._begin(connection, coded):
@@ -109,7 +127,11 @@ class Connections:
         return has_begun
 
     async def _talk(
-        self, connection: _Connection, stream: trio.abc.Stream, sock: trio.socket.SocketType
+        self,
+        connection: _Connection,
+        stream: trio.abc.Stream,
+        sock: trio.socket.SocketType,
+        received: bytes = b"",
     ) -> None:
         try:
             client, server = _address(sock, sock.getpeername()), _address(sock, sock.getsockname())
@@ -120,7 +142,7 @@ class Connections:
             "client": connection.peer or client,
             "server": server,
         }
-        http = HttpConnection(stream, scope, self._faults)
+        http = HttpConnection(stream, scope, self._faults, received)
         may_follow = True
         while may_follow and (request := await http.next_request()) is not None:
             self._waiting.pop(connection, None)
@@ -147,7 +169,7 @@ class Connections:
         if first is None:
             return False
         self._leave(first)
-        first.scope.cancel()
+        first.end()
         return True
 
     def _count(self, listener: ListenerConfig) -> int:

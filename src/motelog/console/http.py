@@ -44,11 +44,20 @@ _BODILESS: Final = frozenset({204, 304})
 class HttpConnection:
     """A server's side of one connection; ``scope`` is what the scopes of all requests have."""
 
-    def __init__(self, stream: trio.abc.Stream, scope: dict[str, Any], faults: LimitedLog) -> None:
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        scope: dict[str, Any],
+        faults: LimitedLog,
+        received: bytes = b"",
+    ) -> None:
+        """``received`` has been read of the stream already."""
         self._stream = stream
         self._scope = scope
         self._faults = faults
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        if received:
+            self._h11.receive_data(received)
         self._is_ended = False  # nothing comes any more
         self._is_gone = False  # nothing is taken any more
         self._answer: _Answer | None = None

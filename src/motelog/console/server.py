@@ -13,7 +13,6 @@ how long a client is waited for (``connections``).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
@@ -36,10 +35,8 @@ from motelog.console.process import LoopLag, build_readings
 from motelog.console.status import Status
 from motelog.console.tokens import Tokens
 from motelog.core.addresses import parse_address
-from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import CONTENT_TYPE, Registry
 from motelog.core.net.config import ListenerConfig, first_listener
-from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS
 from motelog.core.net.listeners import (
     CertificateFile,
     OpenListener,
@@ -47,28 +44,7 @@ from motelog.core.net.listeners import (
     reload_certificates,
 )
 
-logger = logging.getLogger(__name__)
-
 _Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
-
-
-class _AcceptFilter(logging.Filter):
-    """Writes one line a minute in place of trio's tracebacks, ten a second, of failed accepts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._limited = LimitedLog(logger, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        _, exc, _ = record.exc_info or (None, None, None)
-        if not isinstance(exc, OSError):
-            return True
-        self._limited.warning(ACCEPTING_RESTS, exc.strerror)
-        return False
-
-
-# One filter for all consoles of a process: adding it again has no effect.
-_accept_line = _AcceptFilter()
 
 
 class Console:
@@ -114,7 +90,6 @@ class Console:
         opened = self._opened = open_listeners(first, self._listener_configs)
         self.address = opened[0].address
         self.listeners = {one.config.name: one.text for one in opened[1:]}
-        logging.getLogger("trio.serve_listeners").addFilter(_accept_line)
         connections = Connections(self.application(), connections_max=self._config.connections_max)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._loop_lag.run)

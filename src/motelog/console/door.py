@@ -1,0 +1,162 @@
+"""A listener of the console: accepts connections, and has those wait that have asked nothing yet.
+
+Owns: accepting, and its log line; sockets until the head of a first request has come whole.
+Must not touch: how many connections there are, requests.
+Invariants: one that waits costs its socket and the bytes that have come, no task and no parser, so
+that any number of half requests takes little from a whole one (``/health/live``). Single bytes
+renew no deadline. No error of a socket leaves the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import select
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from motelog.console import http
+from motelog.core.limited_log import LimitedLog
+from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS
+
+logger = logging.getLogger(__name__)
+
+#: Connections that are accepted, and read, before other tasks get to run.
+ACCEPTED_MAX: Final = 64
+READ_MAX: Final = 64
+SWEEP_S: Final = 0.25
+REST_S: Final = 0.1  # after accepting has failed
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
+
+
+class Waiting:
+    """A connection that has been accepted; ``head`` is what has come of its first request."""
+
+    __slots__ = ("head", "sock", "until_s")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.head = bytearray()
+        self.until_s = trio.current_time() + http.HEAD_S
+
+
+class Door:
+    """One listener's. ``comes`` is called with each connection, and says whether it may stay.
+
+    Of one that stays, ``asks`` is called once its head has come, and owns its socket from then on,
+    or ``goes`` once it has been closed. Where ``is_coded``, ``asks`` is called at once.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        is_coded: bool,
+        comes: Callable[[Waiting], bool],
+        asks: Callable[[Waiting], None],
+        goes: Callable[[Waiting], None],
+    ) -> None:
+        self._listener = listener
+        self._is_coded = is_coded
+        self._comes = comes
+        self._asks = asks
+        self._goes = goes
+        self._ready = select.epoll()
+        #: By descriptor, in the order in which they came.
+        self._waiting: dict[int, Waiting] = {}
+        self._accepts = LimitedLog(logger, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
+
+    async def run(self) -> None:
+        """Accept and read until cancelled; then those that wait are closed, and the listener."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read_all)
+                while True:
+                    await trio.lowlevel.wait_readable(self._listener)
+                    if not self._accept():
+                        await trio.sleep(REST_S)
+        finally:
+            for one in list(self._waiting.values()):
+                self.end(one)
+            self._ready.close()
+            self._listener.close()
+
+    def end(self, one: Waiting) -> None:
+        """Close a connection that waits, if it still does."""
+        if self._leave(one):
+            one.sock.close()
+            self._goes(one)
+
+    def _accept(self) -> bool:
+        """Take connections; return whether that went well."""
+        for _ in range(ACCEPTED_MAX):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return True
+            except ConnectionError:
+                continue  # it has gone
+            except OSError as exc:
+                self._accepts.warning(ACCEPTING_RESTS, exc.strerror)
+                return False
+            sock.setblocking(False)
+            one = Waiting(sock)
+            if not self._comes(one):
+                sock.close()
+            elif self._is_coded:
+                self._asks(one)
+            elif not self._have_wait(one):
+                return False
+        return True
+
+    def _have_wait(self, one: Waiting) -> bool:
+        try:
+            self._ready.register(one.sock, select.EPOLLIN)
+        except OSError as exc:  # too many for the system
+            self._accepts.warning(ACCEPTING_RESTS, exc.strerror)
+            one.sock.close()
+            self._goes(one)
+            return False
+        self._waiting[one.sock.fileno()] = one
+        self._read(one)
+        return True
+
+    async def _read_all(self) -> None:
+        while True:
+            with trio.move_on_after(SWEEP_S):
+                while True:
+                    await trio.lowlevel.wait_readable(self._ready.fileno())
+                    for number, _ in self._ready.poll(0, READ_MAX):
+                        self._read(self._waiting[number])
+            now_s = trio.current_time()
+            for one in list(self._waiting.values()):
+                if one.until_s > now_s:
+                    break
+                self.end(one)
+
+    def _read(self, one: Waiting) -> None:
+        try:
+            data = one.sock.recv(http.HEAD_BYTES_MAX)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.end(one)
+            return
+        begin = max(0, len(one.head) - 2)
+        one.head += data
+        if not one.head:
+            self.end(one)
+        elif not data or len(one.head) > http.HEAD_BYTES_MAX or _HEAD_END.search(one.head, begin):
+            self._leave(one)
+            self._asks(one)
+
+    def _leave(self, one: Waiting) -> bool:
+        number = one.sock.fileno()
+        if self._waiting.get(number) is not one:
+            return False
+        del self._waiting[number]
+        self._ready.unregister(number)
+        return True
