@@ -9,6 +9,7 @@ work of the parts.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ from motelog.gateway.publish.routes import Routes
 from motelog.gateway.publish.wills import Wills
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
+from motelog.gateway.sessions.inflight import PACKET_ID_MAX
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.sharing import SharedSubscriptions
@@ -89,6 +91,11 @@ def _rates_of(config: GatewayConfig) -> dict[str, int]:
     }
 
 
+def random_skip() -> int:
+    """Return by how much packet identifiers go on that a client may have."""
+    return secrets.randbelow(PACKET_ID_MAX)
+
+
 def assemble(
     config: GatewayConfig,
     log: LogPort,
@@ -102,12 +109,14 @@ def assemble(
     wake: Callable[[], None],
     meet: Callable[[], None],
     access: Access | None = None,
+    random_skip: Callable[[], int] = random_skip,
 ) -> GatewayParts:
     """Make a gateway on ``log`` that sends through ``output``.
 
     ``connections_max`` clients may be connected at once; ``output`` may open CONNECTIONS_RESERVED
     more connections.
     ``access`` is None where clients are not told apart.
+    ``random_skip`` is as for ``Sender``.
     ``wake`` is called when ``delivery.deliver`` has something to do outside a turn, ``meet`` when
     ``clients.read_back`` has something to tell other gateways.
     """
@@ -160,6 +169,7 @@ def assemble(
         output_bytes_high=config.output_bytes_high,
         clock=clock,
         wake=wake,
+        random_skip=random_skip,
     )
 
     def is_at_hand(client_id: str, waited_ms: int) -> bool:

@@ -491,12 +491,12 @@ class CatchUp:
         records = decode_brief(read.records, TOPIC_PROPERTY)
         if not records or records[0][0] != place.queue_offset:
             count_lost(self._metrics, queue_name, place.queue_offset, place.queue_offset + 1)
-            session.inflight.ack(packet_id)
+            self._sender.give_up(session, packet_id, place.qos)
             return True
         record = records[0]
         name = record[1] or native_topic_name(record)
         if session.particulars.withdrawn and not _wants(session, name):
-            session.inflight.ack(packet_id)
+            self._sender.give_up(session, packet_id, place.qos)
             return True
         message = OutgoingMessage(record, name, now_ms, was_sent=True)
         options = self.matches(name).get(session, 0)

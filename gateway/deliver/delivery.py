@@ -86,6 +86,7 @@ class Delivery:
         output_bytes_high: int,
         clock: Clock,
         wake: Callable[[], None],
+        random_skip: Callable[[], int],
     ) -> None:
         self._log_port = log
         self._metrics = metrics
@@ -102,6 +103,7 @@ class Delivery:
             after=after,
             disconnect=disconnect,
             output_bytes_high=output_bytes_high,
+            random_skip=random_skip,
         )
         self._retained = retained
         self._journal = journal

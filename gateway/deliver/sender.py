@@ -82,7 +82,9 @@ class Sender:
         after: After,
         disconnect: Disconnect,
         output_bytes_high: int,
+        random_skip: Callable[[], int],
     ) -> None:
+        """``random_skip`` returns where packet identifiers go on that a client may have."""
         self._queues = queues
         self._subscriptions = subscriptions
         self._disconnect = disconnect
@@ -90,6 +92,7 @@ class Sender:
         self._metrics = metrics
         self._after = after
         self._output_bytes_high = output_bytes_high
+        self._random_skip = random_skip
         #: Receivers that outlive their connection and have changed since the last tick -> what the
         #: last tick said of them, None if it said nothing.
         self.changed: dict[Stored, Progress | None] = {}
@@ -295,7 +298,13 @@ class Sender:
             > self._output_bytes_high
         ):
             return False
-        packet_id = session.inflight.allocate(flight)
+        window = session.inflight
+        if not window.has_skipped:
+            # A log that has lost its end, as by a power cut, does not know of all identifiers that
+            # the client has not released: to it, what comes under one of these is a repetition.
+            # [MQTT-4.3.3-10] So they do not go on where they may have gone on before.
+            window.skip(self._random_skip())
+        packet_id = window.allocate(flight)
         if not packet_id:
             return False
         self.note_change(session)
@@ -364,12 +373,24 @@ class Sender:
                 connection, message, first_byte, identifiers, with_alias=False
             )
         if not packet or len(packet) > connection.packet_bytes_max:
-            session.inflight.ack(packet_id)
+            self.give_up(session, packet_id, qos)
             return True
         if connection.output.send_numbered(packet, number_at, [(connection.number, packet_id)]):
             return False
         self._metrics.messages_delivered += 1
         return True
+
+    def give_up(self, session: Session, packet_id: int, qos: int) -> None:
+        """End the flight of a message that cannot be sent again.
+
+        At QoS 2 its client may have it. Until it has released that, what came under the same
+        identifier would be a repetition to it: so it is asked to.
+        """
+        if qos == 2:
+            session.inflight.release(packet_id)
+            self.release_again(session, packet_id)
+        else:
+            session.inflight.ack(packet_id)
 
     def release_again(self, session: Session, packet_id: int) -> None:
         """Send PUBREL once more for a message whose PUBREC has come. [MQTT-4.3.3-6]"""

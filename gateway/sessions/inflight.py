@@ -68,12 +68,13 @@ class InflightWindow:
     message is taken until there is room.
     """
 
-    __slots__ = ("_flights", "last_packet_id", "limit")
+    __slots__ = ("_flights", "has_skipped", "last_packet_id", "limit")
 
     def __init__(self, limit: int) -> None:
         assert 1 <= limit <= PACKET_ID_MAX
         self.limit = limit
         self.last_packet_id = 0
+        self.has_skipped = False
         self._flights: dict[int, int] | None = None
 
     def __len__(self) -> int:
@@ -132,6 +133,11 @@ class InflightWindow:
         if restored:
             self._flights = restored
             self.last_packet_id = next(reversed(restored))
+
+    def skip(self, count: int) -> None:
+        """Have the identifiers go on so much further on."""
+        self.has_skipped = True
+        self.last_packet_id = (self.last_packet_id + count) % PACKET_ID_MAX
 
     def get(self, packet_id: int) -> int | None:
         """Return the flight under the identifier, if there is one."""

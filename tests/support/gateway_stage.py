@@ -19,7 +19,7 @@ from motelog.core.records.decode import decode
 from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.config import AccessConfig
-from motelog.gateway.assembly import assemble
+from motelog.gateway.assembly import assemble, random_skip
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import PLAIN, GatewayMetrics
 from motelog.gateway.mqtt.connect import encode_connect
@@ -84,6 +84,8 @@ class Stage:
             self.access.read()
         #: Whether it has been asked to have ``clients.read_back`` called.
         self.wants_to_meet = False
+        #: By how much packet identifiers go on that a client may have; None: as in a server.
+        self.skips: int | None = 0
         view = self.view = View(IN_MEMORY)
         view.open()
         self.journal = SessionJournal(self.log, view, self.clock, gateway=name)
@@ -104,6 +106,7 @@ class Stage:
             wake=lambda: None,
             meet=self._meet,
             access=self.access,
+            random_skip=lambda: random_skip() if self.skips is None else self.skips,
         )
         self.connections = parts.connections
         self.answers = parts.answers

@@ -645,6 +645,62 @@ def test_after_pubrec_only_pubrel_is_sent_again() -> None:
     assert got(stage, 1) == []
 
 
+def test_identifiers_do_not_begin_again_when_the_log_has_lost_its_end() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#", qos=2)
+    durable = {key: list(records) for key, records in stage.log.records.items()}
+    publish(stage, b"cut away", qos=2)
+    settle(stage)
+    [(_, held, _)] = got(stage, 1)
+    ack(stage, 1, 0x50, held)  # the power is cut before PUBREL comes
+    for key in stage.log.records:
+        stage.log.resume(key, durable.get(key, []))
+    stage = restart(stage)
+    stage.skips = 40_000
+    assert connect(stage, 1)
+    publish(stage, b"a", b"b", qos=2)
+    settle(stage)
+    assert [packet_id for _, packet_id, _ in got(stage, 1)] == [40_001, 40_002]
+
+
+def test_identifiers_begin_at_random_places() -> None:
+    places: set[int] = set()
+    for _ in range(5):
+        stage = Stage()
+        stage.skips = None
+        connect(stage, 1)
+        subscribe(stage, 1, "t/#", qos=2)
+        publish(stage, b"a", qos=2)
+        settle(stage)
+        places.update(packet_id for _, packet_id, _ in got(stage, 1))
+    assert len(places) > 1
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_identifier_of_a_message_that_is_given_up_is_not_used_before_it_is_released(
+    is_there: bool,
+) -> None:
+    stage = Stage()
+    connect(stage, 1, properties=Properties(session_expiry_interval_s=3600))
+    subscribe(stage, 1, "t/#", qos=2)
+    publish(stage, b"x" * 100, qos=2)
+    settle(stage)
+    [(_, held, _)] = got(stage, 1)
+    lose(stage, 1)
+    small = Properties(session_expiry_interval_s=3600, maximum_packet_bytes=60)
+    [key] = [key for key in stage.log.records if key[0] == "t" and stage.log.records[key]]
+    if not is_there:  # retention has deleted it
+        stage.log.begin_offsets[key] = 1
+    connect(stage, 1, properties=small if is_there else HOUR)
+    settle(stage)
+    assert got(stage, 1) == [(0x62, held, b"")]
+    window = stage.connections[1].session.inflight  # type: ignore[union-attr] # it is connected
+    assert window.get(held) is not None
+    ack(stage, 1, 0x70, held)
+    assert window.get(held) is None
+
+
 def test_qos_2_message_is_marked_before_it_is_sent() -> None:
     stage = Stage()
     connect(stage, 1)

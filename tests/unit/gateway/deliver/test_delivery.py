@@ -57,6 +57,7 @@ class Stage:
             output_bytes_high=262_144,
             clock=SystemClock(),
             wake=self._wake,
+            random_skip=lambda: 0,
         )
 
     def _wake(self) -> None:
