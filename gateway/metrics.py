@@ -104,6 +104,12 @@ class GatewayMetrics:
     messages_undeliverable: int = counted(
         counter("messages_dropped", _DROPPED, reason="not_for_mqtt")
     )
+    cursors_dropped: int = counted(
+        counter(
+            "cursors_dropped",
+            "Places in queues that are gone, of sessions and shared subscriptions that came back.",
+        )
+    )
     receivers_lagging_now: int = counted(
         gauge("receivers_lagging", "Sessions and groups that read behind the live position.")
     )

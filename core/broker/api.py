@@ -136,12 +136,30 @@ class BrokerApi:
 
         Of the system's topics only those of gateways count.
         """
-        config = self._topics.get(topic)
-        if config is None or not config.is_writable:
-            return None
+        config = self._config_of(topic)
+        return config.write_queue_nums if config is not None and config.is_writable else None
+
+    def topic_read_queue_count(self, topic: str) -> int:
+        """Return how many queues may be read, of the same topics; 0 if there is no such topic.
+
+        A topic that shrinks, or that may not be written to any more, has queues to read all the
+        same: what was acknowledged waits in them.
+        """
+        config = self._config_of(topic)
+        return config.read_queue_nums if config is not None and config.is_readable else 0
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue of the same topics is there, though it may be closed to readers."""
+        config = self._config_of(topic)
+        if config is None:
+            return False
+        is_open = queue_id < max(config.read_queue_nums, config.write_queue_nums)
+        return is_open or self.max_offset(topic, queue_id) > 0
+
+    def _config_of(self, topic: str) -> TopicConfig | None:
         if self._is_closed(topic) and topic not in GATEWAY_TOPICS:
             return None
-        return config.write_queue_nums
+        return self._topics.get(topic)
 
     def create_topic(self, topic: str, queue_count: int) -> int:
         """Return the queue count of the topic, created with ``queue_count`` queues if it is new.

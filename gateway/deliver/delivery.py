@@ -339,6 +339,9 @@ class Delivery:
             session.particulars.is_unsure = is_exactly_once and session.expiry_s > 0
         topic_filters = [one.topic_filter for one in stored.filters]
         by_name = self._queues.resume(topic_filters, stored.cursors)
+        strange = stored.cursors.keys() - by_name.keys() - {RETAINED_QUEUE}
+        if strange:
+            self._queues.count_gone(self._metrics, stored.client_id, strange)
         behind: dict[WatchedQueue, int] = {}
         begins = {one.topic_filter: one.since for one in stored.filters if one.since}
         early = {

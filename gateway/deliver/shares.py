@@ -91,6 +91,9 @@ class Shares:
         """Have a part stand by where it is stored, until ``hold``."""
         group = part.group
         by_name = {queue.name: queue for queue in self._queues_of(part, stored.cursors)}
+        strange = stored.cursors.keys() - by_name.keys()
+        if strange:
+            self._queues.count_gone(self._metrics, part.client_id, strange)
         for name, queue in by_name.items():
             group.reached(queue)
             # A queue that the part does not know is younger than its last record.
@@ -450,12 +453,16 @@ class Shares:
                 if record[0] in by_offset
             ]
             waits = self._handing.hand_out(group, first.queue_number, records, now_ms)
+            # A log that has lost its end does not have them.
+            is_stuck = read.next_offset <= begin
+            tail = self._log_port.tail(handle) if is_stuck else None
+            is_lost = tail is not None and tail <= begin
             for queue_offset, flight in by_offset.items():
-                if queue_offset < read.begin_offset:
+                if queue_offset < read.begin_offset or is_lost:
                     count_lost(self._metrics, queue_name, queue_offset, queue_offset + 1)
                 elif queue_offset >= (read.next_offset if waits is None else waits):
                     group.give_back(flight)
-            if waits is not None:
+            if waits is not None or (is_stuck and not is_lost):
                 return False
         return True
 

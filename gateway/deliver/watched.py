@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Final, TypeAlias
 
+from motelog.core.limited_log import LimitedLog
 from motelog.core.topic_names import is_device_topic
 from motelog.gateway.log.log_port import LogPort, QueueHandle, Waiting, choose_queue
 from motelog.gateway.mapping.topic_mapping import TopicMapping
@@ -112,6 +113,10 @@ class WatchedQueues:
         #: Topics that have got another number of queues: a bucket does not tell the queue of a
         #: message that was there before. This is rare.
         self._changed: set[str] = set()
+        #: Their queues that somebody has got to: these are needed when they are closed to readers,
+        #: too, or those who come back would lose what waits there, or get it all again.
+        self._kept: dict[str, dict[QueueHandle, None]] = {}
+        self._gone = LimitedLog(logger)
         log.on_topic_created(self._on_topic_created)
 
     def needed(self, topic_filter: str) -> Iterable[WatchedQueue]:
@@ -232,8 +237,10 @@ class WatchedQueues:
 
     def read_whole(self, name: str) -> None:
         """Take it that the topic of the queue with this name had another number of queues."""
-        if self.number_of(name) is not None:
+        number = self.number_of(name)
+        if number is not None:
             topic, _, _ = name.partition("/")
+            self._kept.setdefault(topic, {})[self.places[number][0]] = None
             self._topic_changed(topic)
 
     def _watch(self, topic: str) -> None:
@@ -278,12 +285,33 @@ class WatchedQueues:
         known = self._queues.get(topic)
         if known is None:
             queues = self._log_port.queues(topic)
+            kept = self._kept.get(topic)
+            if kept:
+                queues = [*queues, *filter(self._is_there, kept.keys() - set(queues))]
             if not queues:
                 return queues, False
             count = len(self._log_port.append_queues(topic))
             is_decided = count == len(queues) and BUCKETS % count == 0
             known = self._queues[topic] = (queues, is_decided and topic not in self._changed)
         return known
+
+    def _is_there(self, handle: QueueHandle) -> bool:
+        return self._log_port.find_queue(self._log_port.describe(handle)) is not None
+
+    def count_gone(self, metrics: GatewayMetrics, client_id: str, names: Iterable[str]) -> None:
+        """Count and log those of the queues with these names that the log does not have any more.
+
+        They are what a session or a shared subscription had got to; retained messages are no queue.
+        """
+        for name in names:
+            if self._log_port.find_queue(name) is None:
+                metrics.cursors_dropped += 1
+                self._gone.warning(
+                    "a session or shared subscription goes on without a queue that is gone: what"
+                    " waited there does not come; was its topic deleted? client_id=%r queue=%s",
+                    client_id,
+                    name,
+                )
 
     def _begin(self, queue: WatchedQueue, tail: int) -> None:
         queue.next_offset = tail
@@ -301,6 +329,8 @@ class WatchedQueues:
 
     def _topic_changed(self, topic: str) -> None:
         self._changed.add(topic)
+        watched = [handle for handle, queue in self.by_handle.items() if queue.topic == topic]
+        self._kept.setdefault(topic, {}).update(dict.fromkeys(watched))
         self._needed.clear()
         self._queues.pop(topic, None)
         self._watch(topic)

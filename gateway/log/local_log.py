@@ -75,20 +75,23 @@ class LocalLog:
         return self._api.queue_tail(topic, choose_queue(selector, queue_count))
 
     def append_queues(self, topic: str) -> Sequence[QueueHandle]:
-        return self.queues(topic)
+        return self._first_queues(topic, self._api.topic_queue_count(topic) or 0)
 
     def queues(self, topic: str) -> Sequence[QueueHandle]:
-        queue_count = self._api.topic_queue_count(topic) or 0
-        return [self._api.queue_tail(topic, queue_id) for queue_id in range(queue_count)]
+        return self._first_queues(topic, self._api.topic_read_queue_count(topic))
+
+    def _first_queues(self, topic: str, count: int) -> Sequence[QueueHandle]:
+        return [self._api.queue_tail(topic, queue_id) for queue_id in range(count)]
 
     def describe(self, queue: QueueHandle) -> str:
         return "{}/{}".format(*_place(queue))
 
     def find_queue(self, name: str) -> QueueHandle | None:
         topic, _, queue_id = name.rpartition("/")
-        if topic == TIMER_TOPIC:
-            return self._api.queue_tail(topic, int(queue_id))
-        return next((q for q in self.queues(topic) if self.describe(q) == name), None)
+        if not queue_id.isdecimal():
+            return None
+        is_there = topic == TIMER_TOPIC or self._api.has_queue(topic, int(queue_id))
+        return self._api.queue_tail(topic, int(queue_id)) if is_there else None
 
     def on_topic_refused(self, listener: Callable[[str], None]) -> None:
         """Do nothing: a broker refuses a topic at once or not at all."""

@@ -115,7 +115,10 @@ class LogPort(Protocol):
         ...
 
     def queues(self, topic: str) -> Sequence[QueueHandle]:
-        """Return the topic's queues for reading, none while the topic is not known to exist."""
+        """Return the topic's queues for reading, none while the topic is not known to exist.
+
+        They may be more than those to write to: a topic shrinks by closing queues to writers first.
+        """
         ...
 
     def describe(self, queue: QueueHandle) -> str:
@@ -125,14 +128,16 @@ class LogPort(Protocol):
     def find_queue(self, name: str) -> QueueHandle | None:
         """Return for reading the queue that ``describe`` gives this name, None if there is none.
 
-        Also one where delayed messages wait, if they can be read there.
+        Also one where delayed messages wait, if they can be read there, and one that is closed to
+        readers, as long as its topic is there: what waits in it is read now, or when it is open
+        again.
         """
         ...
 
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with each topic that gets queues, before their growth is told.
 
-        Also when it gets another number of them.
+        Also when it gets another number of them, to write to or to read.
         """
         ...
 

@@ -130,8 +130,7 @@ class RemoteLog:
         return str(queue)
 
     def find_queue(self, name: str) -> QueueHandle | None:
-        topic = name.partition("/")[0]
-        return next((q for q in self._topics.read_queues(topic) if str(q) == name), None)
+        return self._topics.find(name)
 
     def delayed(self, message: Any, delay_ms: int) -> Any:
         place, body, properties, *rest = message

@@ -151,6 +151,8 @@ class FakeCluster:
     def __init__(self, *broker_names: str) -> None:
         self.brokers = [FakeBroker(name) for name in broker_names]
         self.topics: dict[str, int] = {}
+        #: Of topics that have been changed: how many queues may be read and how many written to.
+        self.open_queues: dict[str, tuple[int, int]] = {}
         #: Addresses of slaves by the names of their brokers.
         self.slaves: dict[str, str] = {}
         #: Whether the name server knows the brokers themselves.
@@ -194,21 +196,23 @@ class FakeCluster:
             known = {master: broker.address} if self.has_masters else {}
             return known | ({1: slave} if slave else {})
 
+        def queue_data(broker: FakeBroker) -> dict[str, int | str | None]:
+            count = counts[broker.name]
+            read, write = self.open_queues.get(topic, (count, count))
+            return {
+                "brokerName": broker.name,
+                "perm": 6 if write else 4,
+                "readQueueNums": read,
+                "writeQueueNums": write or read,
+                "topicSysFlag": 0,
+            }
+
         route = {
             "brokerDatas": [
                 {"brokerAddrs": addresses(b), "brokerName": b.name, "cluster": "c"} for b in brokers
             ],
             "filterServerTable": {},
-            "queueDatas": [
-                {
-                    "brokerName": b.name,
-                    "perm": 6,
-                    "readQueueNums": counts[b.name],
-                    "writeQueueNums": counts[b.name],
-                    "topicSysFlag": 0,
-                }
-                for b in brokers
-            ],
+            "queueDatas": [queue_data(b) for b in brokers],
         }
         return request.answer(body=dumps(route))
 

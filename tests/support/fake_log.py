@@ -64,7 +64,9 @@ class FakeLog:
     """LogPort without a disk."""
 
     def __init__(self) -> None:
+        #: How many queues may be read, and how many written to where these are not as many.
         self.queue_counts: dict[str, int] = {}
+        self.write_counts: dict[str, int] = {}
         self.records: dict[tuple[str, int], list[bytes]] = {}
         self.begin_offsets: dict[tuple[str, int], int] = {}
         self.error: MotelogError | None = None
@@ -94,12 +96,12 @@ class FakeLog:
     # --- topics and queues ---------------------------------------------------------------
 
     def has_topic(self, topic: str) -> bool:
-        return topic in self.queue_counts or topic in self.creating
+        return topic in self.creating or self._write_count(topic) > 0
 
     def create_topic(self, topic: str, queue_count: int) -> None:
         if topic in self.refused_topics:
             raise self.refused_topics[topic]
-        if not self.has_topic(topic):
+        if not self.has_topic(topic) and topic not in self.queue_counts:
             self.creating[topic] = queue_count
             if self.creates_at_once:
                 self.created(topic)
@@ -124,12 +126,30 @@ class FakeLog:
 
     def queue_of(self, topic: str, selector: str) -> QueueHandle:
         if topic in self.queue_counts:
-            return self.queue_tail(topic, choose_queue(selector, self.queue_counts[topic]))
+            return self.queue_tail(topic, choose_queue(selector, self._write_count(topic)))
         assert topic in self.creating
         return Address(topic, selector)
 
     def append_queues(self, topic: str) -> Sequence[QueueHandle]:
-        return self.queues(topic)
+        return [self.queue_tail(topic, n) for n in range(self._write_count(topic))]
+
+    def _write_count(self, topic: str) -> int:
+        return self.write_counts.get(topic, self.queue_counts.get(topic, 0))
+
+    def change_queues(self, topic: str, *, read: int, write: int) -> None:
+        """Have a topic have so many queues to read and to write to."""
+        self.queue_counts[topic], self.write_counts[topic] = read, write
+        for listener in self._created:
+            listener(topic)
+
+    def delete_topic(self, topic: str) -> None:
+        """Have a topic gone, and what is in its queues."""
+        del self.queue_counts[topic]
+        self.write_counts.pop(topic, None)
+        for key in [key for key in self.records if key[0] == topic]:
+            del self.records[key], self._tails[key]
+        for listener in self._created:
+            listener(topic)
 
     def queues(self, topic: str) -> Sequence[QueueHandle]:
         return [self.queue_tail(topic, n) for n in range(self.queue_counts.get(topic, 0))]

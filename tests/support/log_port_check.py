@@ -79,6 +79,10 @@ class LogStage(Protocol):
         """Have a held creation succeed or fail; False if it was done at once."""
         ...
 
+    async def change_queues(self, topic: str, *, read: int, write: int) -> None:
+        """Have a topic have so many queues; without one to write to it may not be written to."""
+        ...
+
     async def grown(self) -> None:
         """Return when growth has been told."""
         ...
@@ -167,6 +171,7 @@ async def check_log_port(stage: LogStage) -> None:
         await _check_failure_of_one_batch(stage, listener)
         await _check_reads(stage)
         await _check_tails(stage)
+        await _check_closed_queues(stage, listener)
         await _check_created_while_messages_wait(stage, listener)
         await _check_not_at_hand(stage)
         await _check_retention(stage)
@@ -334,6 +339,32 @@ async def _check_tails(stage: LogStage) -> None:
     assert await _tail(stage, _only(stage.log, "one")) == 8
     assert await _offset_at(stage, _only(stage.log, "one"), 0) == 0
     assert await _offset_at(stage, _only(stage.log, "one"), 1) == 0
+
+
+async def _check_closed_queues(stage: LogStage, listener: _Listener) -> None:
+    """A topic shrinks: first nothing more is written to some queues, then they are not read."""
+    log = stage.log
+    queues, names = log.queues("many"), [log.describe(queue) for queue in log.queues("many")]
+    appends = _Appends(stage, listener)
+    for number, handle in enumerate(log.append_queues("many")):
+        appends.append((handle, b"waits %d" % number))
+    await appends.check()
+    await stage.grown()
+    waiting = [(await _all_bodies(stage, queue))[-1] for queue in queues]
+    for read, write in ((4, 2), (4, 0), (2, 2), (4, 4)):
+        listener.created.clear()
+        await stage.change_queues("many", read=read, write=write)
+        assert "many" in listener.created
+        assert log.queues("many") == queues[:read]
+        assert len(log.append_queues("many")) == write
+        assert log.has_topic("many") is (write > 0)
+        assert len({log.queue_of("many", f"d{n}") for n in range(40 * (write > 0))}) == write
+        # A queue that is closed to readers is there, and so is what waits in it.
+        assert [log.find_queue(name) for name in names] == queues
+        bodies = [(await _all_bodies(stage, queue))[-1] for queue in log.queues("many")]
+        assert bodies == waiting[:read]
+    assert log.find_queue("none/0") is None
+    assert log.find_queue("many") is None
 
 
 async def _check_created_while_messages_wait(stage: LogStage, listener: _Listener) -> None:

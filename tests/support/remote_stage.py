@@ -67,6 +67,11 @@ class RemoteStage:
         await eventually(lambda: topic not in topics or topics[topic].is_known)
         return True
 
+    async def change_queues(self, topic: str, *, read: int, write: int) -> None:
+        self.cluster.open_queues[topic] = read, write
+        route = await self.log._client.route(topic, newer_than=trio.current_time())
+        self.log._topics._adopt(route, is_new=True)
+
     async def grown(self) -> None:
         await eventually(
             lambda: all(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 import trio
@@ -187,8 +188,8 @@ class Reads:
 
     async def _fetch(self, fetch: Fetch) -> None:
         queue, queue_offset = fetch.queue, fetch.queue_offset
-        async with self._fetching:
-            result = await self._pull_at_last(queue, queue_offset, hold_s=0)
+        # Between two attempts others have their turn: a queue may be closed to readers for days.
+        result = await self._pull_at_last(queue, queue_offset, hold_s=0, turn=self._fetching)
         queue.end_offset = result.max_offset
         next_offset = result.next_offset
         if result.status is PullStatus.FOUND:
@@ -290,12 +291,18 @@ class Reads:
     # --- pulls ---------------------------------------------------------------------------
 
     async def _pull_at_last(
-        self, queue: RemoteQueue, queue_offset: int, *, hold_s: float
+        self,
+        queue: RemoteQueue,
+        queue_offset: int,
+        *,
+        hold_s: float,
+        turn: AbstractAsyncContextManager[None] | None = None,
     ) -> PullResult:
         """Return a broker's answer to a pull, however long it takes until there is one."""
         while True:
             try:
-                return await self._pull(queue, queue_offset, hold_s)
+                async with turn or nullcontext():
+                    return await self._pull(queue, queue_offset, hold_s)
             except (RemotingError, BrokerError, RecordError) as exc:
                 await self._pause(queue, exc)
 

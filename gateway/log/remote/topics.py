@@ -146,6 +146,20 @@ class Topics:
         topic = self._topics.get(name)
         return topic.read_queues if topic is not None else ()
 
+    def find(self, text: str) -> RemoteQueue | None:
+        """Return the queue of a known topic that is written so, open to readers or not."""
+        topic = self._topics.get(text.partition("/")[0])
+        if topic is None or not topic.is_known:
+            return None
+        for queue in topic.read_queues:
+            if str(queue) == text:
+                return queue
+        broker_name, _, queue_id = text.removeprefix(f"{topic.name}/").rpartition("/")
+        known = {queue.name.broker_name for queue in (*topic.read_queues, *topic.write_queues)}
+        if broker_name not in known or not queue_id.isdecimal():
+            return None
+        return self._queue(MessageQueue(topic.name, broker_name, int(queue_id)))
+
     def place(self, name: str, selector: str) -> Place:
         """Return the place that a selector chooses in a topic that is known or being created."""
         topic = self._topics[name]

@@ -1073,6 +1073,97 @@ def test_a_pass_looks_at_more_records_at_once_where_few_are_wanted(
     assert looked == [2, 4, 8, 16, 16]
 
 
+# --- topics with fewer queues ----------------------------------------------------------------
+
+
+def publish_each(stage: Stage, *payloads: bytes) -> None:
+    """Publish each message under a name of its own, so that all queues of "t" have some."""
+    for payload in payloads:
+        publish(stage, payload, topic=f"t/{payload.decode()}")
+
+
+@pytest.mark.parametrize("read", [8, 2])
+def test_session_gets_what_waits_in_queues_that_are_closed_meanwhile(read: int) -> None:
+    stage = Stage(GatewayConfig(topic_queue_count=8))
+    bodies = [b"%d" % number for number in range(20)]
+    publish_each(stage, b"early")
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    publish_each(stage, *bodies[:10])
+    stage.log.change_queues("t", read=read, write=2)
+    publish_each(stage, *bodies[10:])
+    stage = restart(stage)
+    assert connect(stage, 1)
+    settle(stage)
+    found = got(stage, 1)
+    assert sorted(payload for _, _, payload in found) == sorted(bodies)
+    ack(stage, 1, 0x40, *(packet_id for _, packet_id, _ in found))
+    lose(stage, 1)
+    # It has got to the end of the queues that are closed, also of those that are opened again.
+    stage = restart(stage)
+    stage.log.change_queues("t", read=8, write=8)
+    connect(stage, 1)
+    settle(stage)
+    assert got(stage, 1) == []
+    publish_each(stage, *bodies)
+    settle(stage)
+    assert sorted(payload for _, _, payload in got(stage, 1)) == sorted(bodies)
+    assert stage.metrics.cursors_dropped == 0
+
+
+def test_what_waits_in_closed_queues_of_a_younger_topic_comes_when_they_are_opened() -> None:
+    stage = Stage(GatewayConfig(topic_queue_count=8))
+    bodies = [b"%d" % number for number in range(20)]
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    publish_each(stage, *bodies)
+    stage.log.change_queues("t", read=2, write=2)
+    stage = restart(stage)
+    connect(stage, 1)
+    settle(stage)
+    found = got(stage, 1)
+    assert 0 < len(found) < len(bodies)
+    ack(stage, 1, 0x40, *(packet_id for _, packet_id, _ in found))
+    lose(stage, 1)
+    stage.log.change_queues("t", read=8, write=8)
+    connect(stage, 1)
+    settle(stage)
+    found += got(stage, 1)
+    assert sorted(payload for _, _, payload in found) == sorted(bodies)
+
+
+def test_session_whose_client_stays_goes_on_in_queues_that_are_closed() -> None:
+    stage = Stage(GatewayConfig(topic_queue_count=8))
+    bodies = [b"%d" % number for number in range(20)]
+    connect(stage, 1, properties=Properties(session_expiry_interval_s=3600, receive_maximum=1))
+    subscribe(stage, 1, "t/#")
+    publish_each(stage, *bodies)
+    settle(stage)
+    stage.log.change_queues("t", read=2, write=2)
+    lose(stage, 1)
+    stage = restart(stage)
+    connect(stage, 1)
+    settle(stage)
+    assert {payload for _, _, payload in got(stage, 1)} == set(bodies)
+
+
+def test_places_in_queues_that_are_gone_are_counted_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage(GatewayConfig(topic_queue_count=8))
+    publish_each(stage, b"first")
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    stage.log.delete_topic("t")
+    stage = restart(stage)
+    assert connect(stage, 1)
+    assert stage.metrics.cursors_dropped == 8
+    assert "goes on without a queue that is gone" in caplog.text
+
+
 # --- $SYS topics -----------------------------------------------------------------------------
 
 

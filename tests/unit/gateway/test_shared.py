@@ -535,3 +535,40 @@ def test_groups_and_plain_subscriptions_are_independent() -> None:
     subscribe(stage, 1, GROUP, "$share/h/t/1", "t/#")
     send(stage, b"a")
     assert sorted(payloads(stage, 1)) == [b"a"] * 3
+
+
+def test_group_gets_what_waits_in_queues_that_are_closed_meanwhile() -> None:
+    stage = Stage(GatewayConfig(topic_queue_count=8))
+    send(stage, b"early")
+    connect(stage, 1, "m1")
+    subscribe(stage, 1, GROUP)
+    lose(stage, 1)
+    for body in bodies(20):
+        send(stage, body, topic=f"t/{body.decode()}")
+    stage.log.change_queues("t", read=2, write=2)
+    stage = restart(stage)
+    connect(stage, 1, "m1")
+    settle(stage)
+    assert sorted(payloads(stage, 1)) == sorted(bodies(20))
+    lose(stage, 1)
+    stage.log.delete_topic("t")
+    stage = restart(stage)
+    connect(stage, 1, "m1")
+    assert stage.metrics.cursors_dropped == 8
+
+
+def test_group_does_not_turn_in_circles_for_a_message_that_the_log_has_lost() -> None:
+    stage = Stage()
+    connect(stage, 1, "m1")
+    subscribe(stage, 1, GROUP)
+    send(stage, b"lost")
+    assert payloads(stage, 1) == [b"lost"]
+    (records,) = (found for key, found in stage.log.records.items() if key[0] == "t" and found)
+    records.clear()
+    lose(stage, 1)
+    stage = restart(stage)
+    connect(stage, 1, "m1")
+    settle(stage)
+    assert payloads(stage, 1) == []
+    send(stage, b"anew")  # it has the place of the lost one
+    assert payloads(stage, 1) == [b"anew"]

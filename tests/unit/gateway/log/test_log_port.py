@@ -16,6 +16,8 @@ from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.clock import ManualClock
 from motelog.core.errors import BrokerError, StoreFullError
+from motelog.core.remoting.codes import Permission
+from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.cleanup import HOUR_MS
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.disk.page_cache import KNOWN_MS
@@ -49,10 +51,12 @@ class LocalStage:
         self.store = store
         self.clock = clock
         self._disk = disk
-        topics = TopicTable(
+        self.topics = TopicTable(
             broker_name="b", cluster="c", default_queue_count=4, auto_create=True, topics_max=100
         )
-        self.api = BrokerApi(store, topics, clock=clock, store_host=STORE_HOST, cold_reads_max=10)
+        self.api = BrokerApi(
+            store, self.topics, clock=clock, store_host=STORE_HOST, cold_reads_max=10
+        )
         self.log = LocalLog(self.api)
         self.settles_late = store.config.flush == "sync"
 
@@ -76,6 +80,15 @@ class LocalStage:
 
     async def finish_topic(self, topic: str, error: BrokerError | None) -> bool:
         return False
+
+    async def change_queues(self, topic: str, *, read: int, write: int) -> None:
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=read,
+            write_queue_nums=write or read,
+            perm=Permission.READ | Permission.WRITE if write else Permission.READ,
+        )
+        self.topics.put(config, self.clock.now_ms())
 
     async def grown(self) -> None:
         """Growth is told by the append."""
@@ -157,6 +170,9 @@ class FakeStage:
     async def finish_topic(self, topic: str, error: BrokerError | None) -> bool:
         self.log.created(topic, error)
         return True
+
+    async def change_queues(self, topic: str, *, read: int, write: int) -> None:
+        self.log.change_queues(topic, read=read, write=write)
 
     async def grown(self) -> None:
         """Growth is told by the append."""
