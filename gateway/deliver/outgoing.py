@@ -6,6 +6,7 @@ Spec: MQTT 5.0 section 3.3.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from motelog.core.message import (
@@ -130,16 +131,20 @@ def identifiers_for(
 
     For a retained message that is ``replayed`` to one filter, only that one's.
     """
+    if not options & HAS_IDENTIFIER:
+        return b""
+    # It may have many of them, so the tree tells which match. [MQTT-3.3.4-4] [MQTT-3.3.4-5]
+    filters = [replayed] if replayed else [one for _, one in subscriptions.entries(name.decode())]
+    return identifiers_of(session, filters)
+
+
+def identifiers_of(session: Session, topic_filters: Iterable[str]) -> bytes:
+    """Return the subscription identifiers of some of a session's filters, as properties."""
     found = b""
-    if options & HAS_IDENTIFIER:
-        identifiers = session.particulars.identifiers
-        # It may have many of them, so the tree tells which match. [MQTT-3.3.4-4] [MQTT-3.3.4-5]
-        filters = (
-            [replayed] if replayed else [one for _, one in subscriptions.entries(name.decode())]
-        )
-        for topic_filter in dict.fromkeys(filters):
-            if topic_filter in identifiers:
-                found += identifier_property(identifiers[topic_filter])
+    identifiers = session.particulars.identifiers
+    for topic_filter in dict.fromkeys(topic_filters):
+        if topic_filter in identifiers:
+            found += identifier_property(identifiers[topic_filter])
     return found
 
 

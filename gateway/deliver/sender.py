@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from functools import reduce
 from typing import NamedTuple
 
 from motelog.core.errors import MotelogError
@@ -21,6 +22,7 @@ from motelog.gateway.deliver.outgoing import (
     OutgoingMessage,
     encode_for,
     identifiers_for,
+    identifiers_of,
 )
 from motelog.gateway.deliver.runs import Wants
 from motelog.gateway.deliver.watched import WatchedQueues
@@ -36,7 +38,9 @@ from motelog.gateway.sessions.subscriptions import (
     PARTICULAR,
     QOS_MASK,
     RETAIN_AS_PUBLISHED,
+    SOME_NO_LOCAL,
     SubscriptionTree,
+    merge_options,
 )
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import Mark, MarkKind, Progress
@@ -205,17 +209,17 @@ class Sender:
         if message.body is None:
             self._metrics.messages_undeliverable += 1
             return True
-        if options & NO_LOCAL and message.client_id == session.client_id and not replayed:
-            return True  # [MQTT-3.8.3-3]
+        wanted = self._wanted(session, options, message, replayed)
+        if wanted is None:
+            return True
+        options, identifiers = wanted
         outcome = self.offer(
             session,
             options,
             message,
             queue_number,
             queue_offset,
-            identifiers=identifiers_for(
-                self._subscriptions, session, options, message.name, replayed
-            ),
+            identifiers=identifiers,
             is_replay=bool(replayed),
         )
         if outcome is Outcome.TOO_LARGE:
@@ -229,6 +233,26 @@ class Sender:
             session.note_dropped("slow")
             return True
         return outcome is Outcome.SENT
+
+    def _wanted(
+        self, session: Session, options: int, message: OutgoingMessage, replayed: str
+    ) -> tuple[int, bytes] | None:
+        """Return the options and the identifiers of the subscriptions that want a message.
+
+        None if the receiver has published it and all of them have No Local. [MQTT-3.8.3-3]
+        """
+        if (
+            options & (NO_LOCAL | SOME_NO_LOCAL)
+            and not replayed
+            and message.client_id == session.client_id
+        ):
+            own = self._subscriptions.own(message.name.decode(), session)
+            if not own:
+                return None
+            return reduce(merge_options, own.values()), identifiers_of(session, own)
+        return options, identifiers_for(
+            self._subscriptions, session, options, message.name, replayed
+        )
 
     def offer(
         self,
@@ -363,12 +387,12 @@ class Sender:
         """
         connection = session.connection
         assert connection is not None, "only receivers that are connected are served"
+        options, identifiers = self._wanted(session, options, message, "") or (0, b"")
         first_byte = 0x30 | qos << 1 | _DUP
         if is_replayed or (message.is_retained and options & RETAIN_AS_PUBLISHED):
             first_byte |= _RETAIN
         packet, number_at = b"", 0
         if message.body is not None:
-            identifiers = identifiers_for(self._subscriptions, session, options, message.name, "")
             packet, number_at = encode_for(
                 connection, message, first_byte, identifiers, with_alias=False
             )

@@ -35,11 +35,14 @@ RETAIN_AS_PUBLISHED: Final = 0x08
 #: Our own bit: the subscription has an identifier, which the session keeps.
 HAS_IDENTIFIER: Final = 0x40
 
+#: Our own bit, of merged options alone: some of the subscriptions have No Local, and some do not.
+SOME_NO_LOCAL: Final = 0x80
+
 #: Shapes of filters with "+" that are looked up like exact filters.
 SHAPES_MAX: Final = 16
 
 #: Options that make each message be made and checked for the receiver alone.
-PARTICULAR: Final = NO_LOCAL | RETAIN_AS_PUBLISHED | HAS_IDENTIFIER
+PARTICULAR: Final = NO_LOCAL | SOME_NO_LOCAL | RETAIN_AS_PUBLISHED | HAS_IDENTIFIER
 
 #: The options in place of a table's, where each subscriber of a filter has its own: in a trie.
 VARIOUS: Final = -1
@@ -118,8 +121,21 @@ class SubscriptionTree(Generic[S]):
 
         A subscriber with several matching filters is there once. Its QoS is the highest of them
         [MQTT-3.3.4-2]. No local is set if it is set for all of them, another option if for one.
+        With SOME_NO_LOCAL, ``own`` has the options for what the subscriber has published itself.
         """
         return self.merged(self.entries(topic_name))
+
+    def own(self, topic_name: str, subscriber: S) -> dict[str, int]:
+        """Return the filters by which a subscriber gets what it has published, with their options.
+
+        Those without No Local. [MQTT-3.8.3-3]
+        """
+        found = {}
+        for _, topic_filter in self.entries(topic_name):
+            options = self.options(topic_filter, subscriber)
+            if options is not None and not options & NO_LOCAL:
+                found[topic_filter] = options
+        return found
 
     def entries(self, topic_name: str) -> tuple[Entry, ...]:
         """Return the entries whose filters match ``topic_name``; see ``merged``."""
@@ -412,4 +428,6 @@ def merge_options(one: int, other: int) -> int:
     """Return the options for a message that two subscriptions of one session match."""
     qos = max(one & QOS_MASK, other & QOS_MASK)
     no_local = one & other & NO_LOCAL
+    if (one ^ other) & NO_LOCAL:
+        no_local = SOME_NO_LOCAL
     return qos | no_local | ((one | other) & ~(QOS_MASK | NO_LOCAL))

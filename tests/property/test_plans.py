@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from motelog.gateway.deliver import plans as module
 from motelog.gateway.sessions import subscriptions
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.sessions.subscriptions import NO_LOCAL, QOS_MASK
+from motelog.gateway.sessions.subscriptions import NO_LOCAL, PARTICULAR, QOS_MASK
 from tests.unit.gateway.deliver.test_plans import Stage, receivers
 
 LEVELS = st.sampled_from(["a", "b", "c"])
@@ -70,7 +70,7 @@ class PlansMachine(RuleBasedStateMachine):
         matches = self.stage.tree.match(name)
         assert (plan.matches if plan is not None else {}) == matches
         assert receivers(plan) == {
-            session.connection.number: -1 if options & NO_LOCAL else options & QOS_MASK
+            session.connection.number: -1 if options & PARTICULAR else options & QOS_MASK
             for session, options in matches.items()
             if isinstance(session, Session) and session.connection is not None
         }

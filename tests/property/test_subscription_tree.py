@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from motelog.gateway.mqtt.topics import matches
 from motelog.gateway.sessions import subscriptions
-from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.sessions.subscriptions import SOME_NO_LOCAL, SubscriptionTree
 
 LEVELS = st.sampled_from(["a", "b", "", "$S"])
 NAMES = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).map(lambda name: name or "/")
@@ -56,6 +56,14 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(name=NAMES)
     def match(self, name: str) -> None:
         assert self.tree.match(name) == brute_force(self.model, name)
+
+    @rule(name=NAMES, subscriber=SUBSCRIBERS)
+    def own(self, name: str, subscriber: int) -> None:
+        assert self.tree.own(name, subscriber) == {
+            topic_filter: options
+            for (topic_filter, other), options in self.model.items()
+            if other == subscriber and matches(topic_filter, name) and not options & 4
+        }
 
     def teardown(self) -> None:
         subscriptions.SHAPES_MAX = TreeMachine.SHAPES_MAX  # type: ignore[misc]
@@ -108,7 +116,7 @@ def brute_force(model: dict[tuple[str, int], int], name: str) -> dict[int, int]:
 def merged(several: list[int]) -> int:
     qos = max(options & 3 for options in several)
     no_local = all(options & 4 for options in several)
-    other = 0
+    other = 0 if no_local or not any(options & 4 for options in several) else SOME_NO_LOCAL
     for options in several:
         other |= options & ~7
     return qos | no_local << 2 | other

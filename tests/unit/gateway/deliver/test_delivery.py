@@ -18,7 +18,12 @@ from motelog.gateway.mqtt.packet_types import Properties
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.sessions.subscriptions import NO_LOCAL, RETAIN_AS_PUBLISHED, SubscriptionTree
+from motelog.gateway.sessions.subscriptions import (
+    HAS_IDENTIFIER,
+    NO_LOCAL,
+    RETAIN_AS_PUBLISHED,
+    SubscriptionTree,
+)
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.stored import StoredFilter, StoredSession
@@ -595,6 +600,38 @@ def test_no_local_skips_the_publisher_alone() -> None:
     stage.deliver()
     assert stage.got(1) == []
     assert len(stage.got(2)) == 1
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("is_lagging", [False, True])
+def test_own_message_comes_by_the_subscriptions_without_no_local_alone(
+    is_first: bool, is_lagging: bool
+) -> None:
+    stage = Stage()
+    session = stage.session(1, "t/b", 1, version=5, inflight_max=1)
+    filters = [("t/a", 2 | NO_LOCAL | HAS_IDENTIFIER), ("t/+", 0)]
+    for topic_filter, options in filters if is_first else reversed(filters):
+        stage.subscribe(session, topic_filter, options)
+    session.particulars.identifiers["t/a"] = 9
+    if is_lagging:
+        for payload in (b"in flight", b"waits"):
+            stage.publish("t/b", payload)
+        stage.deliver()
+        assert len(stage.got(1)) == 1
+    stage.publish("t/a", b"own", extra=publisher_properties("c1"))
+    stage.publish("t/a", b"own", qos=0, extra=publisher_properties("c1"))
+    stage.publish("t/a", b"other", extra=publisher_properties("c2"))
+    stage.deliver()
+    while session.has_inflight and len(session.inflight):
+        session.inflight.ack(next(packet_id for packet_id, _ in session.inflight))
+        stage.delivery.acknowledged(session)
+        stage.deliver()
+    packets = [packet for packet in stage.output.sent[1] if b"t/a" in packet]
+    own = bytes.fromhex("30 09 0003 742f61 00") + b"own"
+    assert packets[:2] == [own, own]
+    [other] = packets[2:]
+    assert other[0] == 0x32
+    assert other.endswith(b"\x02\x0b\x09other")
 
 
 def test_packet_larger_than_the_receiver_takes_is_dropped_for_it_alone() -> None:

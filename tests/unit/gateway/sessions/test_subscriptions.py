@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from motelog.gateway.mqtt.topics import FILTER_LEVELS_MAX, check_topic_filter, matches
-from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.sessions.subscriptions import SOME_NO_LOCAL, SubscriptionTree
 
 
 def tree_of(*subscriptions: tuple[str, str, int]) -> SubscriptionTree[str]:
@@ -25,7 +25,9 @@ def test_no_local_holds_if_all_overlapping_subscriptions_have_it() -> None:
     tree = tree_of(("a", "s", 5), ("+", "s", 4))
     assert tree.match("a") == {"s": 5}
     tree.add("#", "s", 0)
-    assert tree.match("a") == {"s": 1}
+    assert tree.match("a") == {"s": 1 | SOME_NO_LOCAL}
+    assert tree.own("a", "s") == {"#": 0}
+    assert tree.own("a", "t") == {}
 
 
 def test_wildcards_do_not_match_dollar_topics() -> None:
