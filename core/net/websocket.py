@@ -2,7 +2,7 @@
 
 Owns: WebSocketCodec, what a request must say. Must not touch: sockets, frames
 (``websocket_frames``). Invariant: what is kept of a request is at most REQUEST_BYTES_MAX.
-Spec: RFC 6455 section 4; MQTT 5.0 chapter 6 (subprotocol mqtt).
+Spec: RFC 6455 section 4; MQTT 5.0 chapter 6 (subprotocol mqtt). Clients of MQTT 3.1 offer mqttv3.1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from motelog.core.net.codec import Certificate, Decoded, Stream
 from motelog.core.net.websocket_frames import Frames
 
 REQUEST_BYTES_MAX: Final = 8192
-SUBPROTOCOL: Final = "mqtt"
+#: The first that a client offers is selected.
+SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 _ACCEPT_SALT: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -121,7 +122,9 @@ class WebSocketCodec:
             is_key = False
         if not is_key:
             raise _RefusedError("400 Bad Request", "Sec-WebSocket-Key is not 16 bytes in base64")
-        if SUBPROTOCOL not in _tokens(headers.get("sec-websocket-protocol", "")):  # [MQTT-6.0.0-3]
+        offered = _tokens(headers.get("sec-websocket-protocol", ""))
+        selected = next((name for name in SUBPROTOCOLS if name in offered), None)
+        if selected is None:  # [MQTT-6.0.0-3]
             raise _RefusedError("400 Bad Request", "the client does not offer subprotocol mqtt")
         origin = headers.get("origin")
         if origin is not None and not self._is_welcome(origin):
@@ -129,7 +132,8 @@ class WebSocketCodec:
         accept = base64.b64encode(hashlib.sha1(key.encode("ascii") + _ACCEPT_SALT).digest())
         return (
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Accept: " + accept + b"\r\n\r\n"
+            b"Sec-WebSocket-Protocol: %b\r\nSec-WebSocket-Accept: %b\r\n\r\n"
+            % (selected.encode(), accept)
         )
 
 

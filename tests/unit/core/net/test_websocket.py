@@ -29,6 +29,22 @@ def test_opening_request_is_answered_as_rfc_6455_says() -> None:
 
 
 @pytest.mark.parametrize(
+    ("offered", "selected"),
+    [
+        (b"mqtt", b"mqtt"),
+        (b"mqttv3.1", b"mqttv3.1"),
+        (b"mqttv3.1, mqtt", b"mqtt"),
+        (b"chat, mqttv3.1", b"mqttv3.1"),
+    ],
+)
+def test_a_subprotocol_that_the_client_offers_is_selected(offered: bytes, selected: bytes) -> None:
+    request = opening_request().replace(b"Protocol: mqtt", b"Protocol: " + offered)
+    answer = WebSocketCodec("/mqtt").receive(request).answer
+    assert answer.startswith(b"HTTP/1.1 101 ")
+    assert b"\r\nSec-WebSocket-Protocol: " + selected + b"\r\n" in answer
+
+
+@pytest.mark.parametrize(
     ("old", "new", "status"),
     [
         (b"GET /mqtt", b"POST /mqtt", b"426"),
