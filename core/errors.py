@@ -6,9 +6,33 @@ Must not touch: anything; this module imports the standard library alone.
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
+#: A file or folder with one of these cannot be used; trying again does not help.
+NOT_USABLE: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+
 
 class MotelogError(Exception):
-    """Root of every error Motelog raises on purpose."""
+    """Root of every error Motelog raises on purpose.
+
+    ``comes_again``: a start that ends with it does so each time, until a person mends the cause. A
+    port that is taken, an address that is not up yet and a full disk may be otherwise in a second.
+    """
+
+    comes_again = False
 
 
 def leaves(exc: BaseException) -> list[BaseException]:
@@ -18,8 +42,17 @@ def leaves(exc: BaseException) -> list[BaseException]:
     return [exc]
 
 
+def comes_again(exc: BaseException) -> bool:
+    """Say so of any error; one of the system does if it is about a path that cannot be used."""
+    if isinstance(exc, MotelogError):
+        return exc.comes_again
+    return isinstance(exc, OSError) and exc.filename is not None and exc.errno in NOT_USABLE
+
+
 class ConfigError(MotelogError):
     """The configuration cannot be used; the text says where, what is wrong, what was expected."""
+
+    comes_again = True
 
 
 class CertificateError(ConfigError):
@@ -63,6 +96,8 @@ class StoreDamagedError(StoreError):
     ``path`` is the file, ``offset_bytes`` where in it the first wrong byte range begins.
     """
 
+    comes_again = True
+
     def __init__(self, message: str, *, path: str, offset_bytes: int) -> None:
         super().__init__(f"{path}: {message} (at byte {offset_bytes})")
         self.path = path
@@ -72,9 +107,13 @@ class StoreDamagedError(StoreError):
 class StoreFolderError(StoreError):
     """The configured folder cannot be used: it cannot be made, entered or written to."""
 
+    comes_again = True
+
 
 class StoreHalfRestoredError(StoreError):
     """The folder is a backup that was not restored to its end."""
+
+    comes_again = True
 
 
 class StoreLockedError(StoreError):

@@ -14,6 +14,7 @@ import stat
 from typing import Final
 
 from motelog.core.addresses import format_address, parse_address
+from motelog.core.errors import NOT_USABLE
 
 # Connections that the system completes before the reactor accepts them. After an outage all devices
 # come back at once. The system's own limit (net.core.somaxconn) may be lower.
@@ -120,6 +121,14 @@ def _bound(address: str, *, is_shared: bool) -> socket.socket:
         bound.close()
         raise _refused(address, exc) from exc
     return bound
+
+
+def is_refused_for_good(exc: OSError) -> bool:
+    """Say whether the system refuses an address for a reason that only a person mends.
+
+    Another process may free a port, and an address or a name may come up after the server.
+    """
+    return exc.errno in NOT_USABLE or exc.errno == errno.EAFNOSUPPORT
 
 
 def _refused(address: str, exc: OSError) -> OSError:

@@ -22,7 +22,7 @@ from motelog.core.addresses import format_address
 from motelog.core.errors import CertificateError, MotelogError
 from motelog.core.net.codec import Codec, Stacked
 from motelog.core.net.config import UNIX, ListenerConfig, TlsKeys, is_loopback
-from motelog.core.net.listen import open_listener, open_unix_listener
+from motelog.core.net.listen import is_refused_for_good, open_listener, open_unix_listener
 from motelog.core.net.proxy_protocol import ProxyCodec
 from motelog.core.net.tls import TlsCodec, TlsContexts
 from motelog.core.net.websocket import WebSocketCodec
@@ -36,6 +36,7 @@ class ListenerError(MotelogError):
 
     def __init__(self, name: str, exc: OSError) -> None:
         super().__init__(f"the listener {name} cannot be used: {exc.strerror or exc}")
+        self.comes_again = is_refused_for_good(exc)
 
 
 @dataclass(frozen=True, slots=True)

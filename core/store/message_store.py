@@ -32,6 +32,7 @@ import trio
 
 from motelog.core.clock import Clock, SteadyClock
 from motelog.core.errors import (
+    NOT_USABLE,
     StoreError,
     StoreFencedError,
     StoreFolderError,
@@ -47,7 +48,6 @@ from motelog.core.store.config import StoreConfig
 from motelog.core.store.disk.disk_watch import DiskWatch
 from motelog.core.store.disk.files import (
     NO_ROOM,
-    NOT_USABLE,
     Lock,
     OsStorage,
     Storage,

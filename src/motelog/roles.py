@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +42,7 @@ from motelog.core.lasting import run_lasting
 from motelog.core.metrics import Registry
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NAMESRV_METRICS, NameServer
+from motelog.core.net.listen import is_refused_for_good
 from motelog.core.net.listeners import CertificateFile
 from motelog.core.remoting.tls import read_tls
 from motelog.core.state_file import StateFile
@@ -88,10 +90,11 @@ class PortTakenError(MotelogError):
 class CannotListenError(MotelogError):
     """A role's address cannot be bound for another reason (permission, no such address)."""
 
-    def __init__(self, role: Role, listen: str, reason: str) -> None:
-        super().__init__(f"the {role} cannot listen on {listen}: {reason}")
+    def __init__(self, role: Role, listen: str, exc: OSError) -> None:
+        super().__init__(f"the {role} cannot listen on {listen}: {exc.strerror or exc}")
         self.role = role
         self.listen = listen
+        self.comes_again = is_refused_for_good(exc)
 
 
 @dataclass(slots=True)
@@ -378,5 +381,6 @@ def _raise_listen_error(exc: BaseException, role: Role, listen: str) -> None:
             continue
         if leaf.errno == errno.EADDRINUSE:
             raise PortTakenError(role, listen) from exc
-        if leaf.errno in (errno.EACCES, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-            raise CannotListenError(role, listen, leaf.strerror or str(leaf)) from exc
+        is_address = leaf.errno in (errno.EACCES, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+        if isinstance(leaf, socket.gaierror) or (is_address and leaf.filename is None):
+            raise CannotListenError(role, listen, leaf) from exc

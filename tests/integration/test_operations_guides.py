@@ -219,5 +219,5 @@ def test_a_guide_s_configurations_are_accepted(guide: str, tmp_path: Path) -> No
             text += f'\n[broker.store]\ndirectory = "{tmp_path}"\n'
         path = tmp_path / f"{number}.toml"
         path.write_text(text)
-        result = motelog_here("config", "check", str(path))
+        result = motelog_here("config", "check", str(path), "--no-files")
         assert result.returncode == 0, f"{guide}:\n{block}\n{result.stderr}"

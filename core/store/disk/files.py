@@ -46,20 +46,6 @@ _REMEDIES = {
     errno.ENOBUFS: "free memory",
 }
 NO_ROOM = frozenset(_REMEDIES)
-# A folder with one of these cannot be made or written to; trying again does not help.
-NOT_USABLE = frozenset(
-    {
-        errno.EACCES,
-        errno.EEXIST,
-        errno.EISDIR,
-        errno.ELOOP,
-        errno.ENAMETOOLONG,
-        errno.ENOENT,
-        errno.ENOTDIR,
-        errno.EPERM,
-        errno.EROFS,
-    }
-)
 
 
 def no_room_text(exc: OSError) -> str:

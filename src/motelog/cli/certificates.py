@@ -41,34 +41,59 @@ SOON: Final = timedelta(days=14)
 
 def certificate_findings(config: MotelogConfig) -> list[Finding]:
     """Return what is to say of each section that has TLS."""
-    return [_look(title, keys) for title, keys in _sections(config)]
+    return [_look(title, keys) for _, title, keys in _sections(config)]
 
 
-def _sections(config: MotelogConfig) -> Iterator[tuple[str, TlsKeys]]:
-    """Yield what has TLS, and what it is called."""
+def certificate_faults(config: MotelogConfig) -> Iterator[tuple[str, str]]:
+    """Yield (key, what is wrong) of each file that a start would not take."""
+    for place, _, keys in _sections(config):
+        found = list(_unreadable(keys))
+        yield from ((f"{place}.{name}", text) for name, text, _ in found)
+        if not found:
+            try:
+                tls_contexts(keys)
+            except CertificateError as exc:
+                named = (name for name, path in _paths(keys) if path in exc.paths)
+                yield f"{place}.{next(named, 'tls_certificate')}", str(exc)
+
+
+def _sections(config: MotelogConfig) -> Iterator[tuple[str, str, TlsKeys]]:
+    """Yield what has TLS: its place in the file, and what it is called."""
     if "namesrv" in config.roles and config.namesrv.tls_certificate:
-        yield "[namesrv]", config.namesrv
+        yield "namesrv", "[namesrv]", config.namesrv
     broker = config.broker if "broker" in config.roles else None
     if broker is not None and broker.tls_certificate:
-        yield "[broker]", broker
+        yield "broker", "[broker]", broker
     if "console" in config.roles and config.admin.tls_certificate:
-        yield "[admin]", config.admin
-    for one in config.listeners:
-        if one.tls_certificate:
-            yield f"listener {one.name}", one
+        yield "admin", "[admin]", config.admin
+    for index, one in enumerate(config.listener):
+        if one.tls_certificate and one in config.listeners:
+            yield f"listener[{index}]", f"listener {one.name}", one
 
 
-def _look(title: str, keys: TlsKeys) -> Finding:
-    name = f"TLS of {title}"
-    certificate, key = keys.tls_certificate, keys.tls_key
-    for path in filter(None, (certificate, key, keys.tls_client_ca, keys.tls_client_crl)):
+def _paths(keys: TlsKeys) -> Iterator[tuple[str, str]]:
+    for name in ("tls_certificate", "tls_key", "tls_client_ca", "tls_client_crl"):
+        if getattr(keys, name):
+            yield name, getattr(keys, name)
+
+
+def _unreadable(keys: TlsKeys) -> Iterator[tuple[str, str, str]]:
+    """Yield (name of the key, text, remedy) of each file that is missing or cannot be read."""
+    for name, path in _paths(keys):
         try:
             with Path(path).open("rb"):
                 pass
         except OSError as exc:
             is_missing = isinstance(exc, FileNotFoundError)
             remedy = MISSING if is_missing else UNREADABLE.format(path=path)
-            return Finding(name, "fault", f"cannot read {path}: {exc.strerror}", remedy)
+            yield name, f"cannot read {path}: {exc.strerror}", remedy
+
+
+def _look(title: str, keys: TlsKeys) -> Finding:
+    name = f"TLS of {title}"
+    certificate, key = keys.tls_certificate, keys.tls_key
+    for _, text, remedy in _unreadable(keys):
+        return Finding(name, "fault", text, remedy)
     try:
         tls_contexts(keys)
     except CertificateError as exc:

@@ -18,7 +18,8 @@ from motelog.cli.output import CliError, stop, table, write, write_error, write_
 from motelog.cli.status import Status
 
 if TYPE_CHECKING:
-    from motelog.core.config import Setting
+    from motelog.config import MotelogConfig
+    from motelog.core.config import ConfigFault, Loaded, Setting
 
 config = typer.Typer(
     help="Look at the configuration and check it.",
@@ -41,21 +42,31 @@ def group() -> None:
 @config.command(epilog="Example: motelog config check motelog.toml")
 def check(
     file: File,
+    has_no_files: Annotated[
+        bool,
+        typer.Option(
+            "--no-files", help="Leave out the files that it names, where they are not at hand."
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Report everything that is wrong with a file and the environment.
+    """Report everything that is wrong with a file, the environment and the files that it names.
 
-    It is what `motelog up` checks first; the files that it names are read by that and by
-    `motelog doctor --config FILE`. The exit status is 78 if anything is wrong. Sizes and times may
-    have units: "64MiB", "1GB", "500ms", "72h".
+    Those are certificates, keys, logins, rules, tokens and accounts of the roles that it runs; they
+    are read with the rights of whoever asks, so ask as the user that the server runs as. It is what
+    `motelog up` checks first. The exit status is 78 if anything is wrong. Sizes and times may have
+    units: "64MiB", "1GB", "500ms", "72h".
     """
-    from motelog.config import load_config, unread_variables
+    from motelog.config import load_told, unread_variables
     from motelog.core.config import ConfigFaultsError
 
     unread = unread_variables()
     faults: list[dict[str, object]] = []
     try:
-        loaded = load_config(file)
+        loaded = load_told(file)
+        found = [] if has_no_files else _file_faults(loaded)
+        if found:
+            raise ConfigFaultsError(found)
     except ConfigFaultsError as exc:
         if not json:
             tell_unread(unread)
@@ -65,7 +76,7 @@ def check(
         write_json({"valid": not faults, "faults": faults, "unread_variables": unread})
         stop(Status.CONFIG if faults else Status.DONE)
     tell_unread(unread)
-    write(f"{file}: valid; roles {', '.join(loaded.roles)}")
+    write(f"{file}: valid; roles {', '.join(loaded.section.roles)}")
 
 
 @config.command(epilog="Example: motelog config show motelog.toml --origin --under gateway")
@@ -201,6 +212,18 @@ def _write_changes(answer: dict[str, Any], json: bool) -> None:
         rows.append((one["key"], before, "->", after, one["outcome"]))
     if not json:
         write(table(rows) if rows else "no difference")
+
+
+def _file_faults(loaded: Loaded[MotelogConfig]) -> list[ConfigFault]:
+    """Return what keeps a start from using each file that is named, with its key."""
+    from motelog.cli.certificates import certificate_faults
+    from motelog.cli.named_files import file_findings
+    from motelog.core.config import ConfigFault, settings
+
+    origins = {one.key: one.origin for one in settings(loaded)}
+    logins = ((one.name, one.text) for one in file_findings(loaded.section) if one.level == "fault")
+    faults = [*logins, *certificate_faults(loaded.section)]
+    return [ConfigFault(origins[key], key, text) for key, text in faults]
 
 
 def _settings(file: Path) -> list[Setting]:

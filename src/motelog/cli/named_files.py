@@ -1,4 +1,4 @@
-"""Whether the server of a configuration can use its files of logins, rights, tokens and accounts.
+"""Whether the server of a configuration can use its files of logins, rights, tokens, accounts.
 
 Owns: which files those are, and the remedy. Must not touch: certificates and keys
 (``certificates``), what is in the files.
@@ -28,6 +28,7 @@ def file_findings(config: MotelogConfig) -> list[Finding]:
 def _files(config: MotelogConfig) -> Iterator[tuple[str, str, Callable[[str], object]]]:
     from motelog.console.tokens import read_tokens
     from motelog.core.acl.files import read_credentials, read_rules
+    from motelog.core.remoting.tls import read_tls
     from motelog.gateway.access.acl import read_acl
     from motelog.gateway.access.password_file import read_users
     from motelog.gateway.access.tokens import parse_keys
@@ -42,11 +43,13 @@ def _files(config: MotelogConfig) -> Iterator[tuple[str, str, Callable[[str], ob
             lambda path: parse_keys(Path(path).read_bytes(), path, algorithms),
         )
         yield "gateway.credentials_file", config.gateway.credentials_file, read_credentials
+        yield "gateway.tls_file", config.gateway.tls_file, read_tls
     if "namesrv" in config.roles:
         yield "namesrv.acl_file", config.namesrv.acl_file, read_rules
     if "broker" in config.roles and config.broker is not None:
         yield "broker.acl_file", config.broker.acl_file, read_rules
         yield "broker.credentials_file", config.broker.credentials_file, read_credentials
+        yield "broker.tls_file", config.broker.tls_file, read_tls
     if "console" in config.roles:
         yield "admin.tokens_file", config.admin.tokens_file, read_tokens
 

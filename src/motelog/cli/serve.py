@@ -19,9 +19,10 @@ import trio
 from motelog import __version__, logs
 from motelog.cli.output import CliError, write_error, write_json
 from motelog.cli.port_owner import port_owner
+from motelog.cli.status import Status, status_of
 from motelog.config import MotelogConfig
 from motelog.core.addresses import format_address, parse_address
-from motelog.core.errors import MotelogError, leaves
+from motelog.core.errors import MotelogError, comes_again, leaves
 from motelog.core.store.disk.files import NO_ROOM, no_room_text
 from motelog.core.store.state.progress import OnProgress, StartProgress
 from motelog.roles import CannotListenError, PortTakenError, Roles, run_roles
@@ -143,13 +144,18 @@ def _ending_signals() -> list[signal.Signals]:
 
 
 def _raise_helpful(exc: BaseException, option_of_role: Mapping[str, str]) -> None:
-    """Raise the first error that was raised on purpose; one about a port says what to do."""
+    """Raise the first error that was raised on purpose; one about a port says what to do.
+
+    The status tells whoever starts servers whether to try again.
+    """
     for leaf in leaves(exc):
+        status = Status.CONFIG if comes_again(leaf) else Status.FAILED
         if isinstance(leaf, PortTakenError | CannotListenError):
             option = option_of_role[leaf.role]
             host = leaf.listen.rpartition(":")[0]
             if isinstance(leaf, CannotListenError):
-                raise CliError(str(leaf), remedy=f"choose another address with {option}") from exc
+                remedy = f"choose another address with {option}"
+                raise CliError(str(leaf), remedy=remedy, status=status) from exc
             next_one = ", --auto-port the next free one" if option.startswith("--") else ""
             remedy = (
                 f"it is {port_owner(parse_address(leaf.listen)[1])}; stop it, or choose another"
@@ -157,8 +163,11 @@ def _raise_helpful(exc: BaseException, option_of_role: Mapping[str, str]) -> Non
             )
             raise CliError(str(leaf), remedy=remedy) from exc
         if isinstance(leaf, MotelogError):
+            if status_of(leaf)[0] == Status.FAILED:
+                raise CliError(str(leaf), remedy=status_of(leaf)[1], status=status) from exc
             raise leaf from exc
         if isinstance(leaf, OSError) and leaf.errno in NO_ROOM:
             raise CliError(f"no room to serve: {no_room_text(leaf)}") from exc
         if isinstance(leaf, OSError) and leaf.filename is not None:
-            raise CliError(f"{leaf.filename} cannot be used: {leaf.strerror}") from exc
+            text = f"{leaf.filename} cannot be used: {leaf.strerror}"
+            raise CliError(text, status=status) from exc

@@ -69,9 +69,11 @@ class Ready(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """The process cannot start, or ends, for a reason that is known."""
+    """The process cannot start, or ends, for a reason that is known; may be one that comes again
+    at each start."""
 
     reason: str
+    comes_again: bool = False
 
 
 class State(_Message, frozen=True):

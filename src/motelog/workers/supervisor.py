@@ -36,7 +36,7 @@ from motelog.core.errors import MotelogError
 from motelog.core.metrics import counter, gauge
 from motelog.core.net.config import ListenerConfig
 from motelog.core.net.listen import hold_address
-from motelog.core.net.listeners import CertificateFile
+from motelog.core.net.listeners import CertificateFile, ListenerError
 from motelog.core.niceness import niceness
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
@@ -100,6 +100,10 @@ WORKERS_METRICS: Final = {
 class WorkerError(MotelogError):
     """A gateway process cannot start."""
 
+    def __init__(self, message: str, *, comes_again: bool = False) -> None:
+        super().__init__(message)
+        self.comes_again = comes_again
+
 
 class Workers:
     """Gateway processes as one service; ``address`` is known once started.
@@ -129,7 +133,8 @@ class Workers:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started when all processes are ready.
 
-        OSError if the address cannot be had; WorkerError if a process cannot start.
+        OSError if the address cannot be had, ListenerError if that of another listener cannot;
+        WorkerError if a process cannot start.
         """
         with _lock_file(self._config.view_path) as lock:
             if lock is not None:
@@ -138,7 +143,10 @@ class Workers:
                 self.address = _hold(held, self._config.listen)
                 listeners = []
                 for one in self._listener_configs:
-                    address = format_address(*_hold(held, one.address))
+                    try:
+                        address = format_address(*_hold(held, one.address))
+                    except OSError as exc:
+                        raise ListenerError(one.name, exc) from exc
                     self.listeners[one.name] = one.text_of(address)
                     listeners.append(msgspec.structs.replace(one, address=address))
                 config = msgspec.structs.replace(self._config, listen=format_address(*self.address))
@@ -248,18 +256,19 @@ class _Worker:
             try:
                 why = await self._live(begin, lock, task_status)
             except OSError as exc:  # too little of something for one more process
-                why = str(exc)
+                why = Failed(str(exc))
             if not self._has_been_ready:
-                raise WorkerError(f"{self.name} cannot start: {why}")
+                text = f"{self.name} cannot start: {why.reason}"
+                raise WorkerError(text, comes_again=why.comes_again)
             lived_s = trio.current_time() - began_s
             if lived_s >= SHORT_LIFE_S:
                 delay_s = RESTART_S
-            self._why = f"starts again: {why}"
+            self._why = f"starts again: {why.reason}"
             logger.warning(
                 "a gateway process has ended and is started again worker=%s reason=%s after_s=%.1f"
                 " delay_s=%.1f",
                 self.name,
-                why,
+                why.reason,
                 lived_s,
                 delay_s,
             )
@@ -269,7 +278,7 @@ class _Worker:
 
     async def _live(
         self, begin: Begin, lock: int | None, task_status: trio.TaskStatus[None]
-    ) -> str:
+    ) -> Failed:
         """Run one process to its end; return why it has ended."""
         ours, theirs = socketpair()
         with ours, theirs:
@@ -285,7 +294,7 @@ class _Worker:
             os.setpriority(os.PRIO_PROCESS, process.pid, own + niceness(begin.gateway.workers))
             channel = Channel(ours)
         questions, asked = trio.open_memory_channel[Message](QUESTIONS_MAX)
-        failed = ""
+        failed: Failed | None = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_send_all, channel, asked)
@@ -305,8 +314,8 @@ class _Worker:
                             self._heard_s = trio.current_time()
                         case Answer():
                             self._answered(message)
-                        case Failed(reason):
-                            failed = reason
+                        case Failed():
+                            failed = message
                 nursery.cancel_scope.cancel()
         finally:
             self._questions, self.is_ready, self.outage = None, False, None
@@ -318,7 +327,7 @@ class _Worker:
             channel.close()
             with trio.CancelScope(shield=True):
                 await _stopped(process, self.name)
-        return failed or _status(process.returncode)
+        return failed or Failed(_status(process.returncode))
 
     def _keep_counters(self) -> None:
         for name, value in self.counters.items():

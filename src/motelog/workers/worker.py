@@ -25,7 +25,7 @@ import trio
 
 from motelog import logs
 from motelog.console.asking import GatewayHere, RefusedError
-from motelog.core.errors import MotelogError, leaves
+from motelog.core.errors import MotelogError, comes_again, leaves
 from motelog.core.limited_log import LimitedLog
 from motelog.gateway.log.remote_log import RemoteLog
 from motelog.gateway.server import Gateway
@@ -67,11 +67,11 @@ async def _serve(channel: Channel, name: str) -> int:
     if not isinstance(begin, Begin):
         return 0  # the server has ended meanwhile
     logs.set_up(begin.log, process=name)
-    log = RemoteLog.of(begin.gateway)
-    gateway = Gateway(begin.gateway, log, access=begin.access, listeners=begin.listeners)
     line = _Line(channel)
-    reasons: list[str] = []
+    errors: list[BaseException] = []
     try:
+        log = RemoteLog.of(begin.gateway)
+        gateway = Gateway(begin.gateway, log, access=begin.access, listeners=begin.listeners)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_at_signal, nursery.cancel_scope)
             nursery.start_soon(line.answer_all, messages, nursery.cancel_scope)
@@ -85,10 +85,10 @@ async def _serve(channel: Channel, name: str) -> int:
                 await line.send(State(*counted, log.outage, gateway.access_fault))
                 await trio.sleep(STATE_INTERVAL_S)
     except* (MotelogError, OSError) as group:
-        reasons += [str(leaf) for leaf in leaves(group)]
-    if reasons:
-        await line.send(Failed(reasons[0]))
-    return 1 if reasons else 0
+        errors += leaves(group)
+    if errors:
+        await line.send(Failed(str(errors[0]), comes_again(errors[0])))
+    return 1 if errors else 0
 
 
 class _Line:
