@@ -1,7 +1,7 @@
-"""Services that outlive a cancellation: whoever started them chooses their end.
+"""Services that outlive a cancellation, or a want of memory: they go on with what they do.
 
-Owns: when a service's scope becomes a shield. Must not touch: what the service does, its order
-among others.
+Owns: when a service's scope becomes a shield, when one begins again. Must not touch: what the
+service does, its order among others.
 
 Concurrency: a start that is cancelled ends with the service. One that were shielded from its
 beginning would keep ``nursery.start`` waiting for ever, which hands a service to its nursery only
@@ -10,11 +10,20 @@ while nobody has cancelled that.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import trio
+
+from motelog.core.errors import leaves
+from motelog.core.limited_log import LimitedLog
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S: Final = 1.0
+_LINE_PERIOD_S: Final = 60.0
 
 
 async def run_lasting(
@@ -26,6 +35,25 @@ async def run_lasting(
     """Run a service in ``scope``, whose ``cancel()`` alone ends it once it has started."""
     with scope:
         await run(task_status=_Starting(scope, task_status))
+
+
+async def run_again(run: Callable[..., Awaitable[None]], *args: object) -> None:
+    """Run a service, and again a second later where it has ended with a MemoryError.
+
+    It is one that can: what a round has not done is done by the next. Of lines there is one a
+    minute.
+    """
+    faults = LimitedLog(logger, lines_max=1, period_s=_LINE_PERIOD_S)
+    while True:
+        try:
+            await run(*args)
+        except (MemoryError, BaseExceptionGroup) as exc:
+            if not all(isinstance(one, MemoryError) for one in leaves(exc)):
+                raise
+            faults.fault("a service lacks memory and begins again: free memory")
+        else:
+            return
+        await trio.sleep(AGAIN_S)
 
 
 class _Starting:

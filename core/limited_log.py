@@ -11,10 +11,14 @@ as does everything that is no Exception; of a group that has both, the rest.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final
+
+from motelog.core import spare_memory
 
 LINES_MAX: Final = 20
 PERIOD_S: Final = 1.0
@@ -54,8 +58,12 @@ class LimitedLog:
 
     def fault(self, message: str, *values: object, exc: Exception | None = None) -> None:
         """Log ``exc``, or the exception being handled, with its traceback: the code has a fault."""
-        if self._may_log():
-            self._log.error(message, *map(_bounded, values), exc_info=exc or True)
+        # Whoever catches a MemoryError says so here, and goes on without a line if it must.
+        if isinstance(exc or sys.exception(), MemoryError):
+            spare_memory.give_up()
+        with suppress(MemoryError):
+            if self._may_log():
+                self._log.error(message, *map(_bounded, values), exc_info=exc or True)
 
     def boundary(self, message: str, *values: object) -> Boundary:
         """Log an error from inside with its traceback, instead of raising it."""

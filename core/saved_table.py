@@ -13,6 +13,7 @@ import trio
 
 from motelog.core.limited_log import LimitedLog
 from motelog.core.state_file import StateFile
+from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ class SavedTable:
                 return None
             self._table.is_dirty = False
             try:
-                await trio.to_thread.run_sync(self._file.save, self._table.snapshot())
+                # The end of run waits for this, so it is done without a thread too.
+                await run_in_thread(self._file.save, self._table.snapshot(), or_here=True)
             except trio.Cancelled:
                 # It was not begun: the end of run saves it.
                 self._table.is_dirty = True

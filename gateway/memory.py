@@ -1,7 +1,7 @@
 """The limit on what all connections together hold.
 
-Owns: who is closed when it is exceeded. Must not touch: how they end (``clients``), what holds the
-bytes (``output``).
+Owns: who is closed when it is exceeded, or the process has no memory left. Must not touch: how they
+end (``clients``), what holds the bytes (``output``).
 
 Each connection has bounds of its own (``output_bytes_max``, ``packet_bytes_max``); a hundred
 thousand that all stop reading are within theirs, and take the machine's memory all the same.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from motelog.core import spare_memory
 from motelog.gateway.clients import Clients
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.output import Output
@@ -40,8 +41,11 @@ class Memory:
         """
         held_bytes = self._output.held_bytes()
         self._metrics.connections_held_bytes_now = held_bytes
-        excess_bytes = held_bytes - self.bytes_max
-        if not self.bytes_max or excess_bytes <= 0:
+        excess_bytes = held_bytes - self.bytes_max if self.bytes_max else 0
+        why = "connections hold more than gateway.memory_bytes_max"
+        if excess_bytes <= 0 and not spare_memory.keep():
+            excess_bytes, why = spare_memory.SPARE_BYTES, "the process has no memory left"
+        if excess_bytes <= 0:
             return
         closed = 0
         for size_bytes, number in sorted(self._output.holding(HELD_BYTES_MIN), reverse=True):
@@ -51,8 +55,8 @@ class Memory:
             excess_bytes -= size_bytes
             closed += 1
         logger.warning(
-            "connections hold more than gateway.memory_bytes_max: those that hold the most are"
-            " closed held_bytes=%d closed=%d",
+            "%s: those that hold the most are closed held_bytes=%d closed=%d",
+            why,
             held_bytes,
             closed,
         )

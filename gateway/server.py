@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from motelog.core.clock import Clock, SystemClock
+from motelog.core.lasting import run_again
 from motelog.core.net.config import ListenerConfig
 from motelog.core.net.driver import HELD_S, drive
 from motelog.core.net.listeners import (
@@ -25,6 +26,7 @@ from motelog.core.net.listeners import (
     reload_certificates,
 )
 from motelog.core.net.reactor import Framing, Reactor
+from motelog.core.threads import run_in_thread
 from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.config import AccessConfig
@@ -126,7 +128,7 @@ class Gateway:
         anybody is let in.
         """
         if self._access is not None:
-            await trio.to_thread.run_sync(self._access.read)
+            await run_in_thread(self._access.read)
         self._view.open()
         try:
             async with trio.open_nursery() as nursery:
@@ -191,6 +193,7 @@ class Gateway:
         async def deliver() -> None:
             # Delivers what the turn's own slice left over, and what others appended.
             nonlocal grown
+            grown.set()  # where a round has failed, something is left
             while True:
                 await grown.wait()
                 if journal.is_in_doubt():
@@ -237,6 +240,7 @@ class Gateway:
             # Reads back what others may have written, as clients wait for it, and tells them what
             # is wanted here. Also much that this gateway has written.
             nonlocal to_meet
+            to_meet.set()
             while True:
                 await to_meet.wait()
                 to_meet = trio.Event()
@@ -266,6 +270,7 @@ class Gateway:
         async def recheck() -> None:
             # Looks at all clients again when logins or rights have changed.
             nonlocal access_changed
+            access_changed.set()
             while True:
                 await access_changed.wait()
                 access_changed = trio.Event()
@@ -288,15 +293,15 @@ class Gateway:
         gc.freeze()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(deliver)
-                nursery.start_soon(tick)
-                nursery.start_soon(meet_others)
-                nursery.start_soon(self._view.run)
+                nursery.start_soon(run_again, deliver)
+                nursery.start_soon(run_again, tick)
+                nursery.start_soon(run_again, meet_others)
+                nursery.start_soon(run_again, self._view.run)
                 if self._access is not None:
-                    nursery.start_soon(self._access.logins.run, sent_outside_turns)
+                    nursery.start_soon(run_again, self._access.logins.run, sent_outside_turns)
                     nursery.start_soon(self._access.follow, lambda: access_changed.set())
-                    nursery.start_soon(recheck)
-                nursery.start_soon(resume)
+                    nursery.start_soon(run_again, recheck)
+                nursery.start_soon(run_again, resume)
                 task_status.started()
                 await drive(
                     reactor,

@@ -37,6 +37,7 @@ from motelog.core.limited_log import LimitedByKey
 from motelog.core.remoting.credentials import ACCESS_KEY, is_signed
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +189,7 @@ class AclGate:
         seen, applied = self._stamps, self._rules
         while True:
             await trio.sleep(LOOK_INTERVAL_S)
-            stamps = await trio.to_thread.run_sync(self._look)
+            stamps = await run_in_thread(self._look)
             # What has just changed may still be being written; it has a second to be finished.
             is_settled, seen = stamps == seen, stamps
             if is_settled and stamps != self._stamps:
@@ -200,7 +201,7 @@ class AclGate:
 
     async def _read_again(self) -> None:
         try:
-            file, users = await trio.to_thread.run_sync(self._read)
+            file, users = await run_in_thread(self._read)
         except ConfigError as exc:
             self._take(None, self._users)
             logger.error(

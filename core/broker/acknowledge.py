@@ -29,6 +29,7 @@ import trio
 
 from motelog.core.clock import Clock
 from motelog.core.errors import FlushTimeoutError, StoreError, StoreFencedError
+from motelog.core.lasting import run_again
 from motelog.core.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -225,11 +226,14 @@ class AnswerQueue(Generic[Answers]):
         """Refuse the answers whose time is over, until cancelled; then forget all that wait."""
         task_status.started()
         try:
-            while True:
-                pause_ms = self.expire()
-                await trio.sleep(pause_ms / 1000)
+            await run_again(self._expire_in_time)
         finally:
             self.close()
+
+    async def _expire_in_time(self) -> None:
+        while True:
+            pause_ms = self.expire()
+            await trio.sleep(pause_ms / 1000)
 
     def close(self) -> None:
         """Forget all that wait, and stop listening: the connections are about to end."""

@@ -34,7 +34,7 @@ from motelog.core.broker.tables.saved import SavedTables
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.clock import Clock, SystemClock
 from motelog.core.freed_memory import keep_freed_memory
-from motelog.core.lasting import run_lasting
+from motelog.core.lasting import run_again, run_lasting
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.metrics import Reading
@@ -48,6 +48,7 @@ from motelog.core.net.listeners import (
 from motelog.core.store.config import LIVE as STORE_LIVE
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
+from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ class Broker:
         credentials or a certificate cannot; then nothing was changed.
         """
         keep_freed_memory()
-        access = await trio.to_thread.run_sync(Access.read, self._config)
+        access = await run_in_thread(Access.read, self._config)
         listeners = self._open_listeners()
         try:
             await self._run(access, listeners, task_status)
@@ -179,7 +180,7 @@ class Broker:
         )
         schedule = make_schedule(self._config, store)
         pop_state = PopState(self._config, store, self.tables)
-        await trio.to_thread.run_sync(self._open, store, schedule, pop_state)
+        await run_in_thread(self._open, store, schedule, pop_state)
         async with trio.open_nursery() as nursery:
             # The store outlives all its users, so its end is chosen here.
             store_scope = trio.CancelScope()
@@ -229,16 +230,16 @@ class Broker:
             await nursery.start(schedule.run)
             await nursery.start(parts.check_back.run, server.send_queued)
             await nursery.start(processors.pop_service.run, server.flush)
-            nursery.start_soon(parts.settings_gate.run, server)
-            nursery.start_soon(parts.filter_gate.run, server)
+            nursery.start_soon(run_again, parts.settings_gate.run, server)
+            nursery.start_soon(run_again, parts.filter_gate.run, server)
             if parts.acl is not None:
-                nursery.start_soon(parts.acl.run, server)
-            nursery.start_soon(parts.queues.run, server.send_queued)
-            nursery.start_soon(self._saved.run)
+                nursery.start_soon(run_again, parts.acl.run, server)
+            nursery.start_soon(run_again, parts.queues.run, server.send_queued)
+            nursery.start_soon(run_again, self._saved.run)
             nursery.start_soon(self._expire_regularly, parts)
             nursery.start_soon(self._tick_regularly, parts)
             for registrar in parts.registrars:
-                nursery.start_soon(registrar.run)
+                nursery.start_soon(run_again, registrar.run)
             # Clients that start after the broker should find its topics at once; a name server
             # that is away must not keep the broker from starting.
             with trio.move_on_after(_FIRST_REGISTRATION_S_MAX):

@@ -16,6 +16,7 @@ import trio
 
 from motelog.core.acl.gate import AclGate
 from motelog.core.errors import BrokerError, ConfigError
+from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import gauge
 from motelog.core.namesrv.config import NamesrvConfig
@@ -39,6 +40,7 @@ from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseC
 from motelog.core.remoting.server import Connection, Processor, RemotingServer
 from motelog.core.saved_table import SavedTable
 from motelog.core.state_file import StateFile
+from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +113,9 @@ class NameServer:
         acl: AclGate | None = None
         if self._config.acl_file:
             files = self._config.acl_file, NEEDS, self._config.users_file
-            acl = await trio.to_thread.run_sync(AclGate, *files)
+            acl = await run_in_thread(AclGate, *files)
         if self._kv_saved is not None:
-            await trio.to_thread.run_sync(self._load_kv, self._kv_saved)
+            await run_in_thread(self._load_kv, self._kv_saved)
         first = first_listener("namesrv", self._config.listen, self._config)
         opened = self._opened = open_listeners(first, self._listener_configs)
         self._address = opened[0].address
@@ -133,9 +135,9 @@ class NameServer:
             await nursery.start(server.run)
             nursery.start_soon(self._scan)
             if acl is not None:
-                nursery.start_soon(acl.run, server)
+                nursery.start_soon(run_again, acl.run, server)
             if self._kv_saved is not None:
-                nursery.start_soon(self._save_kv, self._kv_saved, server)
+                nursery.start_soon(run_again, self._save_kv, self._kv_saved, server)
             task_status.started()
 
     async def reload_certificates(self) -> list[CertificateFile]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Never
 
 import trio
 
+from motelog.core import spare_memory
 from motelog.core.limited_log import LimitedLog
 from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS
 from motelog.core.net.reactor import Reactor, Turn
@@ -44,11 +45,29 @@ async def drive(
     another time calls ``reactor.flush()``. Overdue connections are looked for once a second.
     ``clock_s`` is a clock that does not go back. ``after_turns`` does what is done once for all
     turns in a row; it is called each time before other tasks get to run. While ``is_held``, nothing
-    is polled.
+    is polled. A MemoryError ends a turn and not the loop: ``handle_turn`` has to close whose frames
+    it could not take.
     """
+    faults = LimitedLog(logger, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
+    spare_memory.keep()
+    while True:
+        try:
+            await _drive(reactor, handle_turn, clock_s, after_turns, is_held)
+        except MemoryError:
+            faults.fault("a turn of a reactor lacks memory: free memory")
+            await trio.sleep(HELD_S)
+
+
+async def _drive(
+    reactor: Reactor,
+    handle_turn: Callable[[Turn], None],
+    clock_s: Callable[[], int],
+    after_turns: Callable[[], None],
+    is_held: Callable[[], bool],
+) -> Never:
     accepts = LimitedLog(logger, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
     faults = LimitedLog(logger)
-    is_more = False
+    is_more = True
     while True:
         # One scope for all waits of a second: a scope for each costs half as much as the wait.
         with trio.move_on_after(SWEEP_INTERVAL_S):
@@ -70,6 +89,7 @@ async def drive(
             if not is_more:
                 break
             await trio.lowlevel.checkpoint()
+        spare_memory.keep()
         reactor.sweep(clock_s())
         codec_error = reactor.take_codec_error()
         if codec_error is not None:

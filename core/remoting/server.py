@@ -38,6 +38,7 @@ from motelog.core.errors import (
     RemotingDecodeError,
     StoreError,
 )
+from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.net.driver import drive
@@ -251,8 +252,8 @@ class RemotingServer:
         task_status.started()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._asked.run, self.flush)
-                nursery.start_soon(self._end_expired)
+                nursery.start_soon(run_again, self._asked.run, self.flush)
+                nursery.start_soon(run_again, self._end_expired)
                 await drive(
                     self.reactor,
                     self.handle_turn,
@@ -298,7 +299,13 @@ class RemotingServer:
             drained = self._connections.get(connection_id)
             if drained is not None:
                 self._handle_deferred(drained)
-        broken = self._handle_frames(turn) if turn.frames else {}
+        broken: dict[Connection, str] = {}
+        if turn.frames:
+            try:
+                broken = self._handle_frames(turn)
+            except MemoryError:
+                self._faults.fault("a turn lacks memory, and its connections are closed")
+                broken = self._lost(turn)
         self._finish_turn()
         # Closed only now, so that requests before the malformed frame are answered.
         for connection, reason in broken.items():
@@ -312,6 +319,11 @@ class RemotingServer:
             closed = self._connections.get(connection_id)
             if closed is not None:
                 self._forget(closed)
+
+    def _lost(self, turn: Turn) -> dict[Connection, str]:
+        """Return the connections of a turn, some of whose requests nobody answers any more."""
+        of_turn = (self._connections.get(turn.index[i]) for i in range(0, 4 * turn.frames, 4))
+        return {one: "there is no memory for its request" for one in of_turn if one is not None}
 
     def _handle_frames(self, turn: Turn) -> dict[Connection, str]:
         """Process the requests of a turn; return the connections that sent anything else."""

@@ -33,6 +33,7 @@ from motelog.core.store.state.checkpoint import (
     StateFiles,
     StoreCheckpoint,
 )
+from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Checkpointer:
             if self._flusher.is_fenced:
                 return
             try:
-                await trio.to_thread.run_sync(self._try, plan, limiter=self._limiter)
+                await run_in_thread(self._try, plan, limiter=self._limiter)
             except OSError as exc:
                 self._on_failure(f"writing a checkpoint failed: {exc}")
 

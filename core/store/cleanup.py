@@ -40,6 +40,7 @@ from motelog.core.store.log.mapped_file_queue import MappedFile
 from motelog.core.store.quarantine import UnitsAsideError
 from motelog.core.store.queues.consume_queue import ConsumeQueue
 from motelog.core.store.readable import Readable
+from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +201,7 @@ class LogCleaner:
         is_expired = self._retention.is_expired(newest_ms)
         if is_expired and self._retention.hour() in self._config.cleanup_hours:
             return True
-        usage = await trio.to_thread.run_sync(self._storage.disk_usage, self._config.directory)
+        usage = await run_in_thread(self._storage.disk_usage, self._config.directory)
         if usage.free_bytes < self._free_bytes_wanted(usage, self._config.cleanup_oldest_percent):
             if not is_expired:
                 logger.warning(
@@ -226,13 +227,13 @@ class LogCleaner:
         await self._flusher.wait(end_offset)
         self._log.queue.drop_first(file)
         try:
-            await trio.to_thread.run_sync(self._unlink, file)
+            await run_in_thread(self._unlink, file)
         except BaseException:
             # It is still there: a gap between files would keep the store from opening.
             self._log.queue.put_back(file)
             raise
         try:
-            await trio.to_thread.run_sync(self._storage.sync_directory, os.path.dirname(file.path))
+            await run_in_thread(self._storage.sync_directory, os.path.dirname(file.path))
         except OSError as exc:
             # The next file may go only when this is done: a start takes a file that is missing in
             # the middle for loss. A second sync might report success although this one failed.
@@ -259,7 +260,7 @@ class LogCleaner:
             for listener in self.after_removal:
                 paths = listener(begin_offset)
                 if paths:
-                    await trio.to_thread.run_sync(self._unlink_derived, paths)
+                    await run_in_thread(self._unlink_derived, paths)
         queues = list(self._queues.values())
         for at in range(0, len(queues), QUEUES_PER_STEP):
             # A checkpoint syncs files by name; none may vanish while it does.
@@ -272,7 +273,7 @@ class LogCleaner:
                             queue.advance_min(begin_offset)
                             paths += queue.take_files_below_min()
                 if paths:
-                    await trio.to_thread.run_sync(self._unlink_derived, paths)
+                    await run_in_thread(self._unlink_derived, paths)
                     removed += len(paths)
             if paths:
                 await trio.sleep(self._config.cleanup_pause_ms / 1000)

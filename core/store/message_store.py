@@ -40,6 +40,7 @@ from motelog.core.errors import (
     StoreHalfRestoredError,
     StoreLockedError,
 )
+from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.records.append import AppendMessage, QueueTail, measure
 from motelog.core.store.checkpointer import Checkpointer
@@ -73,6 +74,7 @@ from motelog.core.store.state.progress import OnProgress, ProgressMeter, log_pro
 from motelog.core.store.state.recovery_report import RecoveryReport
 from motelog.core.store.stats import StoreStats
 from motelog.core.store.store_reader import StoreReader
+from motelog.core.threads import run_in_thread
 from motelog.core.topic_names import is_topic_name
 
 logger = logging.getLogger(__name__)
@@ -352,19 +354,19 @@ class MessageStore:
         """Flush, checkpoint, clean and watch the disk until cancelled; then close the store."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._flusher.run)
+                nursery.start_soon(run_again, self._flusher.run)
                 if self.config.write_buffer:
-                    nursery.start_soon(self.committer.run)
-                nursery.start_soon(self.unit_flusher.run)
-                nursery.start_soon(self.quarantine.run)
-                nursery.start_soon(self._checkpointer.run)
-                nursery.start_soon(self.disk_watch.run)
-                nursery.start_soon(self.cleaner.run)
+                    nursery.start_soon(run_again, self.committer.run)
+                nursery.start_soon(run_again, self.unit_flusher.run)
+                nursery.start_soon(run_again, self.quarantine.run)
+                nursery.start_soon(run_again, self._checkpointer.run)
+                nursery.start_soon(run_again, self.disk_watch.run)
+                nursery.start_soon(run_again, self.cleaner.run)
                 task_status.started()
         finally:
             with trio.CancelScope(shield=True):
                 try:
-                    await trio.to_thread.run_sync(self._finish)
+                    await run_in_thread(self._finish, or_here=True)
                 finally:
                     # Not in the thread: nothing may read while the files are unmapped.
                     self._release()
@@ -442,6 +444,8 @@ class MessageStore:
                 raise StoreFullError(f"no room for a batch: {text}") from exc
             self._fence(f"making room for a batch failed: {exc}")
             raise StoreFencedError(f"making room for a batch failed: {exc}") from exc
+        except MemoryError as exc:
+            raise StoreFullError("no room for a batch: free memory") from exc
         try:
             end_offset = self._log.append(messages, dirty, placed, store_timestamp_ms, fresh)
         except BaseException as exc:

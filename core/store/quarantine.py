@@ -35,6 +35,7 @@ from motelog.core.store.queues.consume_queue import FILLER, UNIT, ConsumeQueue
 from motelog.core.store.queues.unit_flusher import UnitFlusher
 from motelog.core.store.start.queue_recovery import names_its_record
 from motelog.core.store.start.recovery import find_next
+from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ class Quarantine:
         for key, file in list(self._aside.items()):
             try:
                 await self._rebuild(*key)
-            except (OSError, StoreError) as exc:
+            except (OSError, StoreError, MemoryError) as exc:
                 is_done = False
                 logger.error(
                     "rebuilding a ConsumeQueue file failed, and its messages wait; the store tries "
@@ -146,7 +147,7 @@ class Quarantine:
         # Under the lock: a file that cleaning has removed must not come back.
         async with self._files_lock:
             if begin >= queue.begin_offset:
-                await trio.to_thread.run_sync(queue.rewrite, begin, units)
+                await run_in_thread(queue.rewrite, begin, units)
                 queue.trust(begin)
                 self._unit_flusher.note_unsynced([queue])
         self.rebuilt_files += 1

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import trio
 
 from motelog.core.clock import Clock
+from motelog.core.lasting import run_again
 from motelog.core.net.config import ListenerConfig
+from motelog.core.threads import run_in_thread
 from motelog.gateway.access.acl import Acl, read_acl
 from motelog.gateway.access.certificates import Certificates
 from motelog.gateway.access.config import AccessConfig
@@ -147,12 +149,15 @@ class Access:
     async def follow(self, changed: Callable[[], None]) -> None:
         """Read files again that have changed, until cancelled; call ``changed`` behind each."""
         try:
-            while True:
-                await trio.sleep(LOOK_S)
-                if await self.look():
-                    changed()
+            await run_again(self._look_regularly, changed)
         finally:
             self.close()
+
+    async def _look_regularly(self, changed: Callable[[], None]) -> None:
+        while True:
+            await trio.sleep(LOOK_S)
+            if await self.look():
+                changed()
 
     def close(self) -> None:
         """Close the connections to services."""
@@ -163,11 +168,11 @@ class Access:
         """Read the files that have changed; return whether there were any that could be read."""
         has_changed = False
         for file in self._files:
-            stamp = await trio.to_thread.run_sync(file.content.stamp)
+            stamp = await run_in_thread(file.content.stamp)
             if stamp == file.stamp and file.fault is None:
                 continue
             try:
-                content = await trio.to_thread.run_sync(file.content.read)
+                content = await run_in_thread(file.content.read)
             except AccessFileError as exc:
                 if str(exc) != file.fault:
                     logger.error("nobody can log in until a file is right again: %s", exc)

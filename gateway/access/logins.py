@@ -21,6 +21,7 @@ import trio
 
 from motelog.core.clock import Clock
 from motelog.core.limited_log import LimitedLog
+from motelog.core.threads import run_in_thread
 from motelog.gateway.access.back_off import BackOff
 from motelog.gateway.access.login import (
     ANONYMOUS,
@@ -180,9 +181,7 @@ class Logins:
                     await self._come.wait()
                     self._come = trio.Event()
                     continue
-                result = await trio.to_thread.run_sync(
-                    job.slow.work, limiter=limiter, abandon_on_cancel=True
-                )
+                result = await run_in_thread(job.slow.work, limiter=limiter, abandon_on_cancel=True)
                 # A fault in going on with one client must not keep all others out.
                 with self._faults.boundary("a login failed client_id=%r", job.shown.client_id):
                     self.done(job, result)

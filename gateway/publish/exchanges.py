@@ -160,6 +160,14 @@ class Exchanges:
         self._answers.after(ticket, partial(self._settled, taken))
         self._answers.answer(PacketType.PUBREC, again, ticket)
 
+    def lose(self) -> None:
+        """Forget what was taken in this turn, as it is not appended: it is sent again."""
+        for session, received in self._taken:
+            session.particulars.received.pop(received.packet_id, None)
+            self._appending.pop((session.client_id, received.packet_id), None)
+        for collected in (self._taken, self._taken_again, self._marks):
+            collected.clear()
+
     def _settled(self, taken: list[tuple[Session, Received]], error: MotelogError | None) -> None:
         for session, mark in taken:
             packet_id = mark.packet_id

@@ -52,6 +52,7 @@ logger = logging.getLogger(__name__)
 
 #: Stands for the properties of a publish that has none, where it is not for the hot loop.
 NO_BLOCK: Final = b""
+LACK_PERIOD_S: Final = 60.0
 
 
 class ReactorListener:
@@ -91,6 +92,7 @@ class ReactorListener:
         self._connections = connections
         self._clock = clock
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
+        self._faults = LimitedLog(logger, lines_max=1, period_s=LACK_PERIOD_S)
         # Collected in this turn: messages, publishes to acknowledge, connections that ping.
         self._messages: list[tuple[Any, ...]] = []
         self._acks: Acks = []
@@ -113,13 +115,11 @@ class ReactorListener:
                 rates.received(turn.data, turn.index, self._clock.monotonic_ms())
         if turn.frames:
             self._began_ns = perf_counter_ns()
-            metrics = self._metrics
-            metrics.received_bytes += len(turn.data)
-            packets = split(turn.data, turn.index, metrics.received_packets, True)
-            if self._clients.awaits_connects:
-                self._clients.expect([(p[0], p[3] or b"") for p in packets if p[1] == 0x10])
-            self._handle_packets(packets, now_ms)
-            self._commit()
+            self._metrics.received_bytes += len(turn.data)
+            try:
+                self._handle_frames(turn, now_ms)
+            except MemoryError:
+                self._lose(turn)
         for number, fault in turn.faults:
             self._clients.faulted(self._output, number, fault)
         for number, reason in turn.closed:
@@ -130,6 +130,29 @@ class ReactorListener:
                 self._delivery.acknowledged(connection.session)
         self._clients.end_turn()
         self._delivery.deliver(now_ms)
+
+    def _handle_frames(self, turn: Turn, now_ms: int) -> None:
+        packets = split(turn.data, turn.index, self._metrics.received_packets, True)
+        if self._clients.awaits_connects:
+            self._clients.expect([(p[0], p[3] or b"") for p in packets if p[1] == 0x10])
+        self._handle_packets(packets, now_ms)
+        self._commit()
+
+    def _lose(self, turn: Turn) -> None:
+        """End the clients of a turn that lacks memory: what is not acknowledged they send again.
+
+        What has been collected before is appended, and answers nobody.
+        """
+        self._faults.fault("a turn lacks memory, and its clients are closed: free memory")
+        numbers = memoryview(turn.index).cast("B").cast("I")
+        for i in range(0, 4 * turn.frames, 4):
+            self._clients.shed(numbers[i])
+        try:
+            self._commit()
+        except MemoryError:
+            self._exchanges.lose()
+        for collected in (self._messages, self._acks, self._recs, self._pings):
+            collected.clear()
 
     def handle_kept(self, packets: list[tuple[Any, ...]]) -> None:
         """Handle the packets that a client has sent behind its CONNECT, which was parked."""

@@ -28,6 +28,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from motelog.core.errors import MotelogError
+from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ class View:
         while True:
             await trio.sleep(CHECKPOINT_INTERVAL_S)
             try:
-                await trio.to_thread.run_sync(self.checkpoint)
+                await run_in_thread(self.checkpoint)
             except sqlite3.DatabaseError as exc:
                 logger.warning("a checkpoint of the view failed path=%s error=%s", self.path, exc)
 

@@ -47,6 +47,7 @@ from motelog.core.net.listeners import CertificateFile
 from motelog.core.remoting.tls import read_tls
 from motelog.core.state_file import StateFile
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
+from motelog.core.threads import hear_without_memory
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.local_log import LocalLog
 from motelog.gateway.log.log_port import LogPort
@@ -131,6 +132,7 @@ async def run_roles(
     While a start takes long, ``on_progress`` is called every two seconds, in some thread. When a
     role fails, the others are stopped in order and its error is raised.
     """
+    hear_without_memory()
     health = Health()
     registry = Registry()
     roles = Roles(workers=config.gateway.workers, faults=health.faults)

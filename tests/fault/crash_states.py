@@ -23,8 +23,8 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from motelog.core.clock import ManualClock
 from motelog.core.message import tags_code
 from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
+from motelog.core.threads import ArgumentsT, ResultT, Workers
 from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk
 from tests.support.stores import BORN_HOST, make_store
 
@@ -79,16 +80,24 @@ class Promises:
         return self.opened_with | required, self.opened_with | possible
 
 
-class _Inline(ThreadPoolExecutor):
+class _Inline(Workers):
     """Runs at once, so that the order of events depends on the seed alone."""
 
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def __init__(self) -> None:
+        pass
+
+    def submit(
+        self, function: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT
+    ) -> Future[ResultT]:
+        future: Future[ResultT] = Future()
         try:
-            future.set_result(fn(*args, **kwargs))
+            future.set_result(function(*args))
         except OSError as exc:
             future.set_exception(exc)
         return future
+
+    def shut_down(self) -> None:
+        pass
 
 
 class Scenario:
@@ -144,8 +153,8 @@ class Scenario:
 
     async def _live(self, disk: SimulatedDisk, promises: Promises) -> None:
         store = make_store(DIRECTORY, storage=disk, clock=self._clock, **self._config)
-        store._log.queue._worker = _Inline(1)
-        store.index._worker = _Inline(1)
+        store._log.queue._workers = _Inline()
+        store.index._worker = _Inline()
         store.unit_flusher.sync_each_max = self._sync_each_max
         store.open()
         disk.take_notes()

@@ -9,16 +9,20 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from motelog.core.errors import StoreFolderError, StoreFullError
 from motelog.core.store.disk.files import OsStorage
+from motelog.core.threads import Workers
 from tests.support.cli import motelog
+from tests.support.mqtt_wire import Wire, varint
 from tests.support.stores import make_store, message
 
 ANY_PORTS = [f"--{name}=127.0.0.1:0" for name in ("mqtt", "namesrv", "broker", "admin")]
@@ -139,3 +143,111 @@ def test_a_limit_of_file_sizes_refuses_messages_until_it_is_raised(
     assert "ulimit -f" in line
     store.append([message(tail, b"x" * 1000)])
     store.close()
+
+
+def test_appends_go_on_while_no_thread_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path, commitlog_touch_ahead_bytes=65_536, index_entries=50)
+    store.open()
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    tail = store.queue_tail("T", 0)
+    keyed = message(tail, b"x" * 1000, properties=b"KEYS\x01key\x02")
+    for _ in range(5_000):
+        store.append([keyed])
+    assert store.fence_reason is None
+    assert len(store._log.queue.files) > 1
+    assert len(store.index._files) > 1
+    monkeypatch.undo()
+    store.close()
+
+
+def test_what_no_worker_takes_is_asked_for_by_the_next_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path)
+    store.open()
+    tail = store.queue_tail("T", 0)
+    submit, refused = Workers.submit, 0
+
+    def refuse_each_second(*arguments: Any) -> Any:
+        nonlocal refused
+        refused += 1
+        if refused % 2:
+            raise OSError(errno.ENOMEM, "no thread takes work")
+        return submit(*arguments)
+
+    monkeypatch.setattr(Workers, "submit", refuse_each_second)
+    while len(store._log.queue.files) < 3:
+        store.append([message(tail, b"x" * 1000)])
+    assert refused
+    assert store.fence_reason is None
+    store.close()
+
+
+def test_a_batch_without_memory_for_room_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path)
+    store.open()
+    tail = store.queue_tail("T", 0)
+
+    def fail(_: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(store.unit_flusher, "make_room", fail)
+    with pytest.raises(StoreFullError, match="free memory"):
+        store.append([message(tail)])
+    monkeypatch.undo()
+    store.append([message(tail)])
+    store.close()
+
+
+def test_a_process_without_memory_refuses_and_goes_on_when_there_is_some(tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    folder = str(tmp_path / "data")
+    command = [sys.executable, "-m", "motelog", "dev", "--data", folder, "--json", *ANY_PORTS]
+    with errors.open("w") as log, ExitStack() as stack:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        stack.enter_context(process)
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        address = address_of(json.loads(process.stdout.readline())["mqtt"])
+        pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + 4 * 1024 * 1024
+        no_limit = resource.RLIM_INFINITY
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, no_limit))
+        deadline = time.monotonic() + WITHIN_S
+        number, half = 0, list[Wire]()
+        # Half packets take what there is, then whole ones need more.
+        head = bytes.fromhex("32") + varint(200_000) + bytes.fromhex("0001740001")
+        while errors.read_text().count(" memory") < 3:
+            assert time.monotonic() < deadline, errors.read_text()
+            number += 1
+            with suppress(OSError):
+                opened = Wire(address)
+                half.append(opened)
+                opened.socket.settimeout(0.5)
+                opened.connect(f"c{number}")
+                opened.send(head + bytes(199_995 if number % 2 else 100_000))
+            if len(half) > 60:
+                half.pop(0).socket.close()
+        # Long enough for ticks of each role, without memory.
+        time.sleep(3)
+        for opened in half:
+            opened.socket.close()
+        assert process.poll() is None, errors.read_text()
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (no_limit, no_limit))
+        last = stack.enter_context(Wire(address))
+        last.connect("last")
+        last.send(bytes.fromhex("320800017400016d6d6d"))
+        assert last.packet() == (0x40, bytes.fromhex("0001"))
+        process.terminate()
+        assert process.wait(WITHIN_S) == 0
+    assert "is fenced" not in errors.read_text()

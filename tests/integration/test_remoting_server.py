@@ -132,6 +132,27 @@ async def test_a_plain_request_that_fails_is_answered_and_the_next_is_served(
     assert f"code={FAILS} peer=127.0.0.1:" in record.getMessage()
 
 
+class PlainLacksMemory(PlainFails):
+    def split(self, data: Any, index: Any, count: int) -> list[Any]:
+        raise MemoryError
+
+
+async def test_a_turn_without_memory_closes_its_connections_and_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plain = PlainLacksMemory()
+    async with (
+        served(plain=plain) as (_, address),
+        connected(address) as first,
+        connected(address) as second,
+    ):
+        with pytest.raises(RemotingConnectionError):
+            await first.ask(PING)
+        plain.split = PlainFails().split  # type: ignore[method-assign]  # there is memory again
+        assert await still_served(second)
+    assert "a turn lacks memory" in caplog.text
+
+
 @pytest.mark.parametrize("code", [LARGE, HUGE_FIELD])
 async def test_an_answer_that_does_not_fit_is_refused_with_a_code(code: int) -> None:
     async with served() as (_, address), connected(address) as peer:

@@ -55,6 +55,7 @@ from motelog.core.remoting.fields import Int64
 from motelog.core.store.due_time import number, timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues.consume_queue import UNIT
+from motelog.core.threads import run_in_thread
 from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
 
 logger = logging.getLogger(__name__)
@@ -401,7 +402,7 @@ class ScheduleService:
             return
         try:
             await self._store.wait_durable(self._store.end_offset)
-            await trio.to_thread.run_sync(self._write, *progress)
+            await run_in_thread(self._write, *progress)
         except StoreFencedError:
             return
         except OSError as exc:

@@ -32,6 +32,7 @@ import trio
 from motelog.core.broker.waiting.pauses import Pauses
 from motelog.core.clock import Clock
 from motelog.core.errors import BusyError, NextFileError, StoreError, StoreFullError
+from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.records.append import AppendMessage
 
@@ -250,14 +251,17 @@ class AppendLine:
     ) -> None:
         """Append or refuse what waits until cancelled; ``after`` is called after each attempt."""
         task_status.started()
+        await run_again(self._go_on_until_empty, after)
+
+    async def _go_on_until_empty(self, after: Callable[[], None]) -> None:
         while True:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
             while self._batches:
                 self.go_on()
                 after()
                 if self._batches:
                     await trio.sleep(POLL_S)
+            await self._wanted.wait()
+            self._wanted = trio.Event()
 
 
 def waited_too_long(waited_ms: int, waiting_count: int) -> str:

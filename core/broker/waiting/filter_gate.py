@@ -15,6 +15,7 @@ from motelog.core.errors import BrokerError
 from motelog.core.filter.sql_filter import ParserNotLoadedError, SqlFilters, compile_sql
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.threads import run_in_thread
 
 WAITING_MAX: Final = 10_000
 
@@ -46,7 +47,7 @@ class FilterGate:
     async def run(self, server: RemotingServer) -> None:
         """Return once the parser was needed and all requests that waited for it are processed."""
         await self._wanted.wait()
-        await trio.to_thread.run_sync(compile_sql, "TRUE")
+        await run_in_thread(compile_sql, "TRUE")
         self._filters.is_loaded = True
         waiting, self._waiting = self._waiting, []
         for request, connection in waiting:

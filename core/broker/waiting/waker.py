@@ -13,6 +13,7 @@ import trio
 
 from motelog.core.broker.waiting.long_poll import Callback, HeldRequests
 from motelog.core.clock import Clock
+from motelog.core.lasting import run_again
 
 _IDLE_MS: Final = 60_000
 
@@ -45,6 +46,9 @@ class Waker:
     ) -> None:
         """Call back until cancelled; ``after`` is called after each round."""
         task_status.started()
+        await run_again(self._call_back, after)
+
+    async def _call_back(self, after: Callable[[], None]) -> None:
         while True:
             due_ms = self._held.next_due_ms()
             wait_ms = _IDLE_MS if due_ms is None else max(0, due_ms - self._clock.monotonic_ms())

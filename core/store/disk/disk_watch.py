@@ -16,6 +16,7 @@ import trio
 
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.disk.files import DiskUsage, Storage
+from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class DiskWatch:
         """Look each interval, in a thread, until cancelled."""
         while True:
             await trio.sleep(self._config.disk_check_interval_ms / 1000)
-            await trio.to_thread.run_sync(self.check)
+            await run_in_thread(self.check)
 
     def check(self) -> None:
         """Refuse appends while the disk is nearly full; accept them again when it is not."""

@@ -22,6 +22,7 @@ import trio
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
 from motelog.core.store.disk.files import Storage
+from motelog.core.threads import run_in_thread
 
 # Places with little between them are paged in as one.
 GAP_BYTES_MAX: Final = 16_384
@@ -152,13 +153,13 @@ class PageCache:
 
     async def page_in(self, missing: Sequence[Pageable]) -> None:
         """Page in places, in a thread. An error is left to the read, which meets it again."""
-        await trio.to_thread.run_sync(self._page_in, missing, limiter=self._limiter)
+        await run_in_thread(self._page_in, missing, limiter=self._limiter)
         self._forget_old()
         self._known.update(missing)
 
     def _page_in(self, missing: Sequence[Pageable]) -> None:
         for place in missing:
-            with suppress(OSError):
+            with suppress(OSError, MemoryError):
                 place.page_in(self._storage)
 
 

@@ -20,7 +20,8 @@ Spec: RocketMQ IndexService.
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -44,6 +45,7 @@ from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.mapped_file_queue import MappedFile
 from motelog.core.store.state.checkpoint import IndexFileState, IndexTable
 from motelog.core.store.state.progress import ProgressMeter
+from motelog.core.threads import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +108,7 @@ class IndexService:
         self.fault = ""
         self.made_from = 0
         # The next file, made by the worker thread before it is needed: it touches nothing else.
-        self._worker: ThreadPoolExecutor | None = None
+        self._worker: Workers | None = None
         self._making: Future[IndexFile] | None = None
         # Whether the walk that is going on began no later than the index ends.
         self._is_fed = False
@@ -126,6 +128,7 @@ class IndexService:
         start = IndexStart(
             self._storage, self._directory, self._log, slots=self._slots, entries=self._entries
         )
+        self._worker = self._worker or Workers(1, "index-file")
         self._files = start.files
         self._missing_from = start.load(table, was_clean=was_clean, index_ms=index_ms)
         self.fault, self.made_from = start.fault, start.made_from
@@ -190,7 +193,7 @@ class IndexService:
                     position, key, stop = next_key(*where)
                     if stop is None:
                         self._add_file()
-        except OSError as exc:
+        except (OSError, MemoryError) as exc:
             self._stop_at(file.begin + position, exc)
             return False
         self._note_success()
@@ -243,7 +246,7 @@ class IndexService:
                     self._add_file()
                 item, key = self._files[-1].put(items, item, key)
                 self._make_ahead_in_time()
-        except OSError as exc:
+        except (OSError, MemoryError) as exc:
             self._stop_at(items[item][0], exc)
             return False
         self._note_success()
@@ -269,11 +272,12 @@ class IndexService:
     def _make_ahead(self) -> None:
         """Begin to make the next file in the worker thread, unless that has been done."""
         if self._making is None:
-            if self._worker is None:
-                self._worker = ThreadPoolExecutor(1, thread_name_prefix="index-file")
-            self._making = self._worker.submit(
-                IndexFile.create, self._storage, self._next_path(), self._slots, self._entries
-            )
+            assert self._worker is not None, "load comes first"
+            # What no thread takes is asked for again, or made where it is needed.
+            with suppress(OSError):
+                self._making = self._worker.submit(
+                    IndexFile.create, self._storage, self._next_path(), self._slots, self._entries
+                )
 
     def _next_path(self) -> str:
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
@@ -285,7 +289,7 @@ class IndexService:
 
     # -- queries and the rest --------------------------------------------------------------
 
-    def _stop_at(self, physical_offset: int, error: OSError) -> None:
+    def _stop_at(self, physical_offset: int, error: OSError | MemoryError) -> None:
         self._missing_from = physical_offset
         self._is_behind = True
         if self._trouble is None:
@@ -295,7 +299,7 @@ class IndexService:
                 physical_offset,
                 error,
             )
-        self._trouble = str(error)
+        self._trouble = str(error) or repr(error)
 
     def _note_success(self) -> None:
         if self._trouble is not None:
@@ -405,7 +409,7 @@ class IndexService:
     def close(self) -> None:
         """Unmap all. Pending keys are in the log; a file made ahead and never used is removed."""
         if self._worker is not None:
-            self._worker.shutdown(wait=True)
+            self._worker.shut_down()
         if self._making is not None and self._making.exception() is None:
             self._remove(self._making.result())
         self._making = None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from contextlib import suppress
 from typing import Final
 
 from motelog.core.clock import Clock
@@ -158,10 +159,12 @@ class CommitLog:
             self._use_last()
             position = 0
         self.end_offset = self._file_begin + position
-        if position > size // 2:
-            self.queue.make_ahead()
-        if self.end_offset >= self._touch_from:
-            self._touch_ahead()
+        # The batch is whole: what no thread takes now is asked for by the next append.
+        with suppress(OSError, MemoryError):
+            if position > size // 2:
+                self.queue.make_ahead()
+            if self.end_offset >= self._touch_from:
+                self._touch_ahead()
         return self.end_offset
 
     @property

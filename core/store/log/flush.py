@@ -18,6 +18,7 @@ fdatasync included, 2026-11-21, x86_64, busy), and those who want no task of the
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections import deque
@@ -27,6 +28,9 @@ from queue import SimpleQueue
 import trio
 
 from motelog.core.errors import StoreFencedError
+from motelog.core.threads import run_in_thread, start_thread
+
+logger = logging.getLogger(__name__)
 
 _Job = tuple[int, int]
 _STOP: _Job = (0, -1)
@@ -55,6 +59,7 @@ class GroupFlusher:
         self._wake: int | None = None  # the end of the pipe to write to, while run is running
         self._is_syncing = False
         self._is_gathering = False
+        self._lacks_memory = False
         self._were_many = False  # more than one task waited for the last sync
         self._wanted_offset = 0
         self._flushed = trio.Event()
@@ -118,8 +123,10 @@ class GroupFlusher:
         if self._wake is None:
             begin, end = self.durable_offset, self._end_offset()
             if end > begin and self._fence is None:
-                error = await trio.to_thread.run_sync(_attempt, self._sync, begin, end)
+                error = await run_in_thread(_attempt, self._sync, begin, end)
                 self._finished(end, error)
+                if isinstance(error, MemoryError):
+                    raise error
             return
         with contextlib.suppress(StoreFencedError):
             await self.wait(self._end_offset())
@@ -134,8 +141,8 @@ class GroupFlusher:
             name="store-flush",
             daemon=True,
         )
-        thread.start()
         try:
+            await start_thread(thread)
             while self._fence is None:
                 # One scope for all flushes of an interval: one for each would cost as much as them.
                 with trio.move_on_after(self._interval_s):
@@ -147,7 +154,8 @@ class GroupFlusher:
         finally:
             self._jobs.put(_STOP)
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(thread.join)
+                if thread.ident is not None:
+                    await run_in_thread(thread.join, or_here=True)
             wake, self._wake = self._wake, None
             os.close(wake)
             os.close(heard)
@@ -167,7 +175,11 @@ class GroupFlusher:
     async def _hear(self) -> None:
         while self._done:
             self._finished(*self._done.popleft())
-        if self._wanted_offset > self.durable_offset and not self._is_syncing:
+        if (
+            self._wanted_offset > self.durable_offset
+            and not self._is_syncing
+            and not self._lacks_memory
+        ):
             # Those who have just been answered often have more at hand: two rounds of the other
             # tasks later it is in the log, and the next sync takes it along.
             await trio.lowlevel.checkpoint()
@@ -176,6 +188,12 @@ class GroupFlusher:
 
     def _finished(self, end: int, error: Exception | None) -> None:
         self._is_syncing = False
+        if isinstance(error, MemoryError):
+            # No call for the disk has failed, so the next interval may ask for the same again.
+            self._lacks_memory = True
+            logger.warning("a flush of the log lacks memory and is tried again: free memory")
+            return
+        self._lacks_memory = False
         if error is not None:
             self._on_failure(f"flushing the log failed: {error}")
             return
@@ -215,7 +233,7 @@ class Committer:
     async def commit(self) -> bool:
         """Commit what has been appended so far; return whether that could be done."""
         try:
-            await trio.to_thread.run_sync(self._commit, limiter=self._limiter)
+            await run_in_thread(self._commit, limiter=self._limiter)
         except OSError as exc:
             self._on_failure(f"committing the write buffer failed: {exc}")
             return False

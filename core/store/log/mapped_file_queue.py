@@ -26,12 +26,13 @@ is let go of stays mapped for whoever holds its region or a view of it.
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import pairwise
 
 from motelog.core.errors import NextFileError, StoreDamagedError
 from motelog.core.store.disk.files import NO_ROOM, TEMPORARY, Region, Storage
 from motelog.core.store.log.write_buffer import BufferedFile, BufferPool
+from motelog.core.threads import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +195,7 @@ class MappedFileQueue:
         self.files: list[MappedFile] = []
         # Made but not yet used; never in `files`, so that nobody looks for records there.
         self._ahead: list[MappedFile] = []
-        self._worker: ThreadPoolExecutor | None = None
+        self._workers: Workers | None = None
         self._making: Future[list[MappedFile]] | None = None
         self._is_late = False
 
@@ -282,7 +283,11 @@ class MappedFileQueue:
             file.seal()
 
     def open_last(self, filled: int) -> None:
-        """Open the last file, which holds ``filled`` bytes so far, to be appended to."""
+        """Open the last file, which holds ``filled`` bytes so far, to be appended to.
+
+        The threads that appends need are started.
+        """
+        self._started_workers()
         if self.files[-1] not in self._buffered:
             self._open(self.files[-1], filled)
 
@@ -303,7 +308,9 @@ class MappedFileQueue:
         """
         missing = count - len(self._ahead)
         if self._making is None and missing > 0:
-            self._making = self._in_worker().submit(self._make_all, self._next_begin(), missing)
+            self._making = self._started_workers().submit(
+                self._make_all, self._next_begin(), missing
+            )
 
     def touch_ahead(self, offset: int, touched: int) -> int:
         """Have a worker touch the last file's pages behind ``offset``; return up to where.
@@ -315,14 +322,14 @@ class MappedFileQueue:
         end = min(offset + self._touch_bytes, file.end)
         if end > touched and not file.is_buffered:
             begin = max(offset, touched) - file.begin
-            self._in_worker().submit(file.writable().prepare, begin, end - file.begin)
+            self._started_workers().submit(file.writable().prepare, begin, end - file.begin)
         return end
 
-    def _in_worker(self) -> ThreadPoolExecutor:
-        if self._worker is None:
+    def _started_workers(self) -> Workers:
+        if self._workers is None:
             # Two: pages are wanted before the next file is made.
-            self._worker = ThreadPoolExecutor(2, thread_name_prefix="commitlog-file")
-        return self._worker
+            self._workers = Workers(2, "commitlog-file")
+        return self._workers
 
     def ensure_ahead(self, count: int, *, may_wait: bool = True) -> None:
         """Have ``count`` files ready to be used; OSError when they cannot be made.
@@ -392,8 +399,8 @@ class MappedFileQueue:
 
     def stop_making(self) -> None:
         """Return when no worker is at work any more, nor ever will be; blocks."""
-        if self._worker is not None:
-            self._worker.shutdown(wait=True)
+        if self._workers is not None:
+            self._workers.shut_down()
 
     def close(self) -> None:
         """Unmap all; files made ahead and never used are removed."""

@@ -37,6 +37,7 @@ from motelog.core.records.layout import UNIT_BYTES
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.disk.files import NO_ROOM, FileSystem, Piece, Storage
 from motelog.core.store.queues.consume_queue import ConsumeQueue, Unsynced
+from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ class UnitFlusher:
         async with self._lock:
             self._wanted = trio.Event()
             for pieces, ends in self._calls(self._choose(least_units)):
-                error = await trio.to_thread.run_sync(self._attempt, pieces, limiter=self._limiter)
+                error = await run_in_thread(self._attempt, pieces, limiter=self._limiter)
                 if error is not None:
                     return self._failed(error)
                 self._note_written(ends)

@@ -35,6 +35,7 @@ from motelog.console.process import LoopLag, build_readings
 from motelog.console.status import Status
 from motelog.console.tokens import Tokens
 from motelog.core.addresses import parse_address
+from motelog.core.lasting import run_again
 from motelog.core.metrics import CONTENT_TYPE, Registry
 from motelog.core.net.config import ListenerConfig, first_listener
 from motelog.core.net.listeners import (
@@ -92,8 +93,8 @@ class Console:
         self.listeners = {one.config.name: one.text for one in opened[1:]}
         connections = Connections(self.application(), connections_max=self._config.connections_max)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._loop_lag.run)
-            nursery.start_soon(self._status.run)
+            nursery.start_soon(run_again, self._loop_lag.run)
+            nursery.start_soon(run_again, self._status.run)
             for one in opened:
                 await nursery.start(connections.run, one)
             task_status.started()

@@ -27,6 +27,7 @@ from motelog import logs
 from motelog.console.asking import GatewayHere, RefusedError
 from motelog.core.errors import MotelogError, comes_again, leaves
 from motelog.core.limited_log import LimitedLog
+from motelog.core.threads import hear_without_memory
 from motelog.gateway.log.remote_log import RemoteLog
 from motelog.gateway.server import Gateway
 from motelog.workers.channel import (
@@ -62,6 +63,7 @@ def main() -> None:
 
 async def _serve(channel: Channel, name: str) -> int:
     """Serve until the end of the line or SIGTERM; return the exit status."""
+    hear_without_memory()
     messages = channel.messages()
     begin = await anext(messages, None)
     if not isinstance(begin, Begin):

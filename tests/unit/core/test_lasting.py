@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import trio
 import trio.testing
 
-from motelog.core.lasting import run_lasting
+from motelog.core.lasting import run_again, run_lasting
 
 
 def limited() -> trio.CancelScope:
@@ -82,3 +83,28 @@ async def test_once_started_it_ends_by_its_own_scope(
             assert not service.has_ended
             scope.cancel()
     assert service.has_ended
+
+
+async def test_a_service_without_memory_begins_again_and_other_errors_end_it(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes: list[BaseException | None] = [
+        MemoryError(),
+        BaseExceptionGroup("", [MemoryError(), MemoryError()]),
+        None,
+        ExceptionGroup("", [MemoryError(), OSError()]),
+    ]
+
+    async def service(which: str) -> None:
+        assert which == "this one"
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    await run_again(service, "this one")
+    assert len(outcomes) == 1
+    with pytest.raises(ExceptionGroup):
+        await run_again(service, "this one")
+    assert not outcomes
+    told = [record for record in caplog.records if "lacks memory" in record.getMessage()]
+    assert len(told) == 1

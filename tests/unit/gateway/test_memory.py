@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from motelog.core import spare_memory
 from motelog.core.net.reactor_types import CloseReason
 from motelog.gateway.config import GatewayConfig
 from tests.support.gateway_stage import Stage
@@ -62,3 +63,15 @@ def test_client_that_could_read_is_told_why() -> None:
     stage.turn(closed=[(1, CloseReason.PEER)])
     stage.clients.shed(1)
     assert stage.metrics.connections_shed == 1
+
+
+def test_a_process_without_memory_closes_those_that_hold_the_most(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage()
+    held_by(stage, 3_000, 9_000, 2_000, 5_000)
+    monkeypatch.setattr(spare_memory, "keep", lambda: False)
+    monkeypatch.setattr(spare_memory, "SPARE_BYTES", 10_000)
+    stage.memory.tick()
+    assert stage.output.aborted == [2, 4]
+    assert "the process has no memory left" in caplog.text

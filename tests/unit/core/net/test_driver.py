@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import cast
 
 import pytest
@@ -269,3 +270,28 @@ async def test_what_no_event_announces_is_not_waited_for(
             await drained.wait()
             nursery.cancel_scope.cancel()
     assert trio.current_time() == started_at
+
+
+async def test_a_turn_without_memory_is_no_end(caplog: pytest.LogCaptureFixture) -> None:
+    echo = Echo()
+    has_failed = trio.Event()
+
+    def fail_at_first(turn: Turn) -> None:
+        if turn.frames and not has_failed.is_set():
+            has_failed.set()
+            raise MemoryError
+        echo.handle_turn(turn)
+
+    run = partial(drive, echo.reactor, fail_at_first, clock_s=echo.clock_s)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            stream = await trio.open_tcp_stream(*echo.address)
+            await stream.send_all(PING)
+            await has_failed.wait()
+            await stream.send_all(PING)
+            assert await stream.receive_some() == PING
+            await stream.aclose()
+            nursery.cancel_scope.cancel()
+    echo.reactor.shut_down()
+    assert "a turn of a reactor lacks memory" in caplog.text

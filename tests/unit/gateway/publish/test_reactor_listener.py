@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from motelog.core.errors import BrokerError, FlushTimeoutError, StoreFencedError, StoreFullError
 from motelog.core.net.reactor import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig, TopicRule
 from motelog.gateway.errors import OutcomeUnknownError
+from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.packet_types import Connect
+from motelog.gateway.publish import reactor_listener
 from tests.support.gateway_stage import Stage, publish
 from tests.support.mqtt_wire import varint
+
+LASTING = Connect(version=4, clean_start=False, keep_alive_s=60, client_id="lasting")
 
 
 def test_publish_is_stored_with_what_the_mapping_says() -> None:
@@ -349,3 +356,55 @@ def test_a_topic_that_is_refused_after_a_while_leaves_its_name_to_the_default_to
     stage.log.creates_at_once = True
     stage.turn((1, publish("other/a", b"3", 3, version=5)))  # the refused one does not count
     assert b"other" in {record[0] for record in stage.stored()}
+
+
+def test_a_turn_without_memory_ends_its_clients_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage()
+    for number in (1, 2, 3):
+        stage.connect(number)
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reactor_listener, "split", fail)
+        stage.turn((1, publish("t/a", b"1", 1)), (2, publish("t/a", b"2", 2)))
+    assert stage.output.closed == [1, 2]
+    assert [c is not None for c in stage.connections[1:4]] == [False, False, True]
+    stage.turn((3, publish("t/a", b"3", 3)))
+    assert stage.sent(3) == [b"\x40\x02\x00\x03"]
+    assert [record[13] for record in stage.stored()] == [b"3"]
+    assert "a turn lacks memory" in caplog.text
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("failing", [1, 2])
+def test_an_append_without_memory_acknowledges_nothing_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, qos: int, failing: int
+) -> None:
+    stage = Stage()
+    stage.turn((1, encode_connect(LASTING)), opened=[1])
+    stage.sent(1)
+    append, left = stage.log.append, failing
+
+    def fail_at_first(messages: list[Any]) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            raise MemoryError
+        return append(messages)
+
+    again = bytes([0x30 | qos << 1]) + publish("t/a", b"1", 7)[1:]
+    monkeypatch.setattr(stage.log, "append", fail_at_first)
+    stage.turn((1, again))
+    assert stage.sent(1) == []
+    stage.turn((1, encode_connect(LASTING)), opened=[1])
+    assert stage.sent(1) == [bytes.fromhex("20020100")]
+    stage.turn((1, again))
+    answer = 0x40 if qos == 1 else 0x50
+    assert stage.sent(1) == [bytes([answer, 2, 0, 7])]
+    # At QoS 1 what came of the first turn after all may be there twice.
+    once = [b"1"] * (2 if (qos, failing) == (1, 1) else 1)
+    assert [record[13] for record in stage.stored()] == once

@@ -21,7 +21,7 @@ class FakeLog:
         self.go = threading.Event()
         self.go.set()
         self.was_synced = threading.Event()
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.failures: list[str] = []
         self.flushed: list[int] = []
         self.flusher = GroupFlusher(
@@ -203,7 +203,7 @@ async def test_flush_works_before_run_has_started() -> None:
 async def test_whatever_the_sync_raises_counts_as_not_durable() -> None:
     log = FakeLog()
     log.end = 10
-    log.error = ValueError("mmap closed")  # type: ignore[assignment]  # not what a disk raises
+    log.error = ValueError("mmap closed")  # not what a disk raises
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(log.flusher.run)
@@ -243,3 +243,26 @@ async def test_a_committer_commits_each_interval_until_it_fails(
     await committer.run()
     assert times == [0.2, 0.4, 0.6, 0.8, 1.0]
     assert failures == ["committing the write buffer failed: no"]
+
+
+async def test_a_flush_without_memory_is_tried_again_and_fences_nothing() -> None:
+    log = FakeLog(interval_ms=1)
+    log.error = MemoryError()
+    log.end = 5
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.flusher.run)
+            nursery.start_soon(log.flusher.wait, 5)
+            for _ in range(3):
+                log.was_synced.clear()
+                await trio.to_thread.run_sync(log.was_synced.wait, 10)
+            assert len(log.synced) >= 3
+            assert not log.flusher.is_fenced
+            log.error = None
+            await log.flusher.wait(5)
+            nursery.cancel_scope.cancel()
+    assert log.failures == []
+    log.error, log.end = MemoryError(), 6
+    with pytest.raises(MemoryError):
+        await log.flusher.flush()
+    assert log.flusher.durable_offset == 5

@@ -1,0 +1,136 @@
+"""Work in threads, where a thread may be hard to get: the process is at a limit of its own.
+
+Owns: what happens when the system starts no thread. Must not touch: what is done in threads, the
+limiters that say how many there are.
+
+Without a thread nothing of the work has begun, so nothing went wrong: what can wait is tried again,
+and what cannot is refused with ENOMEM, as any other lack of room is. Threads that an append needs
+are started before it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, TypeVar, TypeVarTuple
+
+import trio
+from trio._core._wakeup_socketpair import WakeupSocketpair
+
+from motelog.core import spare_memory
+from motelog.core.limited_log import LimitedLog
+
+logger = logging.getLogger(__name__)
+
+ArgumentsT = TypeVarTuple("ArgumentsT")
+ResultT = TypeVar("ResultT")
+
+RETRY_S: Final = 1.0
+_LINE_PERIOD_S: Final = 60.0
+_lines = LimitedLog(logger, lines_max=1, period_s=_LINE_PERIOD_S)
+
+
+async def run_in_thread(
+    function: Callable[[*ArgumentsT], ResultT],
+    *args: *ArgumentsT,
+    limiter: trio.CapacityLimiter | None = None,
+    abandon_on_cancel: bool = False,
+    or_here: bool = False,
+) -> ResultT:
+    """Return what ``function`` returns in a thread; it begins when there is a thread for it.
+
+    With ``or_here`` it is called in this thread if there is none: at an end, where nobody else has
+    to wait.
+    """
+    has_begun = False
+
+    def begin() -> ResultT:
+        nonlocal has_begun
+        has_begun = True
+        return function(*args)
+
+    while True:
+        try:
+            return await trio.to_thread.run_sync(
+                begin, limiter=limiter, abandon_on_cancel=abandon_on_cancel
+            )
+        except (RuntimeError, MemoryError) as exc:
+            if has_begun:
+                raise
+            if or_here:
+                return function(*args)
+            _tell(exc)
+        await trio.sleep(RETRY_S)
+
+
+async def start_thread(thread: threading.Thread) -> None:
+    """Start a thread as soon as the system has one."""
+    while True:
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as exc:
+            _tell(exc)
+            await trio.sleep(RETRY_S)
+        else:
+            return
+
+
+class Workers:
+    """Threads that are there from the beginning, so that no later work waits for one to start."""
+
+    def __init__(self, count: int, name: str) -> None:
+        """Start ``count`` threads; OSError (ENOMEM) if the system does not."""
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        all_started = threading.Event()
+        try:
+            for _ in range(count):
+                self.submit(all_started.wait, None)
+        except BaseException:
+            all_started.set()
+            self.shut_down()
+            raise
+        all_started.set()
+
+    def submit(
+        self,
+        function: Callable[[*ArgumentsT], ResultT],
+        *args: *ArgumentsT,
+    ) -> Future[ResultT]:
+        """Have a thread call ``function``; OSError (ENOMEM) if that cannot be noted."""
+        try:
+            return self._pool.submit(function, *args)
+        except (RuntimeError, MemoryError) as exc:
+            raise OSError(errno.ENOMEM, f"no thread takes work ({exc!r})") from exc
+
+    def shut_down(self) -> None:
+        """Return when all that was submitted has been done; blocks."""
+        self._pool.shutdown(wait=True)
+
+
+def hear_without_memory() -> None:
+    """Have trio hear of its threads although there is no memory for the 64 KiB that it reads into.
+
+    It reads in a task of its own, whose end is the run's, and nothing else can catch that. What is
+    not read stays there and is read the next time.
+    """
+    drain = WakeupSocketpair.drain
+
+    def drain_if_possible(self: WakeupSocketpair) -> None:
+        try:
+            drain(self)
+        except MemoryError:
+            spare_memory.give_up()
+
+    if drain.__name__ != drain_if_possible.__name__:
+        WakeupSocketpair.drain = drain_if_possible  # type: ignore[method-assign]  # no public door
+
+
+def _tell(exc: BaseException) -> None:
+    _lines.warning(
+        "no thread can be started, and what needs one waits: free memory, or raise the limits of"
+        " threads and of address space (ulimit -u, ulimit -v) error=%r",
+        exc,
+    )
