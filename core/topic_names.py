@@ -43,6 +43,8 @@ GATEWAY_TOPICS: Final = frozenset({MQTT_SESSION_TOPIC, MQTT_RETAINED_TOPIC})
 # The producer group by which gateways elsewhere name themselves. As long as there are no logins, it
 # keeps mistakes out, and not attackers.
 GATEWAY_GROUP: Final = "motelog-gateway"
+# The consumer group by which the console reads. What operators look at is nobody's traffic.
+CONSOLE_GROUP: Final = "motelog-console"
 
 # Only the broker itself, or a gateway, appends to these.
 TOPICS_CLOSED_TO_SENDERS: Final = GATEWAY_TOPICS | frozenset(

@@ -73,6 +73,7 @@ class RunningConfig:
         read: Callable[[Mapping[str, str] | None], Loaded[MotelogConfig]] | None = None,
     ) -> None:
         self._read = read
+        self.started_with: Final = loaded.section
         self._roles = loaded.section.roles
         #: Workers are told their configuration when they start.
         self._has_workers = "gateway" in self._roles and loaded.section.gateway.workers > 1

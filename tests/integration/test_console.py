@@ -20,7 +20,7 @@ from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.config import AdminConfig
-from motelog.console import tokens
+from motelog.console import mqtt_tree, tokens
 from motelog.console.gate import Role
 from motelog.console.pages import PAGES
 from motelog.console.queues import PAYLOAD_BYTES_MAX, Brokers
@@ -173,6 +173,86 @@ async def test_the_tree_of_mqtt_topics_has_rates_and_retained_values(tmp_path: P
         page = await client.get("http://localhost/mqtt-topics?below=site/1")
         assert "18 °C18 °C" in page.text
         assert 'href="/mqtt-topics?below=site&amp;minutes=10"' in page.text
+
+
+@pytest.fixture
+def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have an answer read no more than 40 messages."""
+    monkeypatch.setattr(mqtt_tree, "MESSAGES_MAX", 40)
+    monkeypatch.setattr(mqtt_tree, "QUEUE_MESSAGES_MAX", 30)
+
+
+async def send_some(namesrv: str, counts: dict[str, int]) -> None:
+    """Send messages below each name to the queue topic that has it, which gets one queue."""
+    async with Admin(namesrv=namesrv) as admin, Producer(namesrv=namesrv) as producer:
+        for name, count in counts.items():
+            await admin.put_topic(name, queues=1)
+            for _ in range(count):
+                await producer.send(Message(name, b"x", properties={MQTT_TOPIC: f"{name}/t"}))
+
+
+async def test_a_name_s_own_queue_topic_is_read_first_and_others_by_equal_shares(
+    tmp_path: Path, small_sample: None
+) -> None:
+    async with started_stack(tmp_path) as stack, asking(stack.namesrv_address) as client:
+        await send_some(stack.namesrv_address, {"aaa": 60, "bbb": 35, "few": 4, "zzz": 3})
+        below = (await client.get("/mqtt-topics?below=zzz")).json()
+        assert [(one["topic"], one["messages"]) for one in below["entries"]] == [("zzz/t", 3)]
+        top = (await client.get("/mqtt-topics")).json()
+        assert {one["level"]: one["messages"] for one in top["entries"]} == {
+            "aaa": 17, "bbb": 16, "few": 4, "zzz": 3,
+        }  # fmt: skip
+        assert top["is_cut"]
+        assert (top["topics"], top["topics_read"], top["messages_read"]) == (4, 4, 40)
+        page = (await client.get("http://localhost/mqtt-topics?below=none")).text
+        assert "None in what was read." in page
+        assert "40 messages of 4 of 4 queue topics were read" in page
+
+
+async def test_queue_topics_that_were_not_looked_at_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt_tree, "TOPICS_MAX", 2)
+    monkeypatch.setattr(mqtt_tree, "QUEUES_MAX", 1)
+    async with started_stack(tmp_path) as stack, asking(stack.namesrv_address) as client:
+        await send_some(stack.namesrv_address, {"a": 1, "b": 1, "c": 1})
+        top = (await client.get("/mqtt-topics")).json()
+        assert [one["level"] for one in top["entries"]] == ["b"]  # the one that got a message last
+        assert (top["topics"], top["topics_read"], top["is_cut"]) == (3, 2, True)
+        [leaf] = (await client.get("/mqtt-topics?below=c")).json()["entries"]
+        assert leaf["topic"] == "c/t"
+
+
+async def test_tabs_share_an_answer_which_is_no_traffic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    topics = Admin.topics
+
+    async def counted(admin: Admin) -> list[str]:
+        nonlocal asked
+        asked += 1
+        return await topics(admin)
+
+    monkeypatch.setattr(Admin, "topics", counted)
+    async with started_stack(tmp_path) as stack, asking(stack.namesrv_address) as client:
+        await send_some(stack.namesrv_address, {"a": 2})
+        answers = []
+
+        async def look(query: str) -> None:
+            answers.append((await client.get(f"/mqtt-topics{query}")).json())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(look, "")
+        assert asked == 1
+        assert answers[0]["messages_read"] == 2
+        assert answers == answers[:1] * 5
+        assert stack.broker.parts.stats.messages_out == 0
+        monkeypatch.setattr(mqtt_tree, "KEPT_S", -1)
+        await look("?below=a")
+        await look("?below=a")
+        assert asked == 3
 
 
 @pytest.mark.parametrize("workers", [1, 2])

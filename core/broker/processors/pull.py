@@ -35,6 +35,7 @@ from motelog.core.remoting.codes import LOG_FOLDER, LOG_UNITS
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, Serialize
 from motelog.core.remoting.pulls import PlainPull, encode_found
 from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
+from motelog.core.topic_names import CONSOLE_GROUP
 
 # Response code and, as RocketMQ names it, the remark for each outcome of a read.
 _OUTCOMES: Final = {
@@ -286,6 +287,8 @@ class PullProcessor:
     ) -> None:
         """Count what a group is given."""
         name = group.group_name
+        if name == CONSOLE_GROUP:
+            return
         self._stats.note_get(topic, name, result.count, result.record_bytes)
         self._offsets.note_pulled(name, topic, queue_id, result.next_offset)
 

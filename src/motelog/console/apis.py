@@ -13,6 +13,7 @@ from motelog.console.message_path import MessagePathApi
 from motelog.console.mqtt_tree import MqttTreeApi
 from motelog.console.nodes import NodesApi
 from motelog.console.queues import QueueApi
+from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.running_config import RunningConfig
 
 
@@ -27,11 +28,13 @@ class Apis:
 
     def endpoints(self) -> list[Endpoint]:
         gateway, queues = self.gateway, self.queues
+        config = self._running_config.started_with.gateway
+        mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
         return [
             *gateway.endpoints(),
             *queues.endpoints(),
             *MessagePathApi(gateway, queues).endpoints(),
-            *MqttTreeApi(gateway, queues).endpoints(),
+            *MqttTreeApi(gateway, queues, mapping).endpoints(),
             *NodesApi(gateway, queues).endpoints(),
             *ConfigApi(self._running_config).endpoints(),
             *self.certificates.endpoints(),

@@ -1,32 +1,47 @@
 """The admin API's tree of MQTT topic names: what goes by below a name, and what is retained there.
 
-Owns: one level of the tree, from the newest messages of the queues and the retained messages.
+Owns: one level of the tree, from the newest messages of the queues and the retained messages; how
+a sample of these is divided among queue topics.
 Must not touch: the wire, the view; ``queues`` and ``asking`` lead there.
-Invariants: an answer reads a bounded number of messages for a bounded time, and says so if there
-were more. Nothing is kept between two answers, so the tree costs nothing while nobody looks.
+Invariants: an answer asks a bounded number of queues for a bounded number of messages in a bounded
+time, and says what it has read. Queue topics that the rules of ``topic_map`` have for a name come
+before all others. Whoever asks the same within ``KEPT_S`` gets the same answer, so that many tabs
+cost what one does; nothing is read while nobody looks.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import msgspec
 import trio
 
+from motelog.bridge.admin import Admin
+from motelog.bridge.admin_answers import QueueStats
+from motelog.bridge.errors import RouteError
 from motelog.bridge.pull import PullConsumer
 from motelog.console.api import Endpoint
 from motelog.console.asking import AskedGateway, RefusedError
 from motelog.console.gateway import GatewayApi
 from motelog.console.queues import QueueApi, kind_of, own_topics
+from motelog.core.errors import BrokerError
 from motelog.core.message import MessageQueue
+from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.operator_answers import RetainedMessage
 
 #: Messages that one answer reads, of one queue and of all, and for how long at most.
 QUEUE_MESSAGES_MAX: Final = 1000
-MESSAGES_MAX: Final = 10_000
+MESSAGES_MAX: Final = 4000
 READ_WITHIN_S: Final = 4.0
+#: Queue topics that one answer looks at, and queues that it reads.
+TOPICS_MAX: Final = 200
+QUEUES_MAX: Final = 200
+#: How long an answer is given again, and how many are kept.
+KEPT_S: Final = 5.0
+KEPT_MAX: Final = 16
 #: Names of one answer, and retained messages that are looked at for it.
 ENTRIES_MAX: Final = 500
 RETAINED_MAX: Final = 1000
@@ -70,19 +85,38 @@ class MqttTreeEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MqttTree(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of one level; ``is_cut``: there are more than were read."""
+    """The names of one level; ``is_cut``: there may be more than was read.
+
+    What was read: ``messages_read`` messages of ``topics_read`` of the ``topics`` queue topics that
+    there are, at ``read_ms``.
+    """
 
     below: str
     entries: list[MqttTreeEntry]
     is_cut: bool
+    topics: int
+    topics_read: int
+    messages_read: int
+    read_ms: int
+
+
+class _Kept:
+    """An answer that is given again until a time; one task at a time makes it anew."""
+
+    def __init__(self) -> None:
+        self.turn = trio.Lock()
+        self.answer: MqttTree | None = None
+        self.until_s = 0.0
 
 
 class MqttTreeApi:
     """Asks brokers for messages, and the gateway of this server for what is retained."""
 
-    def __init__(self, gateway: GatewayApi, queues: QueueApi) -> None:
+    def __init__(self, gateway: GatewayApi, queues: QueueApi, mapping: TopicMapping) -> None:
         self._gateway = gateway
         self._queues = queues
+        self._mapping = mapping
+        self._kept: dict[MqttTreeQuery, _Kept] = {}
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -92,39 +126,90 @@ class MqttTreeApi:
         ]
 
     async def mqtt_tree(self, query: MqttTreeQuery) -> MqttTree:
-        prefix = f"{query.below}/" if query.below else ""
-        level = _Level(prefix)
+        kept = self._kept.pop(query, None) or _Kept()
+        self._kept[query] = kept
+        if len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+        async with kept.turn:
+            if kept.answer is None or trio.current_time() >= kept.until_s:
+                kept.answer = await self._read(query)
+                kept.until_s = trio.current_time() + KEPT_S
+            return kept.answer
+
+    async def _read(self, query: MqttTreeQuery) -> MqttTree:
+        level = _Level(f"{query.below}/" if query.below else "")
         now_ms = time.time_ns() // 1_000_000
         await self._read_messages(level, now_ms - query.minutes * 60_000, now_ms)
         gateway = self._gateway.gateway
         if gateway is not None:
             await _add_retained(gateway, level)
         entries = [level.entry(name) for name in sorted(level.nodes)]
-        level.is_cut = level.is_cut or len(entries) > ENTRIES_MAX
-        return MqttTree(below=query.below, entries=entries[:ENTRIES_MAX], is_cut=level.is_cut)
+        return MqttTree(
+            below=query.below,
+            entries=entries[:ENTRIES_MAX],
+            is_cut=level.is_cut or len(entries) > ENTRIES_MAX or level.topics_read < level.topics,
+            topics=level.topics,
+            topics_read=level.topics_read,
+            messages_read=level.read,
+            read_ms=now_ms,
+        )
 
     async def _read_messages(self, level: _Level, since_ms: int, now_ms: int) -> None:
-        async with self._queues.admin() as admin:
+        async with self._queues.admin() as admin, self._queues.consumer() as consumer:
             own = await own_topics(admin)
             topics = [name for name in await admin.topics() if kind_of(name, own) == "topic"]
-        async with self._queues.consumer() as consumer:
+            level.topics = len(topics)
+            first = self._topics_of(level.prefix)
             with trio.move_on_after(READ_WITHIN_S) as scope:
-                for topic in topics:
-                    queues = await consumer.queues(topic, wait_s=0)
-                    begins = await consumer.offsets_for_time(queues, since_ms)
-                    ends = await consumer.end_offsets(queues)
-                    for queue in queues:
-                        if level.read >= MESSAGES_MAX:
-                            level.is_cut = True
-                            return
-                        begin = max(begins[queue], ends[queue] - QUEUE_MESSAGES_MAX)
-                        is_part = begin > begins[queue]
-                        level.is_cut = level.is_cut or is_part
-                        await _read_queue(
-                            consumer, queue, begin, ends[queue], level,
-                            since_ms=None if is_part else since_ms, now_ms=now_ms,
-                        )  # fmt: skip
+                for are_first in (True, False):
+                    some = [name for name in topics if (name in first) == are_first]
+                    grown: list[QueueStats] = []
+                    with trio.move_on_after(READ_WITHIN_S / 2):
+                        await _find_grown(admin, some, level, since_ms, grown)
+                    await _read_queues(consumer, grown, level, since_ms, now_ms)
             level.is_cut = level.is_cut or scope.cancelled_caught
+
+    def _topics_of(self, prefix: str) -> set[str]:
+        """Return the queue topics in which MQTT messages below a name are; none if all may be."""
+        if not prefix or "+" in prefix or "#" in prefix:
+            return set()
+        return {topic for topic, _ in self._mapping.queue_choices(f"{prefix}#") or ()}
+
+
+async def _find_grown(
+    admin: Admin, topics: Iterable[str], level: _Level, since_ms: int, grown: list[QueueStats]
+) -> None:
+    """Add the queues of topics that have got messages."""
+    for topic in topics:
+        if level.topics_read >= TOPICS_MAX:
+            return
+        try:
+            queues = await admin.topic_stats(topic)
+        except (BrokerError, RouteError):  # it is being deleted
+            queues = []
+        level.topics_read += 1
+        grown += [one for one in queues if one.last_ms >= since_ms]
+
+
+async def _read_queues(
+    consumer: PullConsumer, grown: list[QueueStats], level: _Level, since_ms: int, now_ms: int
+) -> None:
+    """Read the newest messages of queues: of each all there are, or an equal share of the rest."""
+    level.is_cut = level.is_cut or len(grown) > QUEUES_MAX
+    grown.sort(key=lambda one: -one.last_ms)
+    ends = {one.queue: one.end_offset for one in grown[:QUEUES_MAX]}
+    begins = await consumer.offsets_for_time(ends, since_ms)
+    # Those with few messages first, so that what they leave goes to the others.
+    in_turn = sorted(ends, key=lambda queue: ends[queue] - begins[queue])
+    for done, queue in enumerate(in_turn):
+        share = (MESSAGES_MAX - level.read) // (len(in_turn) - done)
+        begin = max(begins[queue], ends[queue] - min(share, QUEUE_MESSAGES_MAX))
+        is_part = begin > begins[queue]
+        level.is_cut = level.is_cut or is_part
+        await _read_queue(
+            consumer, queue, begin, ends[queue], level,
+            since_ms=None if is_part else since_ms, now_ms=now_ms,
+        )  # fmt: skip
 
 
 async def _read_queue(
@@ -184,6 +269,8 @@ class _Level:
         self.prefix = prefix
         self.nodes: dict[str, _Node] = {}
         self.read = 0
+        self.topics = 0
+        self.topics_read = 0
         self.is_cut = False
 
     def node(self, topic: str) -> _Node | None:

@@ -51,7 +51,13 @@ from motelog.core.message import MQTT_TOPIC, MessageQueue
 from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.tls import Tls
-from motelog.core.topic_names import DLQ_PREFIX, RETRY_PREFIX, REVIVE_PREFIX, SYSTEM_TOPICS
+from motelog.core.topic_names import (
+    CONSOLE_GROUP,
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    REVIVE_PREFIX,
+    SYSTEM_TOPICS,
+)
 
 ANSWER_WITHIN_S: Final = 10.0
 #: Topics and groups of one page: each is asked for.
@@ -60,7 +66,6 @@ MESSAGES_MAX: Final = 100
 #: Of each payload, as much as an answer has.
 PAYLOAD_BYTES_MAX: Final = 65_536
 RESEND_MAX: Final = 1000
-_GROUP: Final = "motelog-console"
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +323,7 @@ class QueueApi:
                 namesrv=brokers.namesrv,
                 credentials=brokers.credentials,
                 tls=brokers.tls,
-                group=_GROUP,
+                group=CONSOLE_GROUP,
             ) as consumer,
         ):
             yield consumer
