@@ -187,3 +187,22 @@ async def test_what_is_no_request_is_refused(autojump_clock: MockClock) -> None:
         assert got.startswith(b"HTTP/1.1 " + status), sent[:40]
         assert b"content-length: 0\r\nconnection: close" in got.lower()
         assert b"\r\ndate: " in got.lower()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"GET /1 HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        b"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n",
+    ],
+    ids=["websocket", "h2c"],
+)
+async def test_another_protocol_is_not_changed_to(head: bytes) -> None:
+    assert bodies(await exchange(deaf, head, GET % 2)) == [b"/1", b"/2"]
+
+
+async def test_a_client_of_http_1_0_gets_its_answer_and_the_end() -> None:
+    got = await exchange(deaf, b"GET /1 HTTP/1.0\r\n\r\n", is_ended=False)
+    assert b"connection: close" in got.lower()
+    assert bodies(got) == [b"/1"]
