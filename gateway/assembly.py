@@ -71,7 +71,10 @@ class GatewayParts:
 
 def _quota_of(config: GatewayConfig) -> Quota:
     return Quota(
-        config.session_messages_max, config.session_age_max_s * 1000, config.session_bytes_max
+        config.session_messages_max,
+        config.session_age_max_s * 1000,
+        config.session_bytes_max,
+        config.offline_qos_0,
     )
 
 

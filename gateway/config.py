@@ -31,7 +31,7 @@ LIVE: Final = frozenset(
         "client_id_bytes_max", "keep_alive_max_s", "inflight_max", "subscriptions_max",
         "session_expiry_max_s", "will_bytes_max",
         "publish_rate_max", "publish_bytes_per_s_max", "connect_rate_max",
-        "session_messages_max", "session_bytes_max", "session_age_max_s",
+        "session_messages_max", "session_bytes_max", "session_age_max_s", "offline_qos_0",
         "retained_count_max", "retained_client_count_max", "retained_bytes_max",
         "memory_bytes_max", "state_rewrite_hours",
     }
@@ -179,6 +179,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     session_age_max_s: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Age at which a message that waits for such a session is passed over and counted. 0: the log's
     retention is the limit."""
+
+    offline_qos_0: bool = True
+    """Whether messages at QoS 0 wait for a session that is away, as others do: the log has them
+    anyway. Without it they are passed over and counted when the client comes back, as in mosquitto
+    without ``queue_qos0_messages``. The messages of shared subscriptions wait all the same."""
 
     will_bytes_max: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 16_384
     """Largest payload of a will, which is kept for as long as the session is. 0: wills have none.

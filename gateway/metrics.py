@@ -97,6 +97,7 @@ class GatewayMetrics:
         counter("messages_dropped", _DROPPED, reason="too_large")
     )
     messages_dropped_quota: int = counted(counter("messages_dropped", _DROPPED, reason="quota"))
+    messages_dropped_away: int = counted(counter("messages_dropped", _DROPPED, reason="away"))
     messages_expired: int = counted(counter("messages_dropped", _DROPPED, reason="expired"))
     messages_lost_to_retention: int = counted(
         counter("messages_dropped", _DROPPED, reason="retention")

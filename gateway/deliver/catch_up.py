@@ -38,7 +38,7 @@ from motelog.gateway.mqtt.topics import check_topic_name, matches
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.inflight import read_flight
 from motelog.gateway.sessions.session import ALL_FILTERS, Session
-from motelog.gateway.sessions.subscriptions import SubscriptionTree, merge_options
+from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree, merge_options
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +53,14 @@ NAMES_MAX: Final = 4096
 class Quota(NamedTuple):
     """What may wait for one session that lags; 0: no limit but the log's retention.
 
-    ``messages_max`` and ``bytes_max`` are for each queue.
+    ``messages_max`` and ``bytes_max`` are for each queue. Without ``offline_qos_0``, messages at
+    QoS 0 do not wait for one that is away.
     """
 
     messages_max: int
     age_max_ms: int
     bytes_max: int = 0
+    offline_qos_0: bool = True
 
     def begin(self, queue: WatchedQueue) -> int:
         """Return before which queue offset nothing may wait; 0 if all may."""
@@ -184,7 +186,15 @@ class CatchUp:
         if session.expiry_s:
             self._sender.note_change(session)
         for queue in behind:
-            self.pass_over(session, queue)
+            if not self._quota.offline_qos_0:
+                session.particulars.away[queue] = 0
+            self.tail_known(session, queue)
+
+    def tail_known(self, session: Session, queue: WatchedQueue) -> None:
+        """Note up to where messages came while a session was away, and keep it to its quota."""
+        if session.has_particulars and queue in session.particulars.away and queue.is_known:
+            session.particulars.away[queue] = queue.next_offset
+        self.pass_over(session, queue)
 
     def reached(self, session: Session, queue: WatchedQueue) -> None:
         """Have a receiver get ``queue`` from the live path, or not at all."""
@@ -198,6 +208,7 @@ class CatchUp:
             elevator.drop(session)
         if session.has_particulars:
             particulars = session.particulars
+            particulars.away.pop(queue, None)
             for topic_filter, offsets in list(particulars.since.items()):
                 offsets.pop(queue, None)
                 if not offsets:
@@ -402,6 +413,11 @@ class CatchUp:
                 if since is None:
                     return True
                 options = since
+            if queue_offset < particulars.away.get(queue, 0) and not (
+                message.qos and options & QOS_MASK
+            ):
+                self._metrics.messages_dropped_away += 1
+                return True
         if message.store_ms < self._aged_ms:
             self._count_dropped(session, 1)
             return True
@@ -416,7 +432,7 @@ class CatchUp:
         made: dict[int, OutgoingMessage],
     ) -> int | None:
         is_particular = session.has_particulars and bool(
-            session.particulars.delivered or session.particulars.since
+            session.particulars.delivered or session.particulars.since or session.particulars.away
         )
         position = 0
         while True:

@@ -581,7 +581,7 @@ class Delivery:
     def _tail_known(self, queue: WatchedQueue) -> None:
         """Go on with a queue whose tail is known now: live, and for those that came back."""
         for session in list(queue.lagging):
-            self._catch_up.pass_over(session, queue)
+            self._catch_up.tail_known(session, queue)
             self._catch_up.acknowledged(session)
         self.shares.tail_known(queue)
         self._go_on(queue)

@@ -35,6 +35,7 @@ class Particulars:
     """The parts of a session that few sessions have."""
 
     __slots__ = (
+        "away",
         "delivered",
         "dropped",
         "identifiers",
@@ -60,6 +61,9 @@ class Particulars:
         self.since: dict[str, dict[Any, int]] = {}
         #: Places behind the cursors that must not be sent again: QoS 2 messages the client has.
         self.delivered: set[tuple[Any, int]] = set()
+        #: Queue -> the queue offset before which messages at QoS 0 are passed over: the client was
+        #: away when they came, and they do not wait for it.
+        self.away: dict[Any, int] = {}
         #: How many messages the client did not get since it connected, by why: "slow" (its output
         #: was full), "too_large", or "quota" (they were too many or too old).
         self.dropped: dict[str, int] = {}

@@ -166,3 +166,40 @@ def test_quota_of_less_than_a_message_leaves_one() -> None:
     settle(stage)
     assert payloads(stage, 1) == [b"19"]
     assert dropped(stage) == 8
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_messages_at_qos_0_wait_for_a_session_that_is_away_unless_that_is_off(
+    waits: bool, is_restarted: bool
+) -> None:
+    config = GatewayConfig(offline_qos_0=waits, inflight_max=2)
+    stage = Stage(config)
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    subscribe(stage, 1, "low/#", qos=0)
+    publish(stage, b"there", qos=0)
+    settle(stage)
+    assert payloads(stage, 1) == [b"there"]
+    lose(stage, 1)
+    publish(stage, b"0", b"1", qos=0)
+    publish(stage, b"2", b"3", b"4")
+    publish(stage, b"5", topic="low/1")
+    publish(stage, b"6", qos=0)
+    publish(stage, b"7", qos=2)
+    if is_restarted:
+        stage = Stage(config, log=stage.log)
+    connect(stage, 1)
+    # The window keeps it behind the live position: what comes now is nothing that it has missed.
+    publish(stage, b"8", qos=0)
+    found = []
+    while packets := got(stage, 1):
+        found += [payload for _, _, payload in packets]
+        ack(stage, 1, 0x40, *(packet_id for first_byte, packet_id, _ in packets if first_byte & 6))
+        settle(stage)
+    missed = [b"0", b"1", b"5", b"6"] if waits else []
+    assert sorted(found) == sorted([b"2", b"3", b"4", b"7", b"8", *missed])
+    assert stage.metrics.messages_dropped_away == (0 if waits else 4)
+    publish(stage, b"9", qos=0)
+    settle(stage)
+    assert payloads(stage, 1) == [b"9"]
