@@ -45,6 +45,7 @@ from motelog.core.net.listeners import (
     open_listeners,
     reload_certificates,
 )
+from motelog.core.net.stalls import sleep_unstalled
 from motelog.core.store.config import LIVE as STORE_LIVE
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
@@ -333,7 +334,7 @@ class Broker:
 
     async def _expire_regularly(self, parts: BrokerParts) -> None:
         while True:
-            await trio.sleep(_EXPIRE_INTERVAL_S)
+            await sleep_unstalled(_EXPIRE_INTERVAL_S)
             with self._faults.boundary("looking for silent clients failed, a fault of this broker"):
                 parts.processors.consumer.expire(self._config.client_silence_s_max * 1000)
 

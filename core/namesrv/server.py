@@ -35,6 +35,7 @@ from motelog.core.net.listeners import (
     open_listeners,
     reload_certificates,
 )
+from motelog.core.net.stalls import sleep_unstalled
 from motelog.core.remoting.fields import bool_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, RemotingServer
@@ -146,7 +147,7 @@ class NameServer:
 
     async def _scan(self) -> None:
         while True:
-            await trio.sleep(self._config.scan_interval_s)
+            await sleep_unstalled(self._config.scan_interval_s)
             with self._faults.boundary("looking for silent brokers failed, a fault of this server"):
                 _log_dropped("was silent", self.routes.expire(_now_ms()))
 
