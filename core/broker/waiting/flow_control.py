@@ -121,7 +121,9 @@ class FlowControl:
 
     def is_late(self, waited_ms: int) -> bool:
         """Whether a request that has waited so long may be too late, whatever it is."""
-        return self._counted(waited_ms) >= self._least_ms_max or self._came_while_busy(waited_ms)
+        if waited_ms >= self._least_ms_max and self._counted(waited_ms) >= self._least_ms_max:
+            return True
+        return self._came_while_busy(waited_ms)
 
     def refusal(self, request: RemotingCommand, waited_ms: int, behind: int) -> str | None:
         """Return why a request that has waited is refused, or None; ``behind`` it are others."""

@@ -49,4 +49,9 @@ class Pauses:
     def within(self, ms: int) -> int:
         """Return how long the thread paused in the last ``ms`` milliseconds."""
         since_ms = self._clock.monotonic_ms() - ms
-        return sum(max(0, end_ms - max(begin_ms, since_ms)) for begin_ms, end_ms in self._pauses)
+        paused_ms = 0
+        for begin_ms, end_ms in reversed(self._pauses):
+            if end_ms <= since_ms:
+                break
+            paused_ms += end_ms - max(begin_ms, since_ms)
+        return paused_ms
