@@ -23,6 +23,7 @@ from motelog.bridge.errors import OffsetStoreError
 from motelog.bridge.queue_requests import QueueRequests
 from motelog.core.errors import RemotingDecodeError
 from motelog.core.message import MessageQueue
+from motelog.core.private_files import make_folders, open_private
 from motelog.core.remoting.fields import Int32, Int64
 from motelog.core.remoting.frames import dumps, loads
 
@@ -140,9 +141,10 @@ class FileOffsets:
         path = self._file(group)
         known, is_good = self._find(group)
         text = dumps({"offsetTable": {**known, **offsets}})
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         new = path.with_suffix(".json.tmp")
-        with new.open("wb") as stream:
+        new.unlink(missing_ok=True)  # one that a kill has left keeps its mode
+        with open(new, "xb", opener=open_private) as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())

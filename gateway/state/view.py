@@ -28,6 +28,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from motelog.core.errors import MotelogError
+from motelog.core.private_files import make_folders, open_private
 from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class View:
         """Open the file, or make it; one that cannot be used is put aside. OSError as it comes."""
         assert self._connection is None
         if self.path != IN_MEMORY:
-            os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
+            make_folders(os.path.dirname(os.path.abspath(self.path)))
         try:
             self._connect()
         except (sqlite3.DatabaseError, ViewError) as exc:
@@ -160,7 +161,23 @@ class View:
         finally:
             connection.close()
 
+    def _make_private(self) -> None:
+        """Let nobody else read the files: SQLite makes them as the umask has it.
+
+        It gives what it makes beside a file that file's mode. Those of earlier releases were
+        readable. What cannot be done here, SQLite says better.
+        """
+        if self.path == IN_MEMORY:
+            return
+        with suppress(OSError):
+            os.close(open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        for suffix in ("", "-wal", "-shm", ".aside"):
+            with suppress(OSError):
+                if os.path.isfile(self.path + suffix):
+                    os.chmod(self.path + suffix, 0o600)
+
     def _connect(self) -> None:
+        self._make_private()
         connection = sqlite3.connect(self.path, isolation_level=None, timeout=0)
         self._connection = connection
         # Rows change far from each other, and each page that one touches is written as a whole.

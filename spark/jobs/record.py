@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from motelog.core.private_files import open_private
+
 RECORD_NAME: Final = "progress.jsonl"
 #: Some 10,000 batches.
 RECORD_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -48,10 +50,10 @@ class ProgressRecord:
             self._path = None
 
     def _append(self, path: Path, data: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)  # Spark's, and so of its mode
         if path.exists() and path.stat().st_size + len(data) > self._bytes_max:
             path.replace(older(path))
-        with path.open("a+b") as file:
+        with open(path, "a+b", opener=open_private) as file:
             # The last line of a run that was killed may be half there.
             if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
                 data = b"\n" + data

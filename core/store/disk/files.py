@@ -237,7 +237,13 @@ class OsStorage:
         above = [os.path.dirname(os.path.abspath(path))]
         while not os.path.exists(above[-1]):
             above.append(os.path.dirname(above[-1]))
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        # One by one: os.makedirs has a mode for the last of them alone.
+        for directory in (*reversed(above[:-1]), path):
+            try:
+                os.mkdir(directory, 0o700)
+            except FileExistsError:
+                if not os.path.isdir(directory):
+                    raise
         for directory in above if durable else ():
             self.sync_directory(directory)
 

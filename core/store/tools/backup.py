@@ -29,6 +29,7 @@ from crc32c import crc32c
 
 from motelog.core import reader_key
 from motelog.core.errors import StoreError
+from motelog.core.private_files import make_folders, open_private
 from motelog.core.store.state.checkpoint import RESTORING
 from motelog.core.store.tools.inspection import LogWalk, StoreFolder, plan_repair
 
@@ -217,7 +218,7 @@ def _copy_log(
         end = walk.end_offset
     finally:
         folder.close()
-    os.makedirs(f"{target}/{_LOG}", mode=0o700)
+    make_folders(f"{target}/{_LOG}")
     begin = files[0][0] if files else 0
     for file_begin, size in files:
         if file_begin >= end:
@@ -238,10 +239,10 @@ def _copy_log(
 
 def _copy_file(source: str, target: str, path: str, used: int | None = None) -> BackupFile:
     """Copy a file, or its first ``used`` bytes and zeros behind them; holes stay holes."""
-    os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+    make_folders(os.path.dirname(target))
     with open(source, "rb", buffering=0) as reader:
         size = os.fstat(reader.fileno()).st_size
-        with open(target, "wb", buffering=0, opener=_private) as writer:
+        with open(target, "wb", buffering=0, opener=open_private) as writer:
             crc = _Crc()
             for at, data in _pieces(reader.fileno(), size if used is None else used):
                 _write_at(writer.fileno(), data, at)
@@ -321,19 +322,15 @@ def _write_at(descriptor: int, data: bytes, at: int) -> None:
 
 
 def _write_file(target: str, path: str, data: bytes) -> BackupFile:
-    with open(target, "wb", opener=_private) as writer:
+    with open(target, "wb", opener=open_private) as writer:
         writer.write(data)
         writer.flush()
         os.fsync(writer.fileno())
     return BackupFile(path, len(data), crc32c(data))
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def _make_empty(directory: str) -> None:
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    make_folders(directory)
     if os.listdir(directory):
         raise StoreError(f"{directory} is not empty")
 

@@ -18,6 +18,7 @@ import typer
 from motelog.cli.admin import ADMIN, Admin, ask
 from motelog.cli.output import CliError, stop, table, write, write_json
 from motelog.cli.status import Status
+from motelog.core.private_files import make_folders
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -95,7 +96,7 @@ def dev_ca(
         if not name or name in ("ca", "server") or "/" in name or name.startswith("."):
             raise CliError(f"--client {name!r} cannot be a file's name here", status=Status.USAGE)
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(directory)
         authority = _authority(directory)
         _make(directory, "server", authority, days, hosts=hosts)
         for name in client or ():

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from motelog.cli.output import CliError
 from motelog.cli.status import Status
+from motelog.core.private_files import make_folders
 
 VARIABLE: Final = "MOTELOG_CONTEXT"
 #: Commands that ask servers which run elsewhere, and mean those of the context.
@@ -126,7 +127,7 @@ def save(contexts: Contexts) -> None:
     file = path()
     fresh = file.with_suffix(f".{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(file.parent)
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             json.dump(told, stream, indent=2)

@@ -21,6 +21,7 @@ from motelog.cli.output import CliError, table, write, write_json
 from motelog.cli.status import Status
 from motelog.cli.stored_message import body_text, message_value
 from motelog.cli.tls import TlsFile
+from motelog.core.private_files import open_private
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin
@@ -178,7 +179,7 @@ def export(
         sys.stdout.flush()
         return
     try:
-        with out.open("w", encoding="utf-8") as file:
+        with open(out, "w", encoding="utf-8", opener=open_private) as file:
             _for_each(group, begin, count, namesrv, credentials, tls, put(file))
     except OSError as exc:
         raise CliError(f"cannot write {out}: {exc.strerror or exc}") from exc

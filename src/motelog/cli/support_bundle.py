@@ -19,6 +19,7 @@ import typer
 
 from motelog.cli.admin import ADMIN, Admin
 from motelog.cli.output import CliError, write, write_json
+from motelog.core.private_files import open_private
 
 LOG_LINES = 5000
 LOG_BYTES_MAX = 4 << 20
@@ -99,13 +100,10 @@ def _archive(path: Path) -> Any:
 
     @contextmanager
     def opened() -> Iterator[Callable[[str, str], None]]:
-        def opener(name: str, flags: int) -> int:
-            return os.open(name, flags, 0o600)
-
         root = path.name.removesuffix(".gz").removesuffix(".tar")
         try:
             with (
-                open(path, "xb", opener=opener) as raw,
+                open(path, "xb", opener=open_private) as raw,
                 tarfile.open(fileobj=raw, mode="w:gz") as archive,
             ):
 

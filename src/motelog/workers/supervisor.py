@@ -38,6 +38,7 @@ from motelog.core.net.config import ListenerConfig
 from motelog.core.net.listen import hold_address
 from motelog.core.net.listeners import CertificateFile, ListenerError
 from motelog.core.niceness import niceness
+from motelog.core.private_files import make_folders
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GATEWAY_METRICS, PLAIN, SHARED, GatewayMetrics
@@ -475,7 +476,7 @@ def _lock_file(view_path: str) -> Iterator[int | None]:
         yield None
         return
     path = Path(view_path).with_suffix(".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         yield lock
