@@ -281,14 +281,14 @@ class ReactorListener:
                 if first_byte & 1:
                     raise TopicNameError("a delayed publish cannot be retained")
             except TopicNameError as exc:
-                self._refuse_publish(connection, qos, packet_id, exc)
+                self._refuse_publish(connection, qos, packet_id, topic, exc)
                 return
         acl = self._acl
         if acl is not None:
             try:
                 self._check_right(acl, connection, session, first_byte, topic)
             except (TopicNameError, NotAuthorizedError) as exc:
-                self._refuse_publish(connection, qos, packet_id, exc)
+                self._refuse_publish(connection, qos, packet_id, topic, exc)
                 return
         text = QOS_TEXTS[qos]
         origin = (connection.origin or self._make_origin(connection)) + extra
@@ -300,7 +300,7 @@ class ReactorListener:
                     topic, client_id=session.client_id, user_name=session.user_name
                 )
             except TopicNameError as exc:
-                self._refuse_publish(connection, qos, packet_id, exc)
+                self._refuse_publish(connection, qos, packet_id, topic, exc)
                 return
             text = route.text + text + origin
             message = (route.queue, payload, text, route.tags_code, now_ms, host, 0, 0, 0, 0)
@@ -315,7 +315,7 @@ class ReactorListener:
                 f" at most {PROPERTIES_BYTES_MAX} fit",
                 reason_code=ReasonCode.QUOTA_EXCEEDED,
             )
-            self._refuse_publish(connection, qos, packet_id, error)
+            self._refuse_publish(connection, qos, packet_id, topic, error)
             return
         if is_retained and not self._retaining.has_room(session.client_id, topic, message):
             error = GatewayError(
@@ -325,7 +325,7 @@ class ReactorListener:
             )
             self._metrics.retained_refused += 1
             if qos and connection.version == 5:
-                self._refuse_publish(connection, qos, packet_id, error)
+                self._refuse_publish(connection, qos, packet_id, topic, error)
                 return
             # It cannot be told, so the message goes to those who are there, as a plain one does.
             self._peer_log.warning(
@@ -394,17 +394,21 @@ class ReactorListener:
         return (*message[:2], message[2] + told, *message[3:])
 
     def _refuse_publish(
-        self, connection: Connection, qos: int, packet_id: int, error: GatewayError
+        self, connection: Connection, qos: int, packet_id: int, topic: bytes, error: GatewayError
     ) -> None:
         """Answer one publish that is not stored; it ends the connection only where it must.
 
         At QoS 0 there is no answer, so that the log line and the counter are all that tells of it.
         """
+        session = connection.session
         self._peer_log.warning(
-            "the gateway refuses a publish client_id=%r qos=%d reason_code=0x%02x why=%s",
-            connection.session.client_id if connection.session is not None else "",
+            "the gateway refuses a publish client_id=%r qos=%d reason_code=0x%02x user=%r topic=%r "
+            "why=%s",
+            session.client_id if session is not None else "",
             qos,
             error.reason_code,
+            session.user_name if session is not None else None,
+            topic.decode("utf-8", "replace"),
             error,
         )
         if qos:

@@ -206,12 +206,15 @@ class Stage:
         ]
 
 
-def publish(topic: str, payload: bytes, packet_id: int = 0, *, version: int = 4) -> bytes:
+def publish(
+    topic: str, payload: bytes, packet_id: int = 0, *, version: int = 4, block: bytes = b""
+) -> bytes:
+    """Return a PUBLISH; ``block`` is its properties without their length."""
     name = topic.encode()
     body = len(name).to_bytes(2, "big") + name
     if packet_id:
         body += packet_id.to_bytes(2, "big")
     if version == 5:
-        body += b"\x00"
+        body += varint(len(block)) + block
     body += payload
     return bytes([0x32 if packet_id else 0x30]) + varint(len(body)) + body

@@ -552,6 +552,29 @@ def test_a_change_of_passwords_ends_only_who_could_not_log_in(stage: Stage, tmp_
     assert connect(stage, 4, "bob", b"new", client_id="bob") == 0
 
 
+def test_a_refused_publish_is_logged_with_user_and_topic(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert connect(stage, 1, "alice", client_id="dev42") == 0
+    # Also where the topic is told by its alias alone.
+    alias = b"\x23\x00\x03"
+    stage.turn((1, publish("bob/x", b"", 1, version=5, block=alias)))
+    stage.turn((1, publish("", b"", 2, version=5, block=alias)))
+    lines = [one.getMessage() for one in caplog.records if "refuses a publish" in one.getMessage()]
+    assert len(lines) == 2
+    for line in lines:
+        assert "client_id='dev42' qos=1 reason_code=0x87 user='alice' topic='bob/x' why=" in line
+
+
+def test_lines_of_refused_publishes_are_limited(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert connect(stage, 1, "alice") == 0
+    stage.turn(*((1, publish("bob/x", b"", 0, version=5)) for _ in range(1000)))
+    assert stage.metrics.publishes_refused == 1000
+    assert 0 < len([one for one in caplog.records if "refuses a publish" in one.getMessage()]) <= 20
+
+
 # --- secrets ---------------------------------------------------------------------------------
 
 

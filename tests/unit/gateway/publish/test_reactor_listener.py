@@ -311,8 +311,8 @@ def test_correlation_data_that_does_not_fit_is_refused_counted_and_logged(
     assert stage.metrics.publishes_refused == 2
     lines = [record.getMessage() for record in caplog.records]
     assert [line.partition(" why=")[0] for line in lines] == [
-        "the gateway refuses a publish client_id='c1' qos=1 reason_code=0x97",
-        "the gateway refuses a publish client_id='c1' qos=0 reason_code=0x97",
+        "the gateway refuses a publish client_id='c1' qos=1 reason_code=0x97 user='' topic='t/a'",
+        "the gateway refuses a publish client_id='c1' qos=0 reason_code=0x97 user='' topic='t/a'",
     ]
     assert "bytes in the log, at most 32767 fit" in lines[1]
 
