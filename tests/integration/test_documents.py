@@ -18,6 +18,7 @@ from threading import Timer
 
 import pytest
 
+from motelog import Message, SyncProducer
 from motelog.testing import MotelogProcess
 from tests.support.cli import motelog
 
@@ -60,6 +61,10 @@ class Reader:
         self._script("mosquitto_pub", MOSQUITTO.format(program=program, host=host, port=port))
         path = f"{self._programs}{os.pathsep}{os.environ['PATH']}"
         self._environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+
+    @property
+    def namesrv(self) -> str:
+        return str(self._stack.ready["namesrv"])
 
     def read(self, document: str) -> Iterator[tuple[str, str]]:
         """Yield each block that was pasted and what it printed."""
@@ -155,14 +160,18 @@ def reader(folder: Path) -> Iterator[Reader]:
 
 def test_readme_as_it_is_pasted(tmp_path: Path) -> None:
     with reader(tmp_path) as someone:
+        # What others have sent before, and not as JSON.
+        with SyncProducer(namesrv=someone.namesrv) as producer:
+            producer.send(Message("telemetry", b"warm", tags="dev7"))
         printed = dict(someone.read("README.md"))
         (program,) = (block for block in printed if "Producer(" in block)
         lines = printed[program].splitlines()
-        assert lines
-        assert set(lines) <= {
-            "telemetry/dev42/temperature 21.5", "telemetry/dev42/temperature 22",
+        assert sorted(lines) == [
             "telemetry/dev42 21.5",
-        }  # fmt: skip
+            "telemetry/dev42/temperature 21.5",
+            "telemetry/dev42/temperature 22",
+            "telemetry/dev7 warm",
+        ]
         last = "telemetry/dev42 21.5"
         seen = someone.seen_by_subscriber(until=last)
         assert (seen[0], seen[-1]) == ("telemetry/dev42/temperature 21.5", last)
