@@ -52,6 +52,7 @@ class Consumer(Protocol):
 
 
 _consumers: dict[tuple[int, Endpoint], Consumer] = {}
+_answered: set[tuple[int, Endpoint]] = set()
 _lock = threading.Lock()
 
 
@@ -77,6 +78,16 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def answered(endpoint: Endpoint) -> None:
+    """Note that the endpoint's name servers have answered this process."""
+    _answered.add((os.getpid(), endpoint))
+
+
+def has_answered(endpoint: Endpoint) -> bool:
+    """Say whether they ever have."""
+    return (os.getpid(), endpoint) in _answered
 
 
 def drop(endpoint: Endpoint) -> None:

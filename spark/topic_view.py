@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
-from motelog.bridge.errors import RouteError
+from motelog.bridge.errors import NoNameServerError, RouteError
 from motelog.core.errors import MotelogError
 from motelog.core.message import MessageQueue
+from motelog.spark import connections
 from motelog.spark.connections import Consumer, drop
 from motelog.spark.errors import DataLossError, OptionError, OutageError, SourceError
 from motelog.spark.offsets import Edge, QueueOffsets, in_order, parse_offsets, queue_label
@@ -26,6 +27,9 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _MISSING = "a topic that exists; publish to it first, or set failOnMissingTopic to false"
+#: So long a plan waits for name servers that have not answered this process yet: who has mistyped
+#: one sits before the screen. Long enough for one that is started again.
+FIRST_ANSWER_S = 3.0
 # Rows of a sample that says how large a row is: one small answer.
 _SAMPLE_ROWS = 64
 _SAMPLE_BYTES = 65_536
@@ -182,16 +186,32 @@ class TopicView:
             for queue in latest
         }
 
+    def _refuse_names(self, exc: NoNameServerError, waited_s: float) -> None:
+        """Raise an error when it is time to think that the option is wrong.
+
+        Name servers that have answered before are waited for as brokers are.
+        """
+        if waited_s >= FIRST_ANSWER_S:
+            text = f"option 'namesrv': no answer within {FIRST_ANSWER_S:g} s: {exc}"
+            raise OutageError(text) from exc
+
     def _ask(self, ask: Callable[[Consumer], T]) -> T:
         options = self._options
         outage = Outage(options.outage_seconds_max, clock_s=self._clock_s, sleep=self._sleep)
+        begun_s = self._clock_s()
         while True:
             try:
-                return ask(self._open_consumer())
+                answer = ask(self._open_consumer())
+                connections.answered(options.endpoint)
+                return answer
             except SourceError:
                 raise
             except MotelogError as exc:
                 try:
+                    if not isinstance(exc, NoNameServerError):
+                        connections.answered(options.endpoint)
+                    elif not connections.has_answered(options.endpoint):
+                        self._refuse_names(exc, self._clock_s() - begun_s)
                     outage.pause_after(exc, f"brokers of {options.topics}")
                 except OutageError:
                     drop(options.endpoint)

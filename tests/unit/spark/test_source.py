@@ -21,13 +21,16 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from motelog.bridge.errors import NoNameServerError
 from motelog.core.errors import BrokerError, RemotingConnectionError
 from motelog.spark import connections
 from motelog.spark.batches import arrow_schema
 from motelog.spark.columns import Column, schema_ddl
 from motelog.spark.errors import DataLossError, OffsetFormatError, OptionError, OutageError
 from motelog.spark.offsets import decode_offsets, encode_offsets
+from motelog.spark.options import parse_options
 from motelog.spark.source import MotelogDataSource, MotelogStreamReader, QueuePartition
+from motelog.spark.topic_view import TopicView
 from motelog.spark.topics import Topics
 from pyspark_motelog import DefaultSource
 from tests.support.spark_broker import FakeConsumer
@@ -379,6 +382,34 @@ def test_a_short_outage_is_waited_out_when_planning(broker: FakeConsumer) -> Non
         "broker-a/1": 0,
         "broker-a/2": 0,
     }
+
+
+@pytest.mark.parametrize("seconds_a_try", [0.0, 3.0], ids=["refused", "no answer"])
+def test_name_servers_that_have_never_answered_are_soon_told(
+    broker: FakeConsumer, seconds_a_try: float
+) -> None:
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def open_consumer() -> FakeConsumer:
+        sleep(seconds_a_try)
+        return broker
+
+    place = f"192.0.2.1:{int(seconds_a_try) + 1}"  # in no other test
+    options = parse_options({"topic": "telemetry", "namesrv": place})
+    view = TopicView(open_consumer, options, clock_s=lambda: now_s, sleep=sleep)
+    broker.faults.extend(NoNameServerError("no name server answered") for _ in range(99))
+    with pytest.raises(OutageError, match="option 'namesrv': no answer within 3 s: no name server"):
+        view.queues()
+    assert now_s < 5
+    # Those that have answered once are waited for.
+    broker.faults.clear()
+    assert view.queues()
+    broker.faults.extend(NoNameServerError("no name server answered") for _ in range(6))
+    assert view.queues()
 
 
 def test_the_cached_consumer_is_dropped_when_an_outage_lasts(broker: FakeConsumer) -> None:
