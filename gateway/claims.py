@@ -3,12 +3,15 @@
 Owns: what this gateway has claimed, which of that the log has, whose turn it is, how long it waits.
 Must not touch: connections and sessions (``clients`` says what is done in turn), the rules of who
 comes next (``state.session_rows``).
-Invariant: each claim is settled, by the record that ``go_on`` writes, or by ``settle``. Until then,
-claims of other gateways for the same client identifier wait.
+Invariants: each claim is settled, by the record that ``go_on`` writes, or by ``settle``. Until
+then, claims of other gateways for the same client identifier wait. What a CONNECT has claimed goes
+on before anybody who comes later has it: else rivals who come fast enough would keep each other
+out for ever.
 
     want -> commit: one record -> read back -> nobody has it, no older claim -> go_on -> settled
-      |                                     -> a later claim of another gateway -> lost
-      '-> too long, refused, another want here -> lost
+      |                                        a later claim of another gateway -> handed over then
+      |-> too long, refused -> lost
+      '-> another want here -> lost before its record; behind it, the newest waits for its end
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from motelog.gateway.state.view import ViewError
 
 #: How long a claim waits. A gateway that has died is known to be lost before.
 WAIT_MS_MAX: Final = 10_000
+#: How long the newest CONNECT here waits behind an earlier one whose turn does not come.
+BEHIND_MS_MAX: Final = 3_000
 #: How long one whose turn it is waits for topics that others have just created: they are found
 #: within a second. What is not found by then has been deleted.
 TOPICS_MS_MAX: Final = 4_000
@@ -68,17 +73,20 @@ class Claim:
     ``number`` is that of its record, 0 before it is appended; ``at`` is where the log has it, -1
     before it is read back. ``go_on`` gets the number of the claim to settle, 0 if there is none.
     ``lost`` gets the reason, None if somebody else has it or wants it later. ``owner`` is the user
-    for whom it is wanted, None if that is not known.
+    for whom it is wanted, None if that is not known. ``behind`` is a claim for a CONNECT that came
+    here later, ``later`` the newest of another gateway.
     """
 
     __slots__ = (
         "at",
         "begun_ms",
+        "behind",
         "client_id",
         "go_on",
         "is_due",
         "is_open",
         "kind",
+        "later",
         "lost",
         "number",
         "owner",
@@ -105,6 +113,8 @@ class Claim:
         self.is_open = True
         #: Whether the turn of a part has come, which may have waited for long.
         self.is_due = False
+        self.behind: Claim | None = None
+        self.later: ClaimHeard | None = None
 
 
 class Claims:
@@ -130,15 +140,19 @@ class Claims:
         self._soon = soon
         self._clock = clock
         self._after = after
-        #: In the order of their begin.
+        #: In the order of their begin, but for those that have waited behind another.
         self._wanted: dict[str, Claim] = {}
         self._new: list[Claim] = []
+        #: Client identifiers of claims that others wait behind, and of some that were.
+        self._followed: dict[str, None] = {}
         #: Client identifiers of claims whose turn may have come.
         self._ready: dict[str, None] = {}
         #: Those whose turn has come, and whose sessions cannot be resumed yet.
         self._early: dict[str, None] = {}
         #: Claims that no other record settles.
         self._given_up: list[tuple[str, int]] = []
+        #: Called for what another gateway has claimed later than a CONNECT that has gone on here.
+        self.hand_over: Callable[[ClaimHeard], None] = lambda heard: None
 
     def __contains__(self, client_id: str) -> bool:
         return client_id in self._wanted
@@ -153,26 +167,54 @@ class Claims:
         go_on: Callable[[int], None],
         lost: Callable[[str | None], None],
         owner: str | None = None,
-    ) -> None:
-        """Claim a client identifier with the next ``commit``; an earlier claim here is lost."""
-        self.overtake(client_id)
+    ) -> Claim:
+        """Claim a client identifier with the next ``commit``; an earlier claim here is lost.
+
+        For a CONNECT it waits behind that of an earlier one whose record is on its way.
+        """
         begun_ms = self._clock.monotonic_ms()
         claim = Claim(client_id, begun_ms, kind, go_on=go_on, lost=lost, owner=owner)
-        self._wanted[client_id] = claim
+        known = self._wanted.get(client_id)
+        if known is not None and known.number and known.kind.is_connect and kind.is_connect:
+            overtaken, known.behind = known.behind, claim
+            self._followed[client_id] = None
+            if overtaken is not None:
+                overtaken.lost(None)
+        else:
+            self.overtake(client_id)
+            self._begin(claim)
+        return claim
+
+    def _begin(self, claim: Claim) -> None:
+        self._wanted[claim.client_id] = claim
         self._new.append(claim)
-        self._journal.awaited.add(client_id)
+        self._journal.awaited.add(claim.client_id)
 
-    def overtake(self, client_id: str) -> None:
-        """End the claim of a client identifier, if there is one, as somebody wants it later."""
-        if client_id in self._wanted:
-            self._end(self._wanted[client_id], None)
+    def _begin_behind(self, claim: Claim) -> None:
+        if claim.behind is not None and claim.client_id not in self._wanted:
+            self._begin(claim.behind)
 
-    def drop(self, client_id: str) -> None:
-        """Forget the claim of a client identifier: whoever wanted it has gone."""
-        claim = self._wanted.pop(client_id, None)
+    def overtake(self, client_id: str, why: str | None = None) -> None:
+        """End the claims of a client identifier, if there are any, as somebody wants it later."""
+        claim = self._wanted.get(client_id)
         if claim is not None:
-            self._forget(claim)
-            self.settle(client_id, claim.number)
+            behind, claim.behind = claim.behind, None
+            self._end(claim, why)
+            if behind is not None:
+                behind.lost(why)
+
+    def drop(self, client_id: str, claim: Claim | None = None) -> None:
+        """Forget a claim of a client identifier, the first if none is named: who wanted it went."""
+        first = self._wanted.get(client_id)
+        if first is None:
+            return
+        if claim is None or claim is first:
+            del self._wanted[client_id]
+            self._forget(first)
+            self.settle(client_id, first.number)
+            self._begin_behind(first)
+        elif claim is first.behind:
+            first.behind = None
 
     def settle(self, client_id: str, number: int) -> None:
         """Have others go on, where no record says so; nothing if ``number`` is 0."""
@@ -181,8 +223,8 @@ class Claims:
 
     def clear(self) -> None:
         """End all claims, as this gateway's run is over."""
-        for claim in list(self._wanted.values()):
-            self._end(claim, "this gateway begins again")
+        for client_id in list(self._wanted):
+            self.overtake(client_id, "this gateway begins again")
         self._new.clear()
         self._given_up.clear()
 
@@ -253,7 +295,7 @@ class Claims:
                 claim.at, claim.is_open = heard.at, heard.is_open
                 self._ready[client_id] = None
         elif claim.at >= 0 and heard.takes and claim.kind.is_connect:
-            self._end(claim, None)
+            claim.later = heard
         elif claim.at >= 0 and claim.kind is ClaimKind.MEMBERS:
             self._ready[client_id] = None
 
@@ -284,6 +326,9 @@ class Claims:
                 del self._wanted[client_id]
                 self._forget(claim)
                 claim.go_on(claim.number if claim.is_open else 0)
+                if claim.later is not None:
+                    self.hand_over(claim.later)
+                self._begin_behind(claim)
             elif is_elsewhere and claim.kind is ClaimKind.AWAY:
                 self._end(claim, None)
         return bool(self._ready)
@@ -307,6 +352,12 @@ class Claims:
         self._ready.update(self._early)
         self._early.clear()
         now_ms = self._clock.monotonic_ms()
+        for client_id in list(self._followed):
+            first = self._wanted.get(client_id)
+            if first is None or first.behind is None:
+                del self._followed[client_id]
+            elif now_ms - first.begun_ms >= BEHIND_MS_MAX:
+                self._end(first, None)
         late = []
         for claim in self._wanted.values():
             if now_ms - claim.begun_ms < WAIT_MS_MAX:

@@ -44,7 +44,7 @@ from motelog.gateway.access.acl import Acl
 from motelog.gateway.access.login import Denied, Identity
 from motelog.gateway.access.rights import Who
 from motelog.gateway.access.scram import METHOD
-from motelog.gateway.claims import ClaimKind, Claims
+from motelog.gateway.claims import Claim, ClaimKind, Claims
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import (
@@ -115,15 +115,15 @@ NOT_OWNED: Final = "the session is another user's"
 class Parked:
     """A CONNECT that waits, and the packets that have come behind it.
 
-    ``is_claimed``: it waits for its turn; else it waits for its login.
+    ``claim``: what it waits for its turn by; else it waits for its login.
     """
 
-    __slots__ = ("accepted", "connection", "is_claimed", "kept", "kept_bytes", "kept_bytes_max")
+    __slots__ = ("accepted", "claim", "connection", "kept", "kept_bytes", "kept_bytes_max")
 
     def __init__(self, connection: Connection, accepted: Accepted, kept_bytes_max: int) -> None:
         self.connection = connection
         self.accepted = accepted
-        self.is_claimed = False
+        self.claim: Claim | None = None
         self.kept_bytes_max = kept_bytes_max
         #: As the frames kernel makes them.
         self.kept: list[tuple[Any, ...]] = []
@@ -183,6 +183,7 @@ class Clients:
         self._resumed = resumed
         self._metrics = metrics
         self._claims = claims
+        claims.hand_over = self._yield_to
         self._parked: dict[int, Parked] = {}
         #: Number -> what was decided about the CONNECT that has come in this turn.
         self._decided: dict[int, Accepted | Refused] = {}
@@ -331,7 +332,7 @@ class Clients:
                 self._close(session.connection, reason_code, why)
         self._journal.end_turn()
         for parked in list(self._parked.values()):
-            if parked.is_claimed:
+            if parked.claim is not None:
                 self._claims.overtake(parked.accepted.client_id)
             else:
                 self._end_parked(parked, why)
@@ -625,10 +626,9 @@ class Clients:
     def _claim(self, parked: Parked) -> None:
         """Have a CONNECT wait until this gateway has its client identifier."""
         accepted = parked.accepted
-        parked.is_claimed = True
         parked.kept_bytes_max = KEPT_BYTES_MAX
         self._set_terms(parked.connection, accepted)
-        self._claims.want(
+        parked.claim = self._claims.want(
             accepted.client_id,
             ClaimKind.LASTING if accepted.expiry_s else ClaimKind.PASSING,
             go_on=partial(self._go_on_in_turn, parked),
@@ -661,8 +661,8 @@ class Clients:
         self._refuse(parked.connection, refuse_for_now(parked.accepted, why))
 
     def _drop_claim(self, parked: Parked) -> None:
-        if parked.is_claimed:
-            self._claims.drop(parked.accepted.client_id)
+        if parked.claim is not None:
+            self._claims.drop(parked.accepted.client_id, parked.claim)
 
     # --- for the operator ----------------------------------------------------------------
 

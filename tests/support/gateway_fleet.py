@@ -21,10 +21,13 @@ HOUR = Properties(session_expiry_interval_s=3600)
 class Fleet:
     """Gateways by name; ``settle`` lets all of them read back whatever there is."""
 
-    def __init__(self, *names: str, config: GatewayConfig | None = None) -> None:
+    def __init__(
+        self, *names: str, config: GatewayConfig | None = None, connections_max: int = 16
+    ) -> None:
         self.log = FakeLog()
         self.clock = ManualClock(self.log.now_ms)
         self._config = config
+        self._connections_max = connections_max
         self.stages: dict[str, Stage] = {}
         for name in names:
             self.start(name)
@@ -35,7 +38,13 @@ class Fleet:
 
     def start(self, name: str) -> Stage:
         """Start a gateway; one of the same name has been killed."""
-        stage = self.stages[name] = Stage(self._config, log=self.log, name=name, clock=self.clock)
+        stage = self.stages[name] = Stage(
+            self._config,
+            log=self.log,
+            name=name,
+            clock=self.clock,
+            connections_max=self._connections_max,
+        )
         return stage
 
     def kill(self, name: str) -> Stage:

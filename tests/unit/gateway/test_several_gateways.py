@@ -11,7 +11,7 @@ import pytest
 from motelog.core.errors import MotelogError, StoreFullError
 from motelog.core.net.reactor_types import CloseReason
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
-from motelog.gateway.claims import TOPICS_MS_MAX, WAIT_MS_MAX
+from motelog.gateway.claims import BEHIND_MS_MAX, TOPICS_MS_MAX, WAIT_MS_MAX
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.disconnect import encode_disconnect
@@ -956,3 +956,59 @@ def test_replay_goes_on_at_another_gateway() -> None:
             payloads.append(payload)
             fleet["b"].turn((2, b"\x40\x02" + packet_id.to_bytes(2, "big")))
     assert payloads == [b"1", b"2", b"3"]
+
+
+def test_of_rivals_for_a_client_identifier_somebody_always_gets_in() -> None:
+    fleet = Fleet("a", "b", connections_max=256)
+    answered: set[tuple[str, int]] = set()
+    for number in range(1, 101):
+        # A rival comes between each append and what is read back of it.
+        here, elsewhere = ("a", "b") if number % 2 else ("b", "a")
+        fleet.connect(here, number)
+        fleet[elsewhere].clients.read_back(1000)
+        for name in ("a", "b"):
+            sent = fleet[name].output.sent
+            answered |= {(name, one) for one, packets in sent.items() if packets}
+    assert len(answered) >= 25
+    for name in ("a", "b"):
+        # One whose turn comes, and the newest behind it.
+        assert len(fleet[name].clients._parked) <= 2
+    fleet.settle()
+    assert not fleet["a"].clients._parked
+    assert not fleet["b"].clients._parked
+    # The last of all has it.
+    assert fleet["b"].output.sent[100][0][0] == 0x20
+    assert fleet["b"].connections[100] is not None
+
+
+def test_a_connect_that_waits_behind_another_may_go_and_be_overtaken() -> None:
+    fleet = Fleet("a", "b", connections_max=256)
+    fleet.connect("a", 1)
+    fleet.connect("a", 2)
+    fleet.connect("a", 3)  # 2 has waited for nothing
+    assert fleet["a"].output.closed == [2]
+    fleet.lose("a", 3)
+    fleet.connect("a", 4)
+    fleet.lose("a", 1)  # whose turn it was
+    fleet.settle()
+    assert [number for number, sent in fleet["a"].output.sent.items() if sent] == [4]
+    assert fleet["a"].connections[4] is not None
+    assert fleet.connected("b", 1)
+    assert fleet["a"].connections[4] is None
+
+
+def test_a_connect_does_not_wait_for_long_behind_one_whose_turn_does_not_come() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    still = fleet.kill("a")
+    fleet.connect("b", 2)
+    fleet.connect("b", 3)
+    fleet.clock.advance(BEHIND_MS_MAX - 1)
+    fleet["b"].clients.tick()
+    assert fleet["b"].output.closed == []
+    fleet.clock.advance(1)
+    fleet["b"].clients.tick()
+    assert fleet["b"].output.closed == [2]
+    fleet.stages["a"] = still
+    fleet.settle()
+    assert fleet["b"].sent(3)[0][0] == 0x20
