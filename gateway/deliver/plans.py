@@ -116,8 +116,10 @@ class Plans:
         self.version = 0
         #: Plans of names that match wide filters alone.
         self._shared: dict[tuple[Entry, ...], Plan] = {}
-        #: The names in ``by_name``, and some that were, by their first two levels.
-        self._buckets: list[list[bytes]] = [[] for _ in range(BUCKETS)]
+        #: The names in ``by_name``, and some that were, by their first two levels. Buckets that hold
+        #: none are not there: a wide filter that comes or goes, as with each client that is taken
+        #: over, empties those that are.
+        self._buckets: dict[int, list[bytes]] = {}
         self._names_count = 0  # in the buckets
         subscriptions.on_entry = self._on_entry
 
@@ -135,7 +137,7 @@ class Plans:
         if self._names_count >= NAMES_MAX:
             self._forget_all()
         self.by_name[name] = plan
-        self._buckets[_bucket_of(name)].append(name)
+        self._buckets.setdefault(_bucket_of(name), []).append(name)
         self._names_count += 1
         return plan
 
@@ -180,17 +182,15 @@ class Plans:
             self._forget(_bucket_of(topic_filter.encode()))
 
     def _forget(self, bucket_number: int) -> None:
-        bucket = self._buckets[bucket_number]
+        bucket = self._buckets.pop(bucket_number, [])
         for name in bucket:
             self.by_name.pop(name, None)
         self._names_count -= len(bucket)
-        bucket.clear()
 
     def _forget_all(self) -> None:
         self.by_name.clear()
         self._shared.clear()
-        for bucket in self._buckets:
-            bucket.clear()
+        self._buckets.clear()
         self._names_count = 0
 
     def _check(self) -> None:
@@ -198,7 +198,7 @@ class Plans:
         assert len(self._shared) <= SHARED_MAX
         for name in self.by_name:
             assert name in self._buckets[_bucket_of(name)]
-        assert self._names_count == sum(map(len, self._buckets)) <= NAMES_MAX
+        assert self._names_count == sum(map(len, self._buckets.values())) <= NAMES_MAX
 
 
 def _is_wide(topic_filter: str) -> bool:
