@@ -197,8 +197,8 @@ def test_a_topic_that_cannot_be_written_to_is_no_place_for_publishes() -> None:
         def has_topic(self, topic: str) -> bool:
             return super().has_topic(topic) and not (topic == "plant" and self.closed)
 
-        def queues(self, topic: str) -> Sequence[QueueHandle]:
-            return super().queues(topic) if self.has_topic(topic) else []
+        def append_queues(self, topic: str) -> Sequence[QueueHandle]:
+            return super().append_queues(topic) if self.has_topic(topic) else []
 
     log = ClosedLog()
     log.create_topic("plant", QUEUES)
