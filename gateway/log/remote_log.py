@@ -185,6 +185,19 @@ class RemoteLog:
         names = ", ".join(f"{link.name} for {link.away_s():.0f} s" for link in away)
         return f"brokers are away: {names}" if away else None
 
+    @property
+    def start_waits_for(self) -> str:
+        """Say what a gateway that starts waits for; for whom its log is not ready."""
+        servers = ", ".join(self._client.namesrv_addresses)
+        if not self._topics.is_running:
+            return f"asking the name servers {servers}"
+        if self.outage is None and not self._links.names:
+            return f"waiting for a broker: the name servers {servers} know none"
+        missing = ", ".join(sorted(self._topics.missing))
+        if self.outage or missing:
+            return self.outage or f"waiting for brokers to create the topics {missing}"
+        return "reading sessions and retained messages"
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started when a name server has told of the topics.
 

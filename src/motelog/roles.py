@@ -259,7 +259,7 @@ def _log_of(config: GatewayConfig, broker: Broker | None, health: Health) -> Log
         assert broker is not None, "checked by MotelogConfig"
         return LocalLog(broker.api)
     log = RemoteLog.of(config)
-    health.doing["gateway"] = lambda: f"asking the name servers {', '.join(config.namesrv)}"
+    health.doing["gateway"] = lambda: log.start_waits_for
     health.checks["log"] = lambda: log.outage
     return log
 

@@ -76,6 +76,11 @@ class BrokerLinks:
         """Return the brokers that can be written to, those that are away included."""
         return [link for link in self._by_name.values() if link.address is not None]
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the brokers whose masters have been told of."""
+        return frozenset(link.name for link in self.masters())
+
     def away(self) -> list[BrokerLink]:
         """Return the brokers that are away."""
         return [link for link in self._by_name.values() if link.away_since is not None]

@@ -5,14 +5,15 @@ messages beyond holding their parts until a topic is known.
 Invariants: a topic once known stays known, and so do its queues at brokers that no route names: a
 broker that restarts takes its routes along for a moment. A topic is told of once its queues are
 known. A topic that is not in a listing and comes later is new from then on: everything in it is
-younger than that listing.
+younger than that listing, but for what a broker brings along that was in no listing before.
 Spec: RocketMQ CreateTopicRequestHeader.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from typing import Final
 from zlib import crc32
 
@@ -37,7 +38,13 @@ from motelog.core.remoting.frames import (
     ResponseCode,
     loads,
 )
-from motelog.core.topic_names import DEFAULT_TOPIC, SYSTEM_TOPICS, is_group_topic, is_topic_name
+from motelog.core.topic_names import (
+    DEFAULT_TOPIC,
+    GATEWAY_TOPICS,
+    SYSTEM_TOPICS,
+    is_group_topic,
+    is_topic_name,
+)
 from motelog.gateway.log.remote.appends import Part
 from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
 from motelog.gateway.log.remote.queues import Place, RemoteQueue
@@ -118,6 +125,9 @@ class Topics:
         self.is_running = False
         #: Name -> why the topic was refused, and until when that counts.
         self._refusals: dict[str, tuple[Topic, BrokerError, float]] = {}
+        #: Of the last listing: all names in it, and the brokers that have been in one.
+        self._listed: list[str] = []
+        self._brokers: frozenset[str] = frozenset()
         self._created: list[Callable[[str], None]] = []
         self._refused: list[Callable[[str], None]] = []
         self._outages = LimitedLog(logger, lines_max=1, period_s=10)
@@ -139,6 +149,15 @@ class Topics:
             topic.name
             for topic in self._topics.values()
             if topic.is_known and self._is_users(topic.name)
+        ]
+
+    @property
+    def missing(self) -> list[str]:
+        """Return the names of gateways' own topics that are wanted and not there yet."""
+        return [
+            name
+            for name in GATEWAY_TOPICS
+            if name in self._refusals or (name in self._topics and not self._topics[name].is_known)
         ]
 
     def read_queues(self, name: str) -> Sequence[RemoteQueue]:
@@ -221,12 +240,17 @@ class Topics:
                 await trio.sleep(LIST_INTERVAL_S / 4)
         if not topic.is_known:
             self._note_refused(topic, error, for_s)
+            if topic.name in GATEWAY_TOPICS:
+                # No gateway can do without, and this one may have come before its brokers.
+                await trio.sleep(for_s)
+                with suppress(BrokerError):  # an append has asked, and that goes on like this
+                    self.create(topic.name, topic.queue_count)
 
     async def _create_once(self, name: str, queue_count: int) -> None:
         """Create a topic at every broker and adopt its route."""
         asked_at = trio.current_time()
         try:
-            self._adopt(await self._client.route(name, newer_than=asked_at), is_new=True)
+            self._adopt(await self._client.route(name, newer_than=asked_at), new_at=self._brokers)
             return
         except RouteError:
             pass  # nobody has created it
@@ -248,7 +272,7 @@ class Topics:
             try:
                 route = await self._client.route(name, newer_than=trio.current_time())
                 if len(route.addresses) >= wanted or trio.current_time() > deadline:
-                    self._adopt(route, is_new=True)
+                    self._adopt(route, new_at=route.addresses)
                     return
             except RouteError:
                 if trio.current_time() > deadline:
@@ -310,15 +334,19 @@ class Topics:
     async def _list(self, *, is_first: bool) -> bool:
         """Adopt the topics that are not known yet; return whether a name server has answered."""
         try:
-            if is_first:
+            listed = found = await self._ask_list()
+            if listed != self._listed:
+                # A broker that comes registers its own name, too; its other topics with it.
                 await self._links.find()
-            request = RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-            answer = check(await self._client.request_namesrv(request))
-            names = [name for name in _topic_list(answer.body) if self._is_users(name)]
-            for name in names:
+                found = await self._ask_list()
+            brokers = self._links.names
+            for name in filter(self._is_users, found):
                 topic = self._topics.get(name)
                 if topic is None or (not topic.is_known and is_first):
                     await self._learn(name, is_new=not is_first)
+            if self._brokers and not brokers <= self._brokers:
+                await self._look_at_routes(newer_than=trio.current_time())
+            self._listed, self._brokers = listed, brokers
         except _OUTAGES as exc:
             self._outages.warning(
                 "no name server lists the topics; those that are known stay in use error=%s", exc
@@ -326,18 +354,24 @@ class Topics:
             return False
         return True
 
+    async def _ask_list(self) -> list[str]:
+        request = RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return _topic_list(check(await self._client.request_namesrv(request)).body)
+
     async def _learn(self, name: str, *, is_new: bool) -> None:
         try:
             route = await self._client.route(name, newer_than=trio.current_time())
         except RouteError:
             return  # its brokers have gone meanwhile
-        self._adopt(route, is_new=is_new)
+        self._adopt(route, new_at=self._brokers if is_new else ())
 
-    async def _look_at_routes(self) -> None:
+    async def _look_at_routes(self, *, newer_than: float | None = None) -> None:
+        """Look for other queues of known topics."""
         for topic in list(self._topics.values()):
             if topic.is_known:
                 try:
-                    self._adopt(await self._client.route(topic.name), is_new=True)
+                    route = await self._client.route(topic.name, newer_than=newer_than)
+                    self._adopt(route, new_at=self._brokers)
                 except (RouteError, *_OUTAGES):
                     continue  # the known queues stay in use
 
@@ -351,8 +385,11 @@ class Topics:
 
     # --- routes --------------------------------------------------------------------------
 
-    def _adopt(self, route: TopicRoute, *, is_new: bool) -> None:
-        """Take over a route: tell of queues that were not known, let go what waits for them."""
+    def _adopt(self, route: TopicRoute, *, new_at: Container[str]) -> None:
+        """Take over a route: tell of queues that were not known, let go what waits for them.
+
+        Those at the brokers ``new_at`` are new.
+        """
         self._links.learn(route.addresses)
         topic = self._topics.get(route.topic)
         if topic is None:
@@ -367,7 +404,7 @@ class Topics:
                 place.queue = topic.write_queues[place.number % len(topic.write_queues)]
         if not was_known or known != (topic.read_queues, topic.write_queues):
             added = frozenset(topic.read_queues).difference(known[0])
-            self.new_queues = added if is_new else frozenset()
+            self.new_queues = frozenset(q for q in added if q.name.broker_name in new_at)
             try:
                 for listener in self._created:
                     listener(topic.name)

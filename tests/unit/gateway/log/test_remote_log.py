@@ -14,6 +14,7 @@ from motelog.core.errors import BrokerError
 from motelog.core.message import decode_properties, encode_host
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.log.log_port import LogRead, QueueHandle
 from motelog.gateway.log.remote import reads, topics
 from motelog.gateway.log.remote_log import RemoteLog
@@ -205,6 +206,66 @@ async def test_a_broker_that_cannot_be_asked_refuses_a_topic_for_a_moment_only(
         # Whoever has kept a place need not ask for the topic again.
         log.append([message(place, b"body")])
         await eventually(lambda: len(broker.records["New", 0]) == 1)
+
+
+async def test_own_topics_are_asked_for_until_a_broker_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "UNASKED_S", 0.05)
+    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
+    async with fake_cluster("a") as cluster:
+        cluster.topics.clear()
+        brokers, cluster.brokers = cluster.brokers, []
+        async with remote_log(cluster, wait_s=0.05) as log:
+            for name in GATEWAY_TOPICS:
+                log.create_topic(name, 1)
+            assert "waiting for a broker" in log.start_waits_for
+            refused: list[str] = []
+            log.on_topic_refused(refused.append)
+            await eventually(lambda: len(refused) >= 4)  # nobody asks for them but the log
+            assert "waiting for a broker" in log.start_waits_for
+            brokers[0].script = lambda request: (
+                request.answer(ResponseCode.SYSTEM_BUSY, "not yet")
+                if request.code == RequestCode.UPDATE_AND_CREATE_TOPIC
+                else None
+            )
+            monkeypatch.setattr(topics, "REFUSED_S", 0.05)
+            cluster.brokers = brokers
+            await eventually(lambda: bool(brokers[0].requests))
+            assert "create the topics MQTT_RETAINED, MQTT_SESSION" in log.start_waits_for
+            brokers[0].script = lambda request: None
+            await eventually(lambda: all(log.queues(name) for name in GATEWAY_TOPICS))
+            assert log.start_waits_for == "reading sessions and retained messages"
+
+
+async def test_what_a_broker_brings_along_that_comes_later_is_not_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
+    async with fake_cluster("a", "b") as cluster:
+        second = cluster.brokers.pop()
+        for name in ("T", "OnlyThere"):
+            second.store(name, 0, b"old")
+        async with remote_log(cluster) as log:
+            tails: dict[str, int | None] = {}
+
+            def follow(topic: str) -> None:
+                for queue in log.queues(topic):
+                    tails.setdefault(log.describe(queue), log.tail(queue))
+
+            for topic in log.topics():
+                follow(topic)
+            log.on_topic_created(follow)
+            cluster.topics |= {"b": 1, "OnlyThere": 1}
+            second.topics["OnlyThere"] = 1
+            del cluster.topics["OnlyThere"]
+            cluster.brokers.append(second)
+            await eventually(lambda: {"T/b/0", "OnlyThere/b/0"} <= tails.keys())
+            # The log has to ask for their ends; what is made from now on begins at 0.
+            assert (tails["T/b/0"], tails["OnlyThere/b/0"]) == (None, None)
+            second.topics["New"] = 1
+            await eventually(lambda: "New/b/0" in tails)
+            assert tails["New/b/0"] == 0
 
 
 # --- reads -----------------------------------------------------------------------------------
