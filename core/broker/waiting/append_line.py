@@ -29,7 +29,7 @@ from typing import Final, Protocol
 
 import trio
 
-from motelog.core.broker.waiting.pauses import Pauses
+from motelog.core.broker.waiting.pauses import PAUSE_MS, Pauses
 from motelog.core.clock import Clock
 from motelog.core.errors import BusyError, NextFileError, StoreError, StoreFullError
 from motelog.core.lasting import run_again
@@ -217,7 +217,9 @@ class AppendLine:
     ) -> int:
         began_ms = self.pauses.note()
         end_offset = self._append_now(messages, placed, store_timestamp_ms=store_timestamp_ms)
-        now_ms = self.pauses.leave_out()
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - began_ms >= PAUSE_MS:
+            self.pauses.leave_out(now_ms)
         if now_ms - began_ms > self._busy_ms:
             self.slow_until_ms = now_ms
         return end_offset

@@ -35,16 +35,16 @@ class Pauses:
     def note(self) -> int:
         """Note that the thread runs, and a pause if there was one; return the monotonic time."""
         seen_ms, worked_ms = self._seen_ms, self._worked_ms
-        now_ms = self.leave_out()
+        now_ms, self._worked_ms = self._clock.monotonic_ms(), self._clock.worked_ms()
+        self._seen_ms = now_ms
         begin_ms = seen_ms + self._worked_ms - worked_ms
         if now_ms - begin_ms >= PAUSE_MS:
             self._pauses.append((begin_ms, now_ms))
         return now_ms
 
-    def leave_out(self) -> int:
-        """Note that the thread runs, and that there was no pause; return the monotonic time."""
-        self._seen_ms, self._worked_ms = self._clock.monotonic_ms(), self._clock.worked_ms()
-        return self._seen_ms
+    def leave_out(self, now_ms: int) -> None:
+        """Note that the thread runs at the monotonic time ``now_ms``, and has not paused."""
+        self._seen_ms, self._worked_ms = now_ms, self._clock.worked_ms()
 
     def within(self, ms: int) -> int:
         """Return how long the thread paused in the last ``ms`` milliseconds."""
