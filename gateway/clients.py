@@ -267,8 +267,15 @@ class Clients:
 
     def failed(self, number: int) -> None:
         """End a connection at whose packet this gateway has failed."""
+        connection = self._connections[number]
         with self.boundary:
             self._end_faulty(number, ReasonCode.UNSPECIFIED_ERROR, "a fault of this gateway")
+            return
+        if connection is not None:
+            connection.output.abort(number)
+        if connection is not None and self._connections[number] is connection:
+            with self.boundary:
+                self._forget(connection)
 
     def _closed(self, number: int, reason: CloseReason) -> None:
         connection = self._connections[number]

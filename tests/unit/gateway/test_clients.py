@@ -317,3 +317,23 @@ def test_an_end_that_the_gateway_fails_at_ends_nobody_else(
     stage.turn((2, b"\xc0\x00"), closed=[(1, CloseReason.PEER)])
     assert stage.sent(2) == [b"\xd0\x00"]
     assert "the gateway failed at what a client sent" in caplog.text
+
+
+def test_a_connection_that_the_gateway_fails_to_end_in_order_is_cut(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage()
+    stage.clients.boundary = stage.boundary
+    stage.turn((1, connect("hit", 5)), (2, connect("other", 5)), opened=[1, 2])
+    stage.sent(2)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.clients, "_handle", fail)
+        patch.setattr(stage.clients, "disconnect", fail)
+        stage.turn((1, SUBSCRIBE_V5), (2, b"\xc0\x00"))
+    assert stage.sent(2) == [b"\xd0\x00"]
+    assert stage.output.aborted == [1]
+    assert stage.connections[1] is None
