@@ -51,8 +51,8 @@ _PACKETS: Final[Mapping[AnswerKind, bytes]] = {
     PacketType.PUBREC: b"\x50\x02\x00\x00",
     PacketType.PUBREL: b"\x62\x02\x00\x00",
     PacketType.PUBCOMP: b"\x70\x02\x00\x00",
-    NotFound.PUBREL: b"\x62\x03\x00\x00\x92",
-    NotFound.PUBCOMP: b"\x70\x03\x00\x00\x92",
+    NotFound.PUBREL: bytes((0x62, 3, 0, 0, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)),
+    NotFound.PUBCOMP: bytes((0x70, 3, 0, 0, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)),
 }
 _NUMBER_AT: Final = 2
 

@@ -250,9 +250,7 @@ class Exchanges:
         elif packet_type == PacketType.PUBREC:
             self._received(connection, session, packet_id, reason_code)
         else:
-            flight = session.inflight.get(packet_id)
-            if flight is not None and flight < 0:
-                self._end(session, packet_id)
+            self._completed(connection, session, packet_id)
 
     def _released(self, connection: Connection, session: Session, packet_id: int) -> None:
         received = session.particulars.received
@@ -269,17 +267,33 @@ class Exchanges:
     ) -> None:
         flight = session.inflight.get(packet_id)
         ack = connection.number, packet_id
+        is_refused = reason_code >= 0x80
         if flight is None:
-            kind = NotFound.PUBREL if connection.version == 5 else PacketType.PUBREL
-            self._step(session, MarkKind.COMPLETED, kind, ack)
+            if not is_refused:  # else the exchange has ended, and no PUBREL is due
+                kind = NotFound.PUBREL if connection.version == 5 else PacketType.PUBREL
+                self._step(session, MarkKind.COMPLETED, kind, ack)
         elif flight >= 0 and flight & 3 != 2:
             why = "PUBREC for a message with QoS 1"
             self._disconnect(connection, ReasonCode.PROTOCOL_ERROR, why)
-        elif reason_code >= 0x80:  # the client does not take it [MQTT-4.4.0-2]
+        elif is_refused and flight < 0:
+            why = "PUBREC refuses a message that an earlier one has taken"
+            self._disconnect(connection, ReasonCode.PROTOCOL_ERROR, why)
+        elif is_refused:  # the client does not take it [MQTT-4.4.0-2]
             self._end(session, packet_id)
         else:
             session.inflight.release(packet_id)
             self._step(session, MarkKind.RELEASED, PacketType.PUBREL, ack)
+
+    def _completed(self, connection: Connection, session: Session, packet_id: int) -> None:
+        flight = session.inflight.get(packet_id)
+        if flight is None:
+            return  # it is over already
+        if flight < 0:
+            self._end(session, packet_id)
+        else:
+            due = "PUBREC" if flight & 3 == 2 else "PUBACK"
+            why = f"PUBCOMP for a message whose {due} has not come"
+            self._disconnect(connection, ReasonCode.PROTOCOL_ERROR, why)
 
     def _end(self, session: Session, packet_id: int) -> None:
         session.inflight.ack(packet_id)
