@@ -1051,6 +1051,8 @@ class Clients:
         connection.send(self._connect_rules.connack(accepted, session_present=is_present))
         if stored is not None:
             self._resume(session, stored)
+        else:
+            self._shared.begun(client_id)
         if session.expiry_s:
             is_waited_for = claim or is_present
             then = partial(self._stored_again, session, claim) if is_waited_for else None

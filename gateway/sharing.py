@@ -169,6 +169,10 @@ class SharedSubscriptions:
         for name in list(session.shares):
             self.leave(session, name)
 
+    def begun(self, client_id: str) -> None:
+        """Note that a session is new: what its client gets is no repetition."""
+        self._shares.begun(client_id)
+
     def ended(self, stored: StoredSession) -> None:
         """Note that a stored session is no more."""
         self._in_doubt.update(

@@ -11,12 +11,15 @@ A call of the output for each message would cost more than the message.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from motelog.gateway.deliver.outgoing import BriefRecord
 from motelog.gateway.deliver.runs import Wants, take_run
 from motelog.gateway.mqtt.frames import PUBLISH_OVERHEAD_BYTES, Publish, encode_publishes
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from motelog.gateway.sessions.session import Session
+
+DUP: Final = 0x08
 
 
 class Batch:
@@ -63,18 +66,23 @@ class Batch:
         qos: int,
         flight: int,
         first_byte: int = 0x30,
+        *,
+        again: int = 0,
     ) -> bool:
         """Take one message; return False without room.
 
-        ``flight`` counts above QoS 0; ``first_byte`` is the PUBLISH's but for its QoS.
+        ``flight`` counts above QoS 0; ``first_byte`` is the PUBLISH's but for its QoS. ``again`` is
+        the packet identifier under which the client has had it.
         """
         if self.is_full:
             return False
         packet_id = 0
         if qos:
-            packet_id = self.window.allocate(flight)
+            packet_id = self.window.allocate(flight, again=again)
             if not packet_id:
                 return False
+            if packet_id == again:
+                first_byte |= DUP  # [MQTT-3.3.1-1]
         if self.version != 5:
             block = None
         self.parts.append((name, body, first_byte | qos << 1, packet_id, block))

@@ -10,7 +10,7 @@ Spec: MQTT 5.0 section 4.8.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, TypeAlias
 
@@ -33,6 +33,11 @@ from motelog.gateway.state.stored import Mark, MarkKind
 
 #: A record that the group's filter matches, with its topic name.
 Matched: TypeAlias = tuple[bytes, BriefRecord]
+
+#: Client identifier -> (group, queue number, queue offset) -> packet identifier, of messages that
+#: were given back.
+Had: TypeAlias = Mapping[str, Mapping[tuple[str, int, int], int]]
+_NONE_HAD: Final[Had] = {}
 
 #: In marks of a group, which has no packet identifiers.
 _NO_PACKET_ID: Final = 0
@@ -79,15 +84,23 @@ class Handing:
         return connection.output.output_bytes(connection.number)
 
     def hand_out(
-        self, group: Group, queue_number: int, records: Sequence[Matched], now_ms: int
+        self,
+        group: Group,
+        queue_number: int,
+        records: Sequence[Matched],
+        now_ms: int,
+        had: Had = _NONE_HAD,
     ) -> int | None:
-        """Hand each record to one member; return the offset of the first that must wait."""
+        """Hand each record to one member; return the offset of the first that must wait.
+
+        ``had`` tells under which packet identifiers members have had some, by client identifier.
+        """
         if not records:
             return None
         part = group.told_by(self.queues.parts[queue_number])
         if part is not None and part.is_stored:
             self.sender.note_change(part)
-        slice_ = _Slice(self, group, queue_number, now_ms)
+        slice_ = _Slice(self, group, queue_number, now_ms, had)
         waits: int | None = None
         for name, record in records:
             if not slice_.hand_out(name, record):
@@ -116,6 +129,7 @@ class _Slice:
     __slots__ = (
         "_batches",
         "_group",
+        "_had",
         "_handing",
         "_has_spare",
         "_last",
@@ -124,7 +138,10 @@ class _Slice:
         "_takers",
     )
 
-    def __init__(self, handing: Handing, group: Group, queue_number: int, now_ms: int) -> None:
+    def __init__(
+        self, handing: Handing, group: Group, queue_number: int, now_ms: int, had: Had
+    ) -> None:
+        self._had = had
         self._handing = handing
         self._group = group
         self._queue_number = queue_number
@@ -245,12 +262,20 @@ class _Slice:
     ) -> bool:
         """Put a packet behind what the member is sent of this slice; False without room."""
         flight = flight_of(self._queue_number, queue_offset, qos, self._group.number) if qos else 0
-        if not batch.add(name, body, block, qos, flight):
+        again = self._packet_id_before(batch, qos, queue_offset)
+        if not batch.add(name, body, block, qos, flight, again=again):
             return False
         self._last = batch.member
         if qos == 2:
             self._mark(queue_offset)
         return True
+
+    def _packet_id_before(self, batch: _Batch, qos: int, queue_offset: int) -> int:
+        """Return the packet identifier under which a member has had a message; 0 if it has not."""
+        if qos != 1 or not self._had:
+            return 0
+        had = self._had.get(batch.member.session.client_id, {})
+        return had.get((self._group.name, self._queue_number, queue_offset), 0)
 
     def _offer(self, batch: _Batch, name: bytes, record: BriefRecord, qos: int) -> Outcome:
         """Send a message that has something of the member's own, or must be marked first."""
@@ -263,6 +288,7 @@ class _Slice:
             record[0],
             identifiers=identifier_property(identifier) if identifier else b"",
             group_number=self._group.number,
+            again=self._packet_id_before(batch, qos, record[0]),
         )
         if outcome is Outcome.SENT:
             self._last = batch.member

@@ -16,7 +16,7 @@ from functools import reduce
 from typing import NamedTuple
 
 from motelog.core.errors import MotelogError
-from motelog.gateway.deliver.batch import Batch
+from motelog.gateway.deliver.batch import DUP, Batch
 from motelog.gateway.deliver.outgoing import (
     BriefRecord,
     OutgoingMessage,
@@ -45,7 +45,6 @@ from motelog.gateway.sessions.subscriptions import (
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import Mark, MarkKind, Progress
 
-_DUP = 0x08
 _RETAIN = 0x01
 
 #: ``after(ticket, then)``: call ``then`` with the ticket's error when it has settled.
@@ -265,11 +264,13 @@ class Sender:
         identifiers: bytes,
         is_replay: bool = False,
         group_number: int = 0,
+        again: int = 0,
     ) -> Outcome:
         """Send a message that can be sent, if the receiver can take it.
 
         ``identifiers`` are its subscription identifiers as properties; ``group_number`` is that of
-        the shared subscription by which it gets the message.
+        the shared subscription by which it gets the message, ``again`` the packet identifier under
+        which it has had it by that.
         """
         connection = session.connection
         assert connection is not None, "only receivers that are connected are served"
@@ -277,6 +278,8 @@ class Sender:
         first_byte = 0x30 | qos << 1
         if is_replay or (message.is_retained and options & RETAIN_AS_PUBLISHED):
             first_byte |= _RETAIN
+        if again and session.inflight.get(again) is None:
+            first_byte |= DUP  # [MQTT-3.3.1-1]
         is_held = qos == 2 and session.expiry_s > 0
         # A held packet leaves after others, which may not use an alias that only it tells.
         packet, number_at = encode_for(
@@ -288,7 +291,9 @@ class Sender:
         if is_held:
             is_sent = self.hold(session, packet, number_at, flight)
         elif qos:
-            is_sent = self._send_windowed(session, connection, packet, number_at, flight)
+            is_sent = self._send_windowed(
+                session, connection, packet, number_at, flight, again=again
+            )
         else:
             is_sent = not connection.output.fan_out(packet, [connection.number])
             self._metrics.messages_delivered += is_sent
@@ -297,9 +302,16 @@ class Sender:
         return Outcome.SENT if is_sent else Outcome.NO_ROOM
 
     def _send_windowed(
-        self, session: Session, connection: Connection, packet: bytes, number_at: int, flight: int
+        self,
+        session: Session,
+        connection: Connection,
+        packet: bytes,
+        number_at: int,
+        flight: int,
+        *,
+        again: int = 0,
     ) -> bool:
-        packet_id = session.inflight.allocate(flight)
+        packet_id = session.inflight.allocate(flight, again=again)
         if not packet_id:
             return False
         if connection.output.send_numbered(packet, number_at, [(connection.number, packet_id)]):
@@ -388,7 +400,7 @@ class Sender:
         connection = session.connection
         assert connection is not None, "only receivers that are connected are served"
         options, identifiers = self._wanted(session, options, message, "") or (0, b"")
-        first_byte = 0x30 | qos << 1 | _DUP
+        first_byte = 0x30 | qos << 1 | DUP
         if is_replayed or (message.is_retained and options & RETAIN_AS_PUBLISHED):
             first_byte |= _RETAIN
         packet, number_at = b"", 0

@@ -40,6 +40,9 @@ SERVE_BYTES_MAX: Final = 1_048_576
 #: Records between two messages given back that are read in one go.
 FRONT_SPAN: Final = 128
 
+#: Sessions of which it is remembered what they have given back.
+HAD_MAX: Final = 10_000
+
 #: Of one group: what each part tells of messages in flight.
 Flights: TypeAlias = dict[Part, list[int]]
 
@@ -72,6 +75,8 @@ class Shares:
         self._early: dict[WatchedQueue, dict[Group, None]] = {}
         #: Groups that can go on and wait for ``serve``.
         self.returning: dict[Group, None] = {}
+        #: What sessions that go on have given back: if they get it again, that is a repetition.
+        self._had: dict[str, dict[tuple[str, int, int], int]] = {}
         self._reads: Reads[Group] = Reads(log, read_again=self._read_again)
 
     # --- groups --------------------------------------------------------------------------
@@ -211,10 +216,26 @@ class Shares:
                     session.inflight.ack(packet_id)
                     group.parted.pop(session, None)
                     group.give_back(flight)
+                    if session.expiry_s:
+                        self._note_had(session, group, flight, packet_id)
                     groups[group] = None
         for group in groups:
             self.held_changed(group)
             self.go_on(group)
+
+    def _note_had(self, session: Session, group: Group, flight: int, packet_id: int) -> None:
+        had = self._had.pop(session.client_id, {})
+        place = read_flight(flight)
+        had[group.name, place.queue_number, place.queue_offset] = packet_id
+        if len(had) > session.inflight_max:
+            del had[next(iter(had))]
+        self._had[session.client_id] = had
+        if len(self._had) > HAD_MAX:
+            del self._had[next(iter(self._had))]
+
+    def begun(self, client_id: str) -> None:
+        """Note that a session is new: what its client gets is no repetition."""
+        self._had.pop(client_id, None)
 
     # --- as it is stored -----------------------------------------------------------------
 
@@ -452,7 +473,7 @@ class Shares:
                 for record in decode_brief(read.records, TOPIC_PROPERTY)
                 if record[0] in by_offset
             ]
-            waits = self._handing.hand_out(group, first.queue_number, records, now_ms)
+            waits = self._handing.hand_out(group, first.queue_number, records, now_ms, self._had)
             # A log that has lost its end does not have them.
             is_stuck = read.next_offset <= begin
             tail = self._log_port.tail(handle) if is_stuck else None

@@ -93,9 +93,10 @@ class InflightWindow:
         """
         return self.room >= max(1, self.limit // 2)
 
-    def allocate(self, flight: int) -> int:
+    def allocate(self, flight: int, *, again: int = 0) -> int:
         """Remember ``flight`` under the next free packet identifier; return the identifier.
 
+        ``again`` is one under which the client has had the message, which is taken if it is free.
         Return 0 when the window is full [MQTT-3.3.4-9]. Identifiers go round, so that one just
         acknowledged is the last to be used again. O(1) on average.
         """
@@ -104,6 +105,9 @@ class InflightWindow:
             flights = self._flights = {}
         elif len(flights) >= self.limit:
             return 0
+        if again and again not in flights:
+            flights[again] = flight
+            return again
         packet_id = self.last_packet_id
         while True:  # ends: fewer than ``limit`` of the identifiers are taken
             packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else 1

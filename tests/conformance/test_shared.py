@@ -89,3 +89,53 @@ def test_a_refused_message_goes_to_no_other_member(gateway: Gateway, version: in
         taker.drop()
         gateway.pass_s(5)
         assert [peer.packets() for peer in peers] == [[]] * 3
+
+
+@pytest.mark.parametrize("identifier", [None, 5])
+@proves(mqtt3="MQTT-3.3.1-1", mqtt5="MQTT-3.3.1-1 MQTT-3.3.1-3")
+def test_a_message_that_comes_again_to_its_member_says_so(
+    gateway: Gateway, version: int, identifier: int | None
+) -> None:
+    identifier = identifier if version == 5 else None
+    publisher = gateway.connect(version)
+    member = gateway.connect_persistent(version, "member")
+    member.subscribe("$share/g/t", qos=1, identifier=identifier)
+    for payload in (b"1", b"2", b"3"):
+        publisher.publish("t", payload, 1)
+    first = member.messages()
+    member.answer(PacketType.PUBACK, first[0].packet_id)
+    for _ in range(2):
+        member.drop()
+        member = gateway.connect_persistent(version, "member")
+        gateway.deliver()
+        again = member.messages()
+        assert [(m.payload, m.packet_id, m.dup) for m in again] == [
+            (m.payload, m.packet_id, True) for m in first[1:]
+        ]
+    for message in again:
+        member.answer(PacketType.PUBACK, message.packet_id)
+    publisher.publish("t", b"4", 1)
+    assert not member.message().dup
+
+
+@proves(mqtt3="MQTT-3.3.1-3", mqtt5="MQTT-3.3.1-3")
+def test_a_message_that_goes_to_another_member_or_a_new_session_is_no_repetition(
+    gateway: Gateway, version: int
+) -> None:
+    publisher = gateway.connect(version)
+    member = gateway.connect_persistent(version, "member")
+    member.subscribe("$share/g/t", qos=1)
+    publisher.publish("t", b"1", 1)
+    packet_id = member.message().packet_id
+    other = gateway.connect_persistent(version, "other")
+    other.subscribe("$share/g/t", qos=1)
+    member.drop()
+    gateway.deliver()
+    assert other.message().dup is False
+    gateway.connect(version, "member").drop()
+    member = gateway.connect_persistent(version, "member")
+    member.subscribe("$share/g/t", qos=1)
+    other.drop()
+    gateway.deliver()
+    message = member.message()
+    assert (message.payload, message.packet_id, message.dup) == (b"1", packet_id, False)
