@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,38 @@ def test_topics_are_created_described_and_deleted(at: list[str]) -> None:
     assert lines("topic", "delete", "op-topic", "--yes", *at)[0]["deleted"] == "op-topic"
     assert motelog_here("topic", "describe", "op-topic", *at).returncode == 3
     assert motelog_here("topic", "delete", "TBW102", "--yes", *at).returncode == 5
+
+
+def test_a_topic_shrinks_without_closing_queues_that_hold_messages(at: list[str]) -> None:
+    def counts() -> tuple[int, int]:
+        (told,) = lines("topic", "describe", "op-small", *at)
+        (one,) = told["brokers"]
+        return one["read_queues"], one["write_queues"]
+
+    def change(*options: str) -> subprocess.CompletedProcess[str]:
+        return motelog_here("topic", "create", "op-small", "--change", *options, *at)
+
+    lines("topic", "create", "op-small", "--queues", "4", *at)
+    with SyncProducer(namesrv=at[1]) as producer:
+        for queue in producer.queues("op-small"):
+            producer.send(Message("op-small", b"waits"), queue=queue)
+    assert change("--write-queues", "3").returncode == 0
+    assert counts() == (4, 3)
+    # Both: what holds messages stays open to readers, and it is said.
+    done = change("--queues", "2")
+    assert "queues 2, 3 with 2 messages" in done.stdout
+    assert counts() == (4, 2)
+    assert change("--permission", "rw").returncode == 0
+    assert counts() == (4, 2)  # what is not named stays
+    # Reading alone: only if somebody wants it.
+    refused = change("--read-queues", "2")
+    assert (refused.returncode, "queues 2, 3 with 2 messages" in refused.stderr) == (2, True)
+    assert counts() == (4, 2)
+    assert change("--write-queues", "5").returncode == 2
+    assert change("--read-queues", "2", "--yes").returncode == 0
+    assert counts() == (2, 2)
+    assert change("--queues", "4").returncode == 0
+    assert counts() == (4, 4)
 
 
 def test_mqtt_topic_names_are_a_tree(at: list[str]) -> None:

@@ -36,6 +36,8 @@ topic = typer.Typer(
     add_completion=False,
 )
 
+#: Of a new topic, unless something else is asked for.
+_QUEUES = 8
 #: Retained messages that a tree shows, and bytes of each.
 RETAINED_MAX = 1000
 VALUE_BYTES_MAX = 60
@@ -152,7 +154,29 @@ def describe(
 @topic.command(epilog="Example: motelog topic create telemetry --queues 16")
 def create(
     name: Topic,
-    queues: Annotated[int, typer.Option(min=1, max=1024, help="Queues on each broker.")] = 8,
+    queues: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="Queues on each broker. With --change, those that hold messages stay readable."
+            " [default: 8, or as they are]",
+            show_default=False,
+        ),
+    ] = None,
+    write_queues: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="How many of them are written to. [default: all]"),
+    ] = None,
+    read_queues: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="How many of them are read. What waits in others is not read before they are open"
+            " again. [default: all]",
+        ),
+    ] = None,
     permission: Annotated[
         Permission, typer.Option(help="What clients may do: read, write.")
     ] = Permission.READ_WRITE,
@@ -170,6 +194,9 @@ def create(
     is_change: Annotated[
         bool, typer.Option("--change", help="Change the topic if it is there.")
     ] = False,
+    is_agreed: Annotated[
+        bool, typer.Option("--yes", help="Close queues to readers though messages are in them.")
+    ] = False,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
     tls: TlsFile = None,
@@ -177,31 +204,79 @@ def create(
 ) -> None:
     """Create a topic.
 
-    Publishing and producing create topics as well, where auto_create_topics is on.
+    Publishing and producing create topics as well, where auto_create_topics is on. To make a topic
+    smaller, lower --write-queues first, and --read-queues when consumers have read the others.
     """
     attributes = None if kind is None else {"message.type": kind.name}
 
-    async def put(admin: Admin) -> None:
-        if not is_change and name in await admin.topics():
+    async def look(admin: Admin) -> tuple[list[TopicSettings], list[QueueStats]]:
+        if name not in await admin.topics():
+            return [], []
+        if not is_change:
             raise CliError(
                 f"there is a topic {name!r} already",
                 remedy="--change gives it these settings",
                 status=Status.REFUSED,
             )
+        return await admin.topic(name), await admin.topic_stats(name)
+
+    known, stats = with_admin(look, namesrv=namesrv, credentials=credentials, tls=tls)
+    known = [one for one in known if not broker or one.broker_name in broker]
+    had = max((one.read_queues for one in known), default=0)
+    read = read_queues or queues or had or _QUEUES
+    had_write = max((one.write_queues for one in known), default=0)
+    write_to = write_queues or queues or min(had_write or read, read)
+    waiting = _waiting(stats, {one.broker_name for one in known}, from_queue=read)
+    kept = ""
+    if waiting and not read_queues:
+        kept = f"; queues up to {had - 1} stay readable, as queues {waiting}"
+        read = had
+    if write_to > read:
+        raise CliError(
+            f"{write_to} queues would be written to, and only {read} read",
+            remedy="give no more --write-queues than --read-queues",
+            status=Status.USAGE,
+        )
+
+    async def put(admin: Admin) -> None:
         await admin.put_topic(
             name,
-            queues=queues,
+            queues=read,
+            write_queues=write_to,
             permission=_PERMISSION_BITS[permission],
             is_ordered=is_ordered,
             attributes=attributes,
             brokers=broker or None,
         )
 
+    if waiting and read_queues:
+        agreed(is_agreed, f"close queues {waiting} to readers: what is not read yet waits there")
     with_admin(put, namesrv=namesrv, credentials=credentials, tls=tls)
     if json:
-        write_json({"created": name, "queues": queues, "permission": permission.value})
+        write_json(
+            {
+                "created": name,
+                "queues": read,
+                "write_queues": write_to,
+                "permission": permission.value,
+            }
+        )
     else:
-        write(f"created {name}")
+        write(f"created {name}{kept}")
+
+
+def _waiting(stats: Iterable[QueueStats], brokers: set[str], *, from_queue: int) -> str:
+    """Say which queues from ``from_queue`` on hold messages, and how many; "" if none does."""
+    counts = [
+        (one.queue.queue_id, one.end_offset - one.begin_offset)
+        for one in stats
+        if one.queue.broker_name in brokers and one.queue.queue_id >= from_queue
+    ]
+    holding = sorted({queue_id for queue_id, count in counts if count})
+    if not holding:
+        return ""
+    total = sum(count for _, count in counts)
+    return f"{', '.join(map(str, holding))} with {total} messages"
 
 
 @topic.command(epilog="Example: motelog topic delete telemetry --yes")
