@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
+import msgspec
 import trio
 
 from motelog.core.clock import Clock, SteadyClock
@@ -98,6 +99,7 @@ class LogCleaner:
         on_failure: Callable[[str], None],
     ) -> None:
         self._config = config
+        self._configured_hours = config.retention_hours
         self._clock = clock
         self._retention = Retention(clock, wall, config.retention_hours)
         self._storage = storage
@@ -114,8 +116,16 @@ class LogCleaner:
 
     def configure(self, config: StoreConfig) -> None:
         """Have other limits from the next round on."""
+        hours = self._config.retention_hours  # may have been set since by ``keep``
+        if config.retention_hours != self._configured_hours:
+            self._configured_hours = hours = config.retention_hours
         self._config = config
-        self._retention.keep(config.retention_hours)
+        self.keep(hours)
+
+    def keep(self, retention_hours: int) -> None:
+        """Keep messages for so long from the next round on, until the configuration changes it."""
+        self._retention.keep(retention_hours)
+        self._config = msgspec.structs.replace(self._config, retention_hours=retention_hours)
 
     def want(self) -> None:
         """Have the next round begin at once."""

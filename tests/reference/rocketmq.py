@@ -174,7 +174,7 @@ NOT_HERE: Final = (
         "refused: the name server's settings are files, addresses and limits",
     ),
     (
-        "`updateBrokerConfig` of anything but a few switches",
+        "`updateBrokerConfig` of anything but a few switches and `fileReservedTime`",
         "refused: other settings are changed in the configuration",
     ),
 )
@@ -238,7 +238,7 @@ _WHAT: Final = {
     RequestCode.VIEW_BROKER_STATS_DATA: "rates by topic and group (`statsAll`)",
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "make or change several topics",
     RequestCode.DELETE_TOPIC_IN_BROKER: "delete a topic: messages, offsets and settings",
-    RequestCode.UPDATE_BROKER_CONFIG: "switch something in the running broker, until it restarts",
+    RequestCode.UPDATE_BROKER_CONFIG: "set something in the running broker, until it restarts",
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "make or change several groups",
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "have a group go on from a time or an offset",
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "how far running consumers are",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,9 @@ from motelog.core.topic_names import shown
 
 logger = logging.getLogger(__name__)
 
+#: How many hours messages are kept, by RocketMQ's name, and the most that can be set from afar.
+_RETENTION: Final = "fileReservedTime"
+_HOURS_MAX: Final = 87_600
 #: Sets a switch of the running broker.
 Switch = Callable[[bool], None]
 
@@ -69,25 +73,35 @@ class StateAdmin:
     def _update_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Set switches of the running broker: all that are named, or none if one is refused.
 
-        Nothing that names a file, a host or a command can be set from afar. A restart goes back to
+        Also how long messages are kept, which is shortened when a disk fills. Nothing that names a
+        file, a host or a command can be set from afar. A restart goes back to
         the configuration, and the answer says so.
         """
-        wanted: dict[str, bool] = {}
+        wanted: dict[str, bool | int] = {}
         for line in request.body.decode(errors="replace").splitlines():
             name, found, value = line.partition("=")
             if not line.strip() or line.startswith("#"):
                 continue
             name, value = name.strip(), value.strip().lower()
+            if found and name == _RETENTION:
+                if not (value.isdecimal() and 1 <= int(value) <= _HOURS_MAX):
+                    raise _invalid(f"{name} is 1 to {_HOURS_MAX} hours, not {shown(value)[1:-1]}")
+                wanted[name] = int(value)
+                continue
             if not found or name not in self._switches:
                 text = f"{shown(name)[1:-1]} cannot be changed while the broker runs, only "
-                raise _invalid(text + ", ".join(sorted(self._switches)))
+                raise _invalid(text + ", ".join(sorted((*self._switches, _RETENTION))))
             if value not in ("true", "false"):
                 raise _invalid(f"{name} is true or false, not {shown(value)[1:-1]}")
             wanted[name] = value == "true"
         if not wanted:
             raise _invalid("no setting is named")
-        for name, is_on in wanted.items():
-            self.switch(name, is_on)
+        for name, setting in wanted.items():
+            if name == _RETENTION:
+                self._cleaner.keep(setting)
+                self._properties[name] = str(setting)
+            else:
+                self.switch(name, bool(setting))
             logger.warning(
                 "a setting was changed from afar and holds until the broker restarts: put it into"
                 " the configuration name=%s value=%s peer=%s:%d",

@@ -531,6 +531,28 @@ def test_only_switches_can_be_changed_from_afar(stage: BrokerStage) -> None:
     assert stage.code(RequestCode.SEND_MESSAGE_V2, new, b"x") == OK
 
 
+def test_how_long_messages_are_kept_can_be_changed_from_afar(stage: BrokerStage) -> None:
+    def update(text: str) -> ResponseCode:
+        return stage.code(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+
+    cleaner, config = stage.store.cleaner, stage.store.config
+    hours = config.retention_hours
+    newest_ms = stage.store.now_ms() - 2 * 3_600_000
+    for bad in ("0", "-1", "1.5", "", "87601", "1h"):
+        assert update(f"fileReservedTime={bad}") == INVALID
+    assert update("fileReservedTime=1\nrocketmqHome=/x") == INVALID
+    assert not cleaner._retention.is_expired(newest_ms)
+    assert update("fileReservedTime=1") == OK
+    assert cleaner._retention.is_expired(newest_ms)
+    body = stage.ask(RequestCode.GET_BROKER_CONFIG).body.decode()
+    assert "fileReservedTime=1\n" in body
+    # It stays when the configuration is read again, unless that has another retention now.
+    cleaner.configure(msgspec.structs.replace(config, cleanup_files_max=7))
+    assert cleaner._retention.is_expired(newest_ms)
+    cleaner.configure(msgspec.structs.replace(config, retention_hours=hours + 1))
+    assert not cleaner._retention.is_expired(newest_ms)
+
+
 class AskedClient(Client):
     """A client that gives one answer to whatever it is asked."""
 
