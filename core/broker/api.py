@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 
 from motelog.core.broker.acknowledge import policy_of
-from motelog.core.broker.delay.delays import in_time
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.broker.waiting.append_line import AppendLine
 from motelog.core.broker.waiting.cold_reads import ColdReads
@@ -24,7 +23,7 @@ from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.disk.disk_watch import DiskWatch
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
-from motelog.core.store.due_time import timer_queue
+from motelog.core.store.due_time import in_time, timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadResult, ReadStatus
 from motelog.core.topic_names import (

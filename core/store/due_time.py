@@ -9,14 +9,24 @@ Spec: RocketMQ MessageStoreConfig.messageDelayLevel, ScheduleMessageService, Tim
     rmq_sys_motelog_timer   slot of ten minutes   TIMER_OUT_MS   its value
 
 A unit of the timer topic with a negative due time is a recall of a message that is due then.
+Invariant: no message is appended to the timer topic with a time before the store's: delivery may
+have passed that time already, and never looks back (``in_time``).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
-from motelog.core.message import DELAY, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, decode_properties
+from motelog.core.message import (
+    DELAY,
+    NAME_END,
+    TIMER_DEL_UNIQKEY,
+    TIMER_OUT_MS,
+    decode_properties,
+)
+from motelog.core.records.append import AppendMessage, QueueTail
 from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 WAITING_TOPICS: Final = (SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode())
@@ -27,6 +37,7 @@ LEVELS_MAX: Final = 64
 TIMER_SLOT_MS: Final = 600_000
 TIMER_SLOTS: Final = 8192
 TIMER_MS_MAX: Final = 40 * 86_400_000
+_TIMER: Final = TIMER_TOPIC.encode()
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY = re.compile(r"([0-9]{1,9})([smhd])")
 TIME_DIGITS_MAX: Final = 18  # so that a time fits 63 bits
@@ -66,6 +77,18 @@ class DueTimes:
 def timer_queue(due_ms: int) -> int:
     """Return the queue of the timer topic that holds messages due at that time."""
     return due_ms // TIMER_SLOT_MS % TIMER_SLOTS
+
+
+def in_time(
+    message: AppendMessage, now_ms: int, queue_tail: Callable[[str, int], QueueTail]
+) -> AppendMessage:
+    """Return a message that has waited to be appended, due at ``now_ms`` if its time has passed."""
+    due_ms = message[3]
+    if message[0].topic != _TIMER or not 0 < due_ms < now_ms:
+        return message
+    old, new = (f"{TIMER_OUT_MS}{NAME_END}{time_ms}".encode() for time_ms in (due_ms, now_ms))
+    tail = queue_tail(TIMER_TOPIC, timer_queue(now_ms))
+    return (tail, message[1], message[2].replace(old, new), now_ms, *message[4:])
 
 
 def number(text: str) -> int | None:

@@ -10,20 +10,17 @@ Spec: RocketMQ HookUtils.transformDelayLevelMessage, transformTimerMessage.
     TIMER_DELIVER_MS (a time)     -> rmq_sys_motelog_timer, queue of its slot, REAL_*, TIMER_OUT_MS
 
 A level takes precedence over a time. A time that has passed, and level 0, mean at once.
-Invariant: no message is appended to the timer topic with a time before the store's: delivery may
-have passed that time already, and never looks back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from motelog.core.errors import BrokerError
 from motelog.core.message import (
     DELAY,
-    NAME_END,
     REAL_QID,
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
@@ -32,14 +29,11 @@ from motelog.core.message import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
 )
-from motelog.core.records.append import AppendMessage, QueueTail
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.store.due_time import TIMER_MS_MAX, DueTimes, number, timer_queue
 from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 DELAY_PROPERTIES: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
-
-_TIMER: Final = TIMER_TOPIC.encode()
 
 # What only the broker says of a message that waits.
 _BROKERS: Final = frozenset({TIMER_OUT_MS, TIMER_DEL_UNIQKEY})
@@ -78,18 +72,6 @@ def find_waiting_place(
         raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, f"a message waits {days} days at most")
     stored[TIMER_OUT_MS] = str(due_ms)
     return WaitingPlace(TIMER_TOPIC, timer_queue(due_ms), due_ms, stored)
-
-
-def in_time(
-    message: AppendMessage, now_ms: int, queue_tail: Callable[[str, int], QueueTail]
-) -> AppendMessage:
-    """Return a message that has waited to be appended, due at ``now_ms`` if its time has passed."""
-    due_ms = message[3]
-    if message[0].topic != _TIMER or not 0 < due_ms < now_ms:
-        return message
-    old, new = (f"{TIMER_OUT_MS}{NAME_END}{time_ms}".encode() for time_ms in (due_ms, now_ms))
-    tail = queue_tail(TIMER_TOPIC, timer_queue(now_ms))
-    return (tail, message[1], message[2].replace(old, new), now_ms, *message[4:])
 
 
 def _due_ms(pairs: Mapping[str, str], now_ms: int) -> int:
