@@ -36,6 +36,14 @@ class Clock(Protocol):
         ...
 
 
+class LastingClock(Clock, Protocol):
+    """What tells how far a date lies back, also where the clock was set since."""
+
+    def jumped_ms(self, date_ms: int) -> int:
+        """Return how far the clock is known to have been set forward since ``date_ms``."""
+        ...
+
+
 class SystemClock:
     """The machine's clocks."""
 
@@ -47,6 +55,10 @@ class SystemClock:
 
     def worked_ms(self) -> int:
         return time.thread_time_ns() // 1_000_000
+
+    def jumped_ms(self, date_ms: int) -> int:
+        """Return 0: it is not known here."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +182,10 @@ class ManualClock:
         """Let ``ms`` milliseconds pass in which the thread works."""
         self.advance(ms)
         self._worked_ms += ms
+
+    def jumped_ms(self, date_ms: int) -> int:
+        """Return 0: it is not known here."""
+        return 0
 
     def advance(self, ms: int) -> None:
         """Let ``ms`` milliseconds pass on both clocks."""

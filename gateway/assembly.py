@@ -184,7 +184,7 @@ def assemble(
 
     claims = Claims(journal, clock=clock, after=answers.after, is_at_hand=is_at_hand, soon=meet)
     shared = SharedSubscriptions(
-        subscriptions, delivery, journal, claims, metrics, clock=clock, after=answers.after
+        subscriptions, delivery, journal, claims, metrics, clock=journal.clock, after=answers.after
     )
     clients = Clients(
         config,

@@ -378,7 +378,7 @@ class Clients:
             session.particulars.will = None
             self._publish_will(who(session), will)
         if is_stored and is_ours:
-            self._journal.collect(self._stored(session, left_ms=self._clock.now_ms()))
+            self._journal.collect(self._stored(session, left_ms=self._journal.clock.now_ms()))
         self._metrics.sessions_now -= 1
         self._delivery.forget(session)
         self._metrics.subscriptions_now -= len(session.filters)
@@ -487,7 +487,7 @@ class Clients:
 
         While other gateways live, each waits for its turn first.
         """
-        due = self._journal.due(self._clock.now_ms(), DUE_MAX)
+        due = self._journal.due(self._journal.clock.now_ms(), DUE_MAX)
         is_more = len(due) == DUE_MAX
         if not self._journal.others_live:
             for stored in due:
@@ -509,12 +509,11 @@ class Clients:
 
     def _do_due_one(self, stored: StoredSession, claim: int) -> bool:
         """End one session or publish its will, if that is due; return whether it was."""
-        now_ms = self._clock.now_ms()
-        expires_ms, will_due_ms = stored.expires_ms, stored.will_due_ms
-        if expires_ms is not None and expires_ms <= now_ms:
+        now_ms = self._journal.clock.now_ms()
+        if self._journal.has_come(stored, stored.expires_ms, now_ms):
             self._metrics.sessions_expired += 1
             self._discard(stored, claim)
-        elif stored.will is not None and will_due_ms is not None and will_due_ms <= now_ms:
+        elif stored.will and self._journal.has_come(stored, stored.will_due_ms, now_ms):
             self._publish_will(_who_left(stored), stored.will)
             self._journal.save(msgspec.structs.replace(stored, will=None), claim=claim)
         else:
@@ -925,8 +924,8 @@ class Clients:
 
     def _is_theirs(self, accepted: Accepted, stored: StoredSession) -> bool:
         """Whether a client may go on with a stored session, or begin in its place."""
-        expires_ms = stored.expires_ms
-        is_expired = expires_ms is not None and expires_ms <= self._clock.now_ms()
+        now_ms = self._journal.clock.now_ms()
+        is_expired = self._journal.has_come(stored, stored.expires_ms, now_ms)
         return is_expired or accepted.may_have(stored.owner)
 
     def _not_owned(self, accepted: Accepted) -> Refused:
@@ -1064,13 +1063,12 @@ class Clients:
 
     def _what_is_left(self, accepted: Accepted, stored: StoredSession) -> StoredSession | None:
         """Return what a client goes on with of a stored session, None if it begins anew."""
-        now_ms = self._clock.now_ms()
-        expires_ms, will_due_ms = stored.expires_ms, stored.will_due_ms
-        is_expired = expires_ms is not None and expires_ms <= now_ms
+        now_ms = self._journal.clock.now_ms()
+        is_expired = self._journal.has_come(stored, stored.expires_ms, now_ms)
         if accepted.clean_start or is_expired:  # [MQTT-3.1.2-4]
             self._discard(stored)
             return None
-        if stored.will is not None and will_due_ms is not None and will_due_ms <= now_ms:
+        if stored.will and self._journal.has_come(stored, stored.will_due_ms, now_ms):
             # No tick has come yet since it was due, as after a crash.
             self._publish_will(_who_left(stored), stored.will)
         return stored

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import trio
 
-from motelog.core.clock import Clock, SystemClock
+from motelog.core.clock import Clock, LastingClock, SteadyClock, SystemClock
 from motelog.core.lasting import run_again
 from motelog.core.net.config import ListenerConfig
 from motelog.core.net.driver import HELD_S, drive
@@ -79,11 +79,14 @@ class Gateway:
         access: AccessConfig | None = None,
         listeners: Sequence[ListenerConfig] = (),
         clock: Clock | None = None,
+        steady: LastingClock | None = None,
     ) -> None:
+        """``steady`` dates sessions: the log's clock, where that is known here."""
         self._config = config
         self._listener_configs = listeners
         self._log_port = log
         self._clock = clock or SystemClock()
+        self._steady = steady or SteadyClock(self._clock)
         self._view = View(config.view_path or IN_MEMORY)
         self.metrics = GatewayMetrics(listeners=(PLAIN, *(one.name for one in listeners)))
         self._access: Access | None = None
@@ -136,9 +139,9 @@ class Gateway:
                 await nursery.start(self._log_port.run)
                 try:
                     journal = SessionJournal(
-                        self._log_port, self._view, self._clock, gateway=self._config.name
+                        self._log_port, self._view, self._steady, gateway=self._config.name
                     )
-                    retained = RetainedStore(self._log_port, self._view, self._clock)
+                    retained = RetainedStore(self._log_port, self._view, self._steady)
                     await _read_back(journal, retained, self._log_port, self._clock)
                     await self._serve(journal, retained, task_status)
                 finally:

@@ -76,6 +76,8 @@ class BrokerApi:
         self._store = store
         self._topics = topics
         self.clock = clock
+        #: By which messages are dated: it knows its steps, also over a restart.
+        self.steady_clock = store.clock
         self._faults = LimitedLog(logger)
         self.store_host = store_host
         self.acknowledge = policy_of(store)

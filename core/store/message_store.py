@@ -474,6 +474,11 @@ class MessageStore:
         """Return how far the clock was set forward since ``date_ms``; stops do not count."""
         return self._clock.jumped_ms(date_ms)
 
+    @property
+    def clock(self) -> SteadyClock:
+        """The clock by which messages are dated."""
+        return self._clock
+
     def not_before(self, now_ms: int) -> None:
         """Date messages with at least this time from now on."""
         self._clock.not_before(now_ms)

@@ -137,7 +137,7 @@ class Delivery:
                 self._queues, self._sender, journal, metrics, output_bytes_high=output_bytes_high
             ),
             metrics,
-            clock=clock,
+            clock=journal.clock,
             has_grown=lambda queue: queue in self._grown,
             wake=wake,
         )

@@ -353,7 +353,8 @@ class Replays:
             if position == len(records):
                 return position
             record = records[position]
-            message = OutgoingMessage(record, record[1] or b"", now_ms)
+            by_then_ms = now_ms - self._retained.jumped_ms(record[6])
+            message = OutgoingMessage(record, record[1] or b"", by_then_ms)
             if not self._sender.hand(
                 session, options, message, number, record[0], replayed=topic_filter
             ):

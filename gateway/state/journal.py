@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from motelog.core.clock import Clock
+from motelog.core.clock import LastingClock
 from motelog.core.errors import MotelogError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import SETTLED, LogPort, QueueHandle, Ticket
@@ -91,6 +91,8 @@ _Change: TypeAlias = bytes | EndRecord | Progress | Mark
 #: clients may leave in one turn as there are. Until then a change takes several times its record's
 #: bytes, and the process keeps what it has once taken.
 _COLLECTED_BYTES_MAX: Final = 32_768
+#: Sessions that ``due`` puts off in one call, as the clock was set forward since they were left.
+LATER_MAX: Final = 1000
 #: A record so large is appended by itself: if the log does not take it, the others are no part of
 #: that.
 _ALONE_BYTES: Final = 65_536
@@ -110,9 +112,9 @@ class SessionJournal:
     ``refresh`` is called each second, and until ``is_current`` before the first client is let in.
     """
 
-    def __init__(self, log: LogPort, view: View, clock: Clock, *, gateway: str) -> None:
+    def __init__(self, log: LogPort, view: View, clock: LastingClock, *, gateway: str) -> None:
         self._log_port = log
-        self._clock = clock
+        self.clock = clock
         self._gateway = gateway
         log.create_topic(MQTT_SESSION_TOPIC, 1)
         self._queue = log.queue_of(MQTT_SESSION_TOPIC, "")
@@ -140,7 +142,7 @@ class SessionJournal:
         # The record that asks the log whether this run lives, and when it was appended; None if
         # that is not in doubt.
         self._question: tuple[int, Ticket, int] | None = None
-        self._ticked_ms = self._clock.monotonic_ms()
+        self._ticked_ms = self.clock.monotonic_ms()
         # The record that says so; the view is current once it has been read back.
         self._started: tuple[int, Ticket] | None = None
         self._marks: list[Mark] = []
@@ -160,7 +162,7 @@ class SessionJournal:
         self._owed: dict[str, Progress] = {}
         self._left: set[str] = set()
         self._tick: tuple[Ticket, dict[str, Progress], set[str]] = (SETTLED, {}, set())
-        self._appended_ms = self._clock.monotonic_ms()
+        self._appended_ms = self.clock.monotonic_ms()
         self._has_saved = False
         # Other runs: the number of the last record, and our ticks since it was that.
         self._silent: dict[int, tuple[int, int]] = {}
@@ -214,7 +216,7 @@ class SessionJournal:
         ``then`` is called when the append has settled, maybe before this returns.
         """
         self._owe(session, lagging)
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         size_bytes = 0
         collected: list[tuple[Record, tuple[Any, ...]]] = []
         for record in (*self._marks_records(), SessionRecord(*self._head(), session, None, claim)):
@@ -283,7 +285,7 @@ class SessionJournal:
         self._flush()
         record = MarksRecord(*self._head(), tuple(marks))
         # If the batch fails, its publishes are not there: a mark that is left over finds nothing.
-        message = message_of(record, self._queue, self._clock.now_ms())
+        message = message_of(record, self._queue, self.clock.now_ms())
         self._note(record, message[1], SETTLED)
         return message
 
@@ -321,7 +323,7 @@ class SessionJournal:
         While other gateways live, there is always a record, and runs that are silent are lost.
         """
         self._marked = SETTLED
-        self._ticked_ms = self._clock.monotonic_ms()
+        self._ticked_ms = self.clock.monotonic_ms()
         owed = self._owed
         for entry in progress:
             owed[entry.client_id] = entry
@@ -338,7 +340,7 @@ class SessionJournal:
         for queue in self._left:
             self._told.pop(queue, None)
         moved = {queue: at for queue, at in positions.items() if self._told.get(queue) != at}
-        silence_ms = self._clock.monotonic_ms() - self._appended_ms
+        silence_ms = self.clock.monotonic_ms() - self._appended_ms
         is_silent = self._has_saved and silence_ms >= SILENCE_MS_MAX
         if not (moved or owed or self._left or is_silent or self.others_live):
             self._tick = (SETTLED, {}, set())
@@ -400,7 +402,7 @@ class SessionJournal:
 
     def _append(self, records: Sequence[Record]) -> Ticket:
         collected, thens = self._append_collected()
-        now_ms, self._appended_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+        now_ms, self._appended_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         ticket = self._append_all([(r, message_of(r, self._queue, now_ms)) for r in records])
         for then in thens:  # they may append too
             self.after(collected, then)
@@ -415,7 +417,7 @@ class SessionJournal:
     def _append_collected(self) -> tuple[Ticket, list[Then]]:
         if not self._collected:
             return SETTLED, []
-        self._appended_ms = self._clock.monotonic_ms()
+        self._appended_ms = self.clock.monotonic_ms()
         collected, self._collected = self._collected, []
         thens, self._thens = self._thens, []
         self._collected_names.clear()
@@ -515,17 +517,29 @@ class SessionJournal:
         While the view is not current, nothing is.
         """
         due: list[StoredSession] = []
+        later: list[tuple[int, str]] = []
         with suppress(ViewError):
-            for client_id in self._rows.due(now_ms):
+            for client_id in self._rows.due(now_ms, self.clock.jumped_ms):
                 session = self.load(client_id)
-                if session is None:
+                if session is None or session.left_ms is None:
                     continue
-                times = (session.expires_ms, session.will_due_ms)
-                if any(ms is not None and ms <= now_ms for ms in times):
+                if self.has_come(session, session.due_ms(session.left_ms), now_ms):
                     due.append(session)
-                    if len(due) == limit:
-                        break
+                else:
+                    later.append((self.clock.jumped_ms(session.left_ms), client_id))
+                if len(due) == limit or len(later) == LATER_MAX:
+                    break
+            self._rows.put_off(later)
         return due
+
+    def has_come(self, session: StoredSession, due_ms: int | None, now_ms: int) -> bool:
+        """Say whether a time that counts from the end of a session's connection has come.
+
+        The time by which the clock was set forward meanwhile has not passed.
+        """
+        if due_ms is None or session.left_ms is None:
+            return False
+        return due_ms + self.clock.jumped_ms(session.left_ms) <= now_ms
 
     def count(self) -> int:
         """Return how many sessions the view has, with and without a connection."""
@@ -608,7 +622,7 @@ class SessionJournal:
             self._start()
             is_more = self._started is not None and self._started[1].error is None
         if not self.is_current:
-            self._ticked_ms = self._clock.monotonic_ms()  # nobody is served yet
+            self._ticked_ms = self.clock.monotonic_ms()  # nobody is served yet
             # All else is of the past.
             heard = self._rows.heard
             heard[:] = [h for h in heard if isinstance(h, ClaimHeard) and h.run == self._run]
@@ -718,7 +732,7 @@ class SessionJournal:
         return self._is_late(STILL_MS_MAX)
 
     def _is_late(self, ms: int) -> bool:
-        return self._clock.monotonic_ms() - self._ticked_ms > ms and self.others_live
+        return self.clock.monotonic_ms() - self._ticked_ms > ms and self.others_live
 
     def is_in_doubt(self) -> bool:
         """Whether it is open if this run lives: then nothing is to be taken or sent.
@@ -735,7 +749,7 @@ class SessionJournal:
                 self._ticked_ms, self._question = asked_ms, None
             else:
                 record = TickRecord(*self._head(), {}, (), self._heard)
-                asked_ms = self._clock.monotonic_ms()
+                asked_ms = self.clock.monotonic_ms()
                 self._question = record.number, self._append([record]), asked_ms
                 return True
         return False
@@ -808,7 +822,7 @@ class SessionJournal:
         if heard.holder == self._run:
             session = self.load(heard.client_id)
             if session is not None and session.left_ms is None:
-                self.save(msgspec.structs.replace(session, left_ms=self._clock.now_ms()))
+                self.save(msgspec.structs.replace(session, left_ms=self.clock.now_ms()))
 
     # --- keeping -------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from sortedcontainers import SortedDict
 
-from motelog.core.clock import Clock
+from motelog.core.clock import LastingClock
 from motelog.core.message import (
     PROPERTIES_BYTES_MAX,
     TAGS,
@@ -125,9 +125,11 @@ class Written:
 class RetainedStore:
     """The retained messages of all gateways; ``refresh`` is called each second."""
 
-    def __init__(self, log: LogPort, view: View, clock: Clock) -> None:
+    def __init__(self, log: LogPort, view: View, clock: LastingClock) -> None:
         self._log_port = log
         self._clock = clock
+        #: How far the clock was set forward since a message was stored: it is no older by that.
+        self.jumped_ms = clock.jumped_ms
         log.create_topic(MQTT_RETAINED_TOPIC, 1)
         self._queue = log.queue_of(MQTT_RETAINED_TOPIC, "")
         self._rows = RetainedRows(view)
@@ -190,8 +192,8 @@ class RetainedStore:
                 if record_ms >= than_ms and message.queue_offset >= begin:
                     break
                 text = message.properties + kept_property(message)
-                is_expired = message.expires_ms is not None and message.expires_ms <= now_ms
-                if message.name in self._written or is_expired or len(text) > PROPERTIES_BYTES_MAX:
+                is_over = message.name in self._written or self._is_expired(message)
+                if is_over or len(text) > PROPERTIES_BYTES_MAX:
                     continue
                 code = tags_code(decode_properties(text).get(TAGS))
                 batch.append((self._queue, message.payload, text, code, now_ms, _HOST, 0, 0, 0, 0))
@@ -379,7 +381,7 @@ class RetainedStore:
         return next((written for written in all_written if not written.is_refused), None)
 
     def _is_expired(self, message: Retained) -> bool:
-        return message.expires_ms is not None and message.expires_ms <= self._clock.now_ms()
+        return message.over_ms(self.jumped_ms) <= self._clock.now_ms()
 
     def _check(self) -> None:
         if not self.is_current:
@@ -410,7 +412,7 @@ class RetainedStore:
         if is_more:
             return True
         try:
-            return self._rows.expire(self._clock.now_ms(), limit) == limit
+            return self._rows.expire(self._clock.now_ms(), limit, self.jumped_ms) == limit
         except ViewError:
             return False
 

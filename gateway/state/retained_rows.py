@@ -15,7 +15,7 @@ Must not touch: the log (``follower`` reads it), what a gateway has appended and
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from motelog.core.limited_log import LimitedLog
@@ -68,6 +68,10 @@ class Retained(NamedTuple):
     def client_id(self) -> str:
         """Who has published it."""
         return client_id_property(self.properties)
+
+    def over_ms(self, jumped_ms: Callable[[int], int]) -> int:
+        """Return when it expires, or a time that never comes."""
+        return _NEVER if self.expires_ms is None else self.expires_ms + jumped_ms(self.store_ms)
 
     @property
     def size_bytes(self) -> int:
@@ -257,17 +261,29 @@ class RetainedRows:
             size_bytes -= len(row[2]) + len(row[3])
         return rows, rows[-1][1].decode() if is_more else last
 
-    def expire(self, now_ms: int, limit: int) -> int:
+    def expire(self, now_ms: int, limit: int, jumped_ms: Callable[[int], int]) -> int:
         """Remove up to ``limit`` messages that have expired; return how many.
+
+        ``jumped_ms`` says by how much less time has passed since a date than the clock shows.
 
         The log need not say so: their records do.
         """
         if now_ms < self._expires_from_ms:
             return 0
-        rows = self._view.execute(
-            f"SELECT {_COLUMNS} FROM retained WHERE expires_ms <= ? ORDER BY expires_ms LIMIT ?",
-            (now_ms, limit),
-        ).fetchall()
+        rows: list[tuple[Any, ...]] = []
+        next_ms = _NEVER
+        cursor = self._view.execute(
+            f"SELECT {_COLUMNS} FROM retained WHERE expires_ms <= ? ORDER BY expires_ms", (now_ms,)
+        )
+        for row in cursor:
+            over_ms = Retained(*row).over_ms(jumped_ms)
+            if over_ms > now_ms:
+                next_ms = min(next_ms, over_ms)
+                continue
+            rows.append(row)
+            if len(rows) == limit:
+                break
+        cursor.close()
         if rows:
             with self._view.transaction():
                 for row in rows:
@@ -277,10 +293,10 @@ class RetainedRows:
                 self._add(Retained(*row), -1)
         if len(rows) < limit:
             first = self._view.execute(
-                "SELECT expires_ms FROM retained WHERE expires_ms IS NOT NULL"
-                " ORDER BY expires_ms LIMIT 1"
+                "SELECT expires_ms FROM retained WHERE expires_ms > ? ORDER BY expires_ms LIMIT 1",
+                (now_ms,),
             ).fetchone()
-            self._expires_from_ms = _NEVER if first is None else first[0]
+            self._expires_from_ms = next_ms if first is None else min(next_ms, first[0])
         return len(rows)
 
     def oldest(self, limit: int) -> list[tuple[Retained, int]]:

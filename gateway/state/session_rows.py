@@ -691,16 +691,35 @@ class SessionRows:
             left_ms=run.last_ms if run.is_over else None,
         )
 
-    def due(self, now_ms: int) -> Iterator[str]:
-        """Yield the client identifiers whose expiry or will is due, the earliest first."""
+    def due(self, now_ms: int, jumped_ms: Callable[[int], int]) -> Iterator[str]:
+        """Yield the client identifiers whose expiry or will is due, the earliest first.
+
+        Of those that are away, whatever the clock was set since. The caller puts them off.
+        """
         times = [(AWAY, now_ms)]
-        times += [(run.number, now_ms - run.last_ms) for run in self.runs.values() if run.is_over]
+        times += [
+            (run.number, now_ms - run.last_ms - jumped_ms(run.last_ms))
+            for run in self.runs.values()
+            if run.is_over
+        ]
         for number, due in times:
             for (client_id,) in self._view.execute(
                 "SELECT client_id FROM sessions WHERE run = ? AND due <= ? ORDER BY due",
                 (number, due),
             ):
                 yield client_id
+
+    def put_off(self, later: Sequence[tuple[int, str]]) -> None:
+        """Have sessions that are away due by so many ms later than their records say."""
+        for jumped_ms, client_id in later:
+            state = self.state(client_id)
+            if state is not None and state.session.left_ms is not None:
+                due_ms = state.session.due_ms(state.session.left_ms)
+                if due_ms is not None:
+                    self._view.execute(
+                        "UPDATE sessions SET due = ? WHERE client_id = ? AND run = ?",
+                        (due_ms + jumped_ms, client_id, AWAY),
+                    )
 
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
         """Return client identifiers that begin with ``prefix``, behind ``after``, in order."""

@@ -229,7 +229,10 @@ async def _start_all(
             apis.gateway.gateway = workers.gateway
         else:
             log = _log_of(section, broker, health)
-            gateway = Gateway(section, log, access=config.access, listeners=listeners)
+            steady = None if broker is None or section.namesrv else broker.api.steady_clock
+            gateway = Gateway(
+                section, log, access=config.access, listeners=listeners, steady=steady
+            )
             health.checks["access"] = lambda: gateway.access_fault
             metrics = gateway.metrics
             registry.add(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from motelog.core.clock import ManualClock
+from motelog.core.clock import ManualClock, SteadyClock
 from motelog.core.limited_log import Boundary, LimitedLog
 from motelog.core.net.config import ListenerConfig
 from motelog.core.net.reactor import CloseReason, Fault, Turn
@@ -69,6 +69,7 @@ class Stage:
         connections_max: int = 16,
         name: str = "stage",
         clock: ManualClock | None = None,
+        steady: SteadyClock | None = None,
         access: AccessConfig | None = None,
         listeners: Sequence[ListenerConfig] = (),
     ) -> None:
@@ -88,10 +89,11 @@ class Stage:
         self.skips: int | None = 0
         view = self.view = View(IN_MEMORY)
         view.open()
-        self.journal = SessionJournal(self.log, view, self.clock, gateway=name)
+        self.steady = steady or SteadyClock(self.clock)
+        self.journal = SessionJournal(self.log, view, self.steady, gateway=name)
         while self.journal.refresh(1000) or not self.journal.is_current:
             pass
-        self.retained = RetainedStore(self.log, view, self.clock)
+        self.retained = RetainedStore(self.log, view, self.steady)
         while self.retained.refresh(1000) or not self.retained.is_current:
             pass
         parts = assemble(

@@ -572,6 +572,23 @@ def test_what_expires_is_not_counted_for_its_client_any_more() -> None:
     assert peer.read_ack(PacketType.PUBACK).reason_code == 0
 
 
+def test_a_clock_that_is_set_forward_expires_no_retained_message_early() -> None:
+    gateway = Gateway()
+    peer = gateway.connect(5)
+    peer.publish("a", b"1", 1, retain=True, message_expiry_interval_s=10)
+    tick(gateway)
+    gateway.pass_s(2)
+    gateway.stage.clock.step_wall(3_600_000)
+    tick(gateway)
+    peer.packets()
+    peer.subscribe("a")
+    [message] = messages(peer)
+    assert (message.payload, message.properties.message_expiry_interval_s) == (b"1", 8)
+    gateway.pass_s(8)
+    tick(gateway)
+    assert gateway.stage.retained.count == 0
+
+
 def test_will_above_the_limit_is_published_and_not_retained() -> None:
     gateway = Gateway(retained_count_max=1)
     other = gateway.connect(5)

@@ -219,6 +219,38 @@ def test_session_expires() -> None:
     assert not connect(stage, 1)
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_clock_that_is_set_forward_ends_no_session_early(is_restarted: bool) -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    lose(stage, 1)
+    publish(stage, b"waits")
+    connect(stage, 2, "other")
+    lose(stage, 2)
+    stage.journal.refresh(1000)
+    stage.clock.step_wall(5 * 3_600_000)
+    stage.clients.tick()
+    if is_restarted:
+        # The log's clock goes on from its notes.
+        stage = Stage(log=stage.log, clock=stage.clock, steady=stage.steady)
+    connect(stage, 3, "later")
+    lose(stage, 3)
+    stage.journal.refresh(1000)
+    stage.clock.advance(3_599_000)
+    stage.clients.tick()
+    assert stage.metrics.sessions_expired == 0
+    assert connect(stage, 1)
+    settle(stage)
+    assert got(stage, 1) == [(0x32, 1, b"waits")]
+    stage.journal.refresh(1000)
+    stage.clock.advance(1_000)
+    stage.clients.tick()
+    assert stage.metrics.sessions_expired == 2
+    assert not connect(stage, 2, "other")
+    assert not connect(stage, 3, "later")
+
+
 def test_expired_session_is_not_resumed_though_no_tick_has_ended_it() -> None:
     stage = Stage()
     connect(stage, 1)

@@ -35,7 +35,7 @@ class FakeService:
     metrics = type(
         "FakeMetrics", (), {"sample": staticmethod(dict), "histograms": staticmethod(dict)}
     )
-    api = type("FakeApi", (), {"fence_reason": None, "disk": DISK})
+    api = type("FakeApi", (), {"fence_reason": None, "disk": DISK, "steady_clock": None})
     is_registered = True
     operator = object()
     access_fault: str | None = None

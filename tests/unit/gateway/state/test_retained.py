@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from motelog.core.clock import ManualClock
+from motelog.core.clock import ManualClock, SteadyClock
 from motelog.core.errors import StoreFullError
 from motelog.core.message import MQTT_TOPIC, encode_host, encode_properties
 from motelog.core.topic_names import MQTT_RETAINED_TOPIC
@@ -30,13 +30,14 @@ class Stage:
         self.log = FakeLog()
         self.log.create_topic("t", 1)
         self.clock = ManualClock(self.log.now_ms)
+        self.steady = SteadyClock(self.clock)
         self.store = self.start()
 
     def start(self) -> RetainedStore:
         """Return the store of the next run, on an empty view."""
         self.view = View(IN_MEMORY)
         self.view.open()
-        self.store = RetainedStore(self.log, self.view, self.clock)
+        self.store = RetainedStore(self.log, self.view, self.steady)
         self.read()
         assert self.store.is_current
         return self.store
@@ -225,6 +226,29 @@ def test_later_slice_costs_what_the_first_one_does() -> None:
             costs.append(steps)
         first, last = costs
         assert last <= 2 * first, topic_filter
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_clock_that_is_set_forward_expires_nothing_early(is_restarted: bool) -> None:
+    stage = Stage()
+    stage.publish("a", expiry_s=10)
+    stage.publish("b", expiry_s=20)
+    stage.read()
+    stage.clock.step_wall(3_600_000)
+    stage.later(0)
+    if is_restarted:
+        stage.start()
+    stage.publish("c", expiry_s=5)
+    stage.read()
+    for names, ms in (("abc", 5_000), ("ab", 5_000), ("b", 10_000)):
+        assert stage.scan("#") == list(names)
+        assert stage.store.count == len(names)
+        stage.later(ms - 1)
+        assert stage.scan("#") == list(names)
+        stage.later(1)
+        stage.read()
+    assert stage.scan("#") == []
+    assert stage.store.count == 0
 
 
 def test_expired_message_is_not_found_and_then_removed() -> None:
