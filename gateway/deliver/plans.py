@@ -116,9 +116,9 @@ class Plans:
         self.version = 0
         #: Plans of names that match wide filters alone.
         self._shared: dict[tuple[Entry, ...], Plan] = {}
-        #: The names in ``by_name``, and some that were, by their first two levels. Empty buckets are
-        #: not there: a wide filter that comes or goes, as with each client that is taken over,
-        #: empties those that are.
+        #: The names in ``by_name``, and some that were, by their first two levels. A bucket that
+        #: holds none is not there: all are emptied by each wide filter that comes or goes, such as
+        #: that of a client which is taken over.
         self._buckets: dict[int, list[bytes]] = {}
         self._names_count = 0  # in the buckets
         subscriptions.on_entry = self._on_entry
