@@ -301,9 +301,12 @@ class Delivery:
         self._queues.unsubscribe(topic_filter)
 
     def unwatch(self, session: Session) -> None:
-        """Stop reading what only a session's filters need; ``forget`` has dropped its cursors."""
+        """Read what only a session's filters need no longer than until the next ``positions``.
+
+        ``forget`` has dropped its cursors.
+        """
         for topic_filter in session.filters:
-            self._queues.unsubscribe(topic_filter)
+            self._queues.leave(topic_filter)
 
     def knows_queues(self, stored: StoredSession) -> bool:
         """Return whether all queues that a session has been at are known here.
@@ -456,7 +459,8 @@ class Delivery:
         return self._queues.places[number][1]
 
     def positions(self) -> dict[str, int]:
-        """Return the live position of each queue by name."""
+        """Return the live position of each queue by name; those that nobody needs are let go of."""
+        self._queues.let_go()
         queues = self._queues.by_handle.values()
         return {queue.name: queue.next_offset for queue in queues if queue.is_known}
 

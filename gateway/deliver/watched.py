@@ -104,6 +104,9 @@ class WatchedQueues:
         #: any topic.
         self._wanted: dict[str, dict[int, int]] = {}
         self._wanted_any = 0
+        #: Topics, or all of them, with queues that perhaps nobody needs any more.
+        self._idle: dict[str, None] = {}
+        self._is_any_idle = False
         #: Queue topic -> its queues, and whether a bucket decides which of them it is.
         self._queues: dict[str, tuple[Sequence[QueueHandle], bool]] = {}
         #: What some filters need, until the queues that are read are others.
@@ -182,12 +185,20 @@ class WatchedQueues:
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Stop reading the queues that only ``topic_filter`` needed."""
+        self.leave(topic_filter)
+        self.let_go()
+
+    def leave(self, topic_filter: str) -> None:
+        """Have ``let_go`` stop reading the queues that only ``topic_filter`` needed.
+
+        A client that is taken over, or comes back, needs the same ones again. There may be
+        thousands.
+        """
         choices = self._buckets(topic_filter)
         if choices is None:
             self._wanted_any -= 1
             if not self._wanted_any:
-                for topic in {queue.topic for queue in self.by_handle.values()}:
-                    self._unwatch(topic)
+                self._is_any_idle = True
             return
         for topic, bucket in choices:
             buckets = self._wanted[topic]
@@ -196,7 +207,16 @@ class WatchedQueues:
                 del buckets[bucket]
                 if not buckets:
                     del self._wanted[topic]
-                self._unwatch(topic)
+                self._idle[topic] = None
+
+    def let_go(self) -> None:
+        """Stop reading the queues that nobody needs any more."""
+        idle, self._idle = self._idle, {}
+        if self._is_any_idle:
+            self._is_any_idle = False
+            idle.update((queue.topic, None) for queue in self.by_handle.values())
+        for topic in idle:
+            self._unwatch(topic)
 
     def reads(self, topic_filter: str) -> bool:
         """Whether all queues that a filter needs are read already, from a tail that is known."""
@@ -268,7 +288,7 @@ class WatchedQueues:
             if queue is not None:
                 self.left.add(queue.name)
                 self._unknown.discard(queue)
-            self._needed.clear()
+                self._needed.clear()
 
     def _wanted_of(self, topic: str) -> Sequence[QueueHandle]:
         buckets: Collection[int] = (ALL,) if self._wanted_any else self._wanted.get(topic, ())

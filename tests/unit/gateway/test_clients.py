@@ -337,3 +337,29 @@ def test_a_connection_that_the_gateway_fails_to_end_in_order_is_cut(
     assert stage.sent(2) == [b"\xd0\x00"]
     assert stage.output.aborted == [1]
     assert stage.connections[1] is None
+
+
+@pytest.mark.parametrize("expiry_s", [0, 3600])
+def test_a_take_over_begins_to_read_no_queue_anew(expiry_s: int) -> None:
+    stage = Stage()
+    for number in range(20):
+        stage.log.create_topic(f"topic{number}", 8)
+    connect = Connect(
+        version=5,
+        clean_start=not expiry_s,
+        keep_alive_s=60,
+        client_id="same",
+        properties=Properties(session_expiry_interval_s=expiry_s),
+    )
+    subscribe = encode_subscribe(5, Subscribe(1, (SubscribeEntry("#", 1),)))
+    stage.turn((1, encode_connect(connect)), opened=[1])
+    stage.turn((1, subscribe))
+    before = dict(stage.delivery._queues.by_handle)
+    assert len(before) >= 160
+    for number in (2, 3):
+        stage.turn((number, encode_connect(connect)), opened=[number])
+        stage.turn((number, subscribe))
+        assert stage.delivery._queues.by_handle == before
+        assert stage.delivery.positions().keys() == {queue.name for queue in before.values()}
+    stage.turn(closed=[(3, CloseReason.PEER)])
+    assert stage.delivery.positions() == {}

@@ -126,3 +126,21 @@ def test_after_unsubscribing_what_is_left_is_read_and_no_more(
     for topic_filter in kept:
         fresh.subscribe(topic_filter)
     assert watched(queues) == watched(fresh)
+
+
+@pytest.mark.parametrize("topic_filter", ["#", "t/+", "t/dev7"])
+def test_who_comes_back_soon_finds_its_queues_as_they_were(topic_filter: str) -> None:
+    log, queues = make()
+    log.create_topic("t", 4)
+    queues.subscribe(topic_filter)
+    before = dict(queues.by_handle)
+    queues.leave(topic_filter)
+    queues.subscribe(topic_filter)
+    queues.let_go()
+    assert queues.by_handle == before  # no queue was begun anew
+    assert queues.left == set()
+    queues.leave(topic_filter)
+    assert queues.by_handle == before
+    queues.let_go()
+    assert watched(queues) == set()
+    assert queues.left == {queue.name for queue in before.values()}
