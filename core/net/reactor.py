@@ -16,9 +16,11 @@ from motelog.core import kernels
 from motelog.core.net.reactor_types import CloseReason, Fault, Framing
 
 if TYPE_CHECKING:
-    from motelog.core.net._reactor import Reactor, Turn
+    from motelog.core.net import _reactor as _kernel
 else:
     _kernel = kernels.kernel_of(__name__)
-    Reactor, Turn = _kernel.Reactor, _kernel.Turn
 
 __all__ = ["CloseReason", "Fault", "Framing", "Reactor", "Turn"]
+
+Reactor = _kernel.Reactor
+Turn = _kernel.Turn

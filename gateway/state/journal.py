@@ -539,7 +539,7 @@ class SessionJournal:
         """
         if due_ms is None or session.left_ms is None:
             return False
-        return due_ms + self.clock.jumped_ms(session.left_ms) <= now_ms
+        return due_ms <= now_ms and due_ms + self.clock.jumped_ms(session.left_ms) <= now_ms
 
     def count(self) -> int:
         """Return how many sessions the view has, with and without a connection."""
