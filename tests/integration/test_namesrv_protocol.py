@@ -90,6 +90,32 @@ async def test_register_route_and_unregister(serialize: Serialize) -> None:
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
+async def test_topics_of_all_brokers_are_listed() -> None:
+    async with (
+        namesrv() as server,
+        connected(joined(server.address)) as first,
+        connected(joined(server.address)) as second,
+        connected(joined(server.address)) as other,
+    ):
+        await register(first, "T", "Both")
+        at = {"brokerName": "b", "brokerAddr": "10.0.0.2:10911"}
+        await register(second, "U", "Both", **at)
+        far = {"brokerName": "d", "brokerAddr": "10.0.0.3:10911", "clusterName": "e"}
+        await register(other, "V", "Both", **far)
+        await register(first, "T", "Both", "Later", counter=2)
+
+        async def listed(code: int, **ext: str) -> list[str]:
+            return sorted(loads((await first.ask(code, ext)).body)["topicList"])
+
+        everywhere = ["Both", "Later", "T", "U", "V"]
+        assert await listed(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == everywhere
+        by_cluster = RequestCode.GET_TOPICS_BY_CLUSTER
+        assert await listed(by_cluster, cluster="c") == ["Both", "Later", "T", "U"]
+        assert await listed(by_cluster, cluster="e") == ["Both", "V"]
+        systems = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
+        assert await listed(systems) == ["a", "b", "c", "d", "e"]
+
+
 @BOTH
 async def test_data_version_says_whether_to_register_again(serialize: Serialize) -> None:
     version = json_body({"counter": 1, "timestamp": 9})
