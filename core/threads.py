@@ -87,7 +87,7 @@ class Workers:
         all_started = threading.Event()
         try:
             for _ in range(count):
-                self.submit(all_started.wait, None)
+                Workers.submit(self, all_started.wait, None)
         except BaseException:
             all_started.set()
             self.shut_down()

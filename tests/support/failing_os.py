@@ -35,6 +35,7 @@ from motelog.core.store.disk import _file_batch_py, files
 from motelog.core.store.index import index_service
 from motelog.core.store.log import mapped_file_queue
 from motelog.core.store.start import recovery
+from motelog.core.threads import ArgumentsT, ResultT, Workers
 
 PAGE_BYTES = 4096
 # Functions of os that may fail, by the name under which they are counted.
@@ -181,8 +182,9 @@ class FailingOs:
             patch.setattr(files, "mmap", _Mmap(self))
             patch.setattr(files, "fcntl", _Fcntl(self))
             patch.setattr(files, "open", self._open_file, raising=False)
-            for module in (index_service, mapped_file_queue, recovery):
-                patch.setattr(module, "ThreadPoolExecutor", _InTurn)
+            for module in (index_service, mapped_file_queue):
+                patch.setattr(module, "Workers", _WorkersInTurn)
+            patch.setattr(recovery, "ThreadPoolExecutor", _InTurn)
             yield
 
     def _open_file(self, path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -294,3 +296,14 @@ class _Fcntl:
 def _name_of(what: object) -> object:
     """Return the path behind a descriptor, and anything else as it is."""
     return os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else what
+
+
+class _WorkersInTurn(Workers):
+    """Likewise."""
+
+    def submit(
+        self, function: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT
+    ) -> Future[ResultT]:
+        future = super().submit(function, *args)
+        wait([future])
+        return future
