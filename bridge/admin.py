@@ -197,10 +197,20 @@ class Admin:
 
     # --- topics
 
-    async def topics(self) -> list[str]:
-        """Return the names of all topics, the system's and the groups' included."""
-        body = await self._ask_namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(object_of(body)["topicList"])
+    async def topics(self, broker: str | None = None) -> list[str]:
+        """Return the names of all topics, or of those that have queues at ``broker``.
+
+        The system's and the groups' are included. BrokerError if there is no such broker.
+        """
+        command = RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        if broker is not None:
+            command.ext["brokerName"] = broker
+        answer = check(await self._client.request_namesrv(command, timeout_s=self._timeout_s))
+        if broker is None or answer.ext.get("brokerName") == broker:
+            return sorted(object_of(answer.body)["topicList"])
+        # RocketMQ's name server has listed all of them; the broker knows its own.
+        table = await self._ask(await self._master(broker), RequestCode.GET_ALL_TOPIC_CONFIG)
+        return sorted(object_of(table.body)["topicConfigTable"])
 
     async def topic(self, topic: str) -> list[TopicSettings]:
         """Return a topic's settings on each of its brokers; RouteError if it does not exist."""

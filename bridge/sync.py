@@ -607,9 +607,9 @@ class SyncAdmin(_Blocking[Admin]):
         """As Admin.remove_unused_queues."""
         self._call(self._service.remove_unused_queues, broker)
 
-    def topics(self) -> list[str]:
+    def topics(self, broker: str | None = None) -> list[str]:
         """As Admin.topics."""
-        return self._call(self._service.topics)
+        return self._call(self._service.topics, broker)
 
     def topic(self, topic: str) -> list[TopicSettings]:
         """As Admin.topic."""

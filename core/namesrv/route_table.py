@@ -183,6 +183,12 @@ class RouteTable:
         names = self._clusters.get(cluster, set())
         return [topic for topic, queues in self._queues.items() if not names.isdisjoint(queues)]
 
+    def topics_of_broker(self, broker_name: str) -> list[str] | None:
+        """Return the topics that have queues at a broker; None if no live one has the name."""
+        if broker_name not in self._brokers:
+            return None
+        return [topic for topic, queues in self._queues.items() if broker_name in queues]
+
     def brokers(self) -> Mapping[str, BrokerData]:
         """Return the broker names with their addresses; a view, not to be changed."""
         return self._brokers

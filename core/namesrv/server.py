@@ -42,6 +42,7 @@ from motelog.core.remoting.server import Connection, Processor, RemotingServer
 from motelog.core.saved_table import SavedTable
 from motelog.core.state_file import StateFile
 from motelog.core.threads import run_in_thread
+from motelog.core.topic_names import shown
 
 logger = logging.getLogger(__name__)
 
@@ -253,7 +254,19 @@ class NameServer:
         return request.answer(body=msgspec.json.encode(value))
 
     def _topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        return request.answer(body=_topic_list(self.routes.topics()))
+        """List all topics, or those of one broker; its name in the answer says which, to clients.
+
+        RocketMQ's name servers list all of them whatever the field.
+        """
+        broker = request.ext.get("brokerName")
+        if not broker:
+            return request.answer(body=_topic_list(self.routes.topics()))
+        found = self.routes.topics_of_broker(broker)
+        if found is None:
+            raise BrokerError(
+                ResponseCode.QUERY_NOT_FOUND, f"no broker named {shown(broker)} lives"
+            )
+        return request.answer(ext={"brokerName": broker}, body=_topic_list(found))
 
     def _topics_of_cluster(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         cluster = text_field(request.ext, "cluster")

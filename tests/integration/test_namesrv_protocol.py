@@ -98,9 +98,13 @@ async def test_topics_of_all_brokers_are_listed() -> None:
         connected(joined(server.address)) as other,
     ):
         await register(first, "T", "Both")
-        at = {"brokerName": "b", "brokerAddr": "10.0.0.2:10911"}
+        at: dict[str, Any] = {"brokerName": "b", "brokerAddr": "10.0.0.2:10911"}
         await register(second, "U", "Both", **at)
-        far = {"brokerName": "d", "brokerAddr": "10.0.0.3:10911", "clusterName": "e"}
+        far: dict[str, Any] = {
+            "brokerName": "d",
+            "brokerAddr": "10.0.0.3:10911",
+            "clusterName": "e",
+        }
         await register(other, "V", "Both", **far)
         await register(first, "T", "Both", "Later", counter=2)
 
@@ -109,6 +113,15 @@ async def test_topics_of_all_brokers_are_listed() -> None:
 
         everywhere = ["Both", "Later", "T", "U", "V"]
         assert await listed(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == everywhere
+        at_broker = await first.ask(
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {"brokerName": "b"}
+        )
+        assert sorted(loads(at_broker.body)["topicList"]) == ["Both", "U"]
+        assert at_broker.ext["brokerName"] == "b"
+        unknown = await first.ask(
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {"brokerName": "x"}
+        )
+        assert unknown.code == ResponseCode.QUERY_NOT_FOUND
         by_cluster = RequestCode.GET_TOPICS_BY_CLUSTER
         assert await listed(by_cluster, cluster="c") == ["Both", "Later", "T", "U"]
         assert await listed(by_cluster, cluster="e") == ["Both", "V"]

@@ -275,7 +275,7 @@ _WHAT: Final = {
     RequestCode.QUERY_DATA_VERSION: "whether the name server knows a broker's latest topics",
     RequestCode.GET_ROUTEINFO_BY_TOPIC: "the brokers and queues of a topic",
     RequestCode.GET_BROKER_CLUSTER_INFO: "the brokers and their clusters (`clusterList`)",
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: "all topics",
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: "all topics, or those at a `brokerName`",
     RequestCode.GET_TOPICS_BY_CLUSTER: "the topics of a cluster",
     RequestCode.DELETE_TOPIC_IN_NAMESRV: "forget a topic's routes",
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: "have producers stay away from a broker",

@@ -57,6 +57,9 @@ async def administer(namesrv: str, *, deletes: bool = True, resets_offline: bool
 async def _topics(admin: Admin, namesrv: str, broker: str) -> None:
     await admin.put_topic(TOPIC, queues=QUEUES, brokers=[broker])
     await _until(lambda: admin.topics(), lambda names: TOPIC in names)
+    assert TOPIC in await admin.topics(broker)
+    with pytest.raises((BrokerError, ClientError), match="'none'"):
+        await admin.topics("none")
     (settings,) = await admin.topic(TOPIC)
     assert (settings.broker_name, settings.read_queues, settings.write_queues) == (
         broker, QUEUES, QUEUES,

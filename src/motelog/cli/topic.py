@@ -75,6 +75,10 @@ def list_topics(
     is_all: Annotated[
         bool, typer.Option("--all", help="The system's and the groups' topics, too.")
     ] = False,
+    broker: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only topics that have queues at this broker."),
+    ] = None,
     namesrv: Namesrv = NAMESRV,
     credentials: CredentialsFile = None,
     tls: TlsFile = None,
@@ -83,7 +87,7 @@ def list_topics(
     """List the queue topics that the name server knows."""
 
     async def ask(admin: Admin) -> tuple[list[str], list[BrokerInfo]]:
-        return await admin.topics(), await admin.brokers()
+        return await admin.topics(broker), await admin.brokers()
 
     names, brokers = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
     rows = [(name, kind_of_topic(name, brokers)) for name in names]

@@ -51,6 +51,8 @@ def test_two_brokers_share_a_topic() -> None:
     assert route is not None
     assert [q.broker_name for q in route.queues] == ["a", "b"]
     assert table.topics_of_cluster("c") == ["T", "U"]
+    assert table.topics_of_broker("a") == ["T"]
+    assert table.topics_of_broker("x") is None
     assert table.clusters() == {"c": {"a", "b"}}
 
 
