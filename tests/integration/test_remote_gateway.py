@@ -19,6 +19,7 @@ from motelog.core.message import Message
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.records.decode import StoredMessage
+from motelog.core.topic_names import GATEWAY_TOPICS
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import joined
 from tests.support.gateway_process import GatewayProcess
@@ -230,6 +231,37 @@ async def test_a_gateway_in_front_of_apache_rocketmq(tmp_path: Path, version: st
             await trio.to_thread.run_sync(restart_with_a_session, gateway)
             assert "Traceback" not in gateway.errors()
             assert gateway.stop() == 0
+
+
+@pytest.mark.java
+@pytest.mark.java_all
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("version", [VERSION_5, VERSION_4])
+async def test_a_gateway_goes_on_when_apaches_broker_comes_after_it(
+    tmp_path: Path, version: str
+) -> None:
+    async with trio.open_nursery() as nursery:
+        names = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        await nursery.start(names.run)
+        namesrv = joined(names.address)
+        gateway = GatewayProcess(tmp_path, namesrv=namesrv, settings="append_wait_s = 1")
+        nursery.start_soon(trio.to_thread.run_sync, gateway.start)
+        try:
+            with trio.fail_after(DEADLINE_S):
+                # It has given up its own topics, and asked for them again.
+                while gateway.errors().count("could not be created") < 2 * len(GATEWAY_TOPICS):  # noqa: ASYNC110  # another process
+                    await trio.sleep(0.05)
+            async with ApacheServer(version, tmp_path / "store", namesrv=namesrv):
+                with trio.fail_after(DEADLINE_S):
+                    while not gateway.address[1]:  # noqa: ASYNC110  # a thread sets it
+                        await trio.sleep(0.05)
+                await trio.to_thread.run_sync(publish_and_receive, gateway.address, namesrv)
+                assert "Traceback" not in gateway.errors()
+                assert await trio.to_thread.run_sync(gateway.stop) == 0
+        except BaseException:
+            gateway.kill()
+            raise
+        nursery.cancel_scope.cancel()
 
 
 def publish_and_receive(address: tuple[str, int], namesrv: str) -> None:

@@ -23,6 +23,7 @@ class GatewayProcess(ServerProcess):
             f'namesrv = ["{namesrv}"]\n{settings}\n'
         )
         self._errors = folder / "gateway.errors"
+        self._errors.touch()
         self.address = ("", 0)
 
     def start(self) -> None:
