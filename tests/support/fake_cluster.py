@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -225,9 +226,14 @@ async def fake_cluster(*broker_names: str, queue_count: int = 2) -> AsyncIterato
     async with trio.open_nursery() as nursery:
         cluster.namesrv = await serve(nursery, cluster.answer)
         for broker in cluster.brokers:
-            broker.address = await serve(nursery, broker.answer)
+            # Looked up at each request: a test may have put another one in its place.
+            broker.address = await serve(nursery, partial(_answer_of, broker))
         yield cluster
         nursery.cancel_scope.cancel()
+
+
+async def _answer_of(broker: FakeBroker, request: RemotingCommand) -> RemotingCommand | None:
+    return await broker.answer(request)
 
 
 async def serve(nursery: trio.Nursery, answer: Answer) -> str:

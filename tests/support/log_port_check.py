@@ -30,6 +30,8 @@ QUEUE_COUNT = 4
 BYTES_MAX = 1 << 20
 #: More attempts than any port's patience takes.
 ATTEMPTS_MAX = 20
+#: For an answer of the log.
+WITHIN_S = 20.0
 #: Later than every record.
 LATE_MS = 1 << 61
 
@@ -217,6 +219,7 @@ def _bodies(read: LogRead) -> list[bytes]:
 
 async def _all_bodies(stage: LogStage, queue: QueueHandle) -> list[bytes]:
     """Read a queue to its end, however much there is at hand at a time."""
+    await stage.grown()
     read = await _found(stage, queue)
     bodies = _bodies(read)
     while read.is_more:
@@ -242,12 +245,11 @@ async def _offset_at(stage: LogStage, queue: QueueHandle, time_ms: int) -> int:
     if found is not None:
         assert told == []
         return found
-    for _ in range(ATTEMPTS_MAX):
-        await stage.bring()
-        await stage.tell_tails()
-        if told:
-            break
-        await trio.sleep(0.05)
+    with trio.fail_after(WITHIN_S):
+        while not told:
+            await stage.bring()
+            await stage.tell_tails()
+            await trio.sleep(0.01)
     [found] = told
     return found
 

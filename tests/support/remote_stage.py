@@ -74,9 +74,12 @@ class RemoteStage:
 
     async def grown(self) -> None:
         await eventually(
-            lambda: all(
-                queue.follower is None or queue.pull_offset == len(self.records_of(queue))
-                for queue in self.log._topics._queues.values()
+            lambda: (
+                not self.log._reads.tails_asked
+                and all(
+                    queue.follower is None or queue.pull_offset == len(self.records_of(queue))
+                    for queue in self.log._topics._queues.values()
+                )
             )
         )
 

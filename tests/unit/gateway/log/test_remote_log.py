@@ -71,6 +71,31 @@ async def test_the_log_of_brokers_elsewhere() -> None:
             await check_log_port(RemoteStage(cluster))
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+    ],
+)
+async def test_the_log_of_a_broker_that_is_slow_at_one_kind_of_request(code: RequestCode) -> None:
+    with trio.fail_after(60):
+        async with fake_cluster("a") as cluster:
+            cluster.topics.clear()
+            stage = RemoteStage(cluster)
+            answer = stage.broker.answer
+
+            async def answer_late(request: RemotingCommand) -> RemotingCommand | None:
+                await trio.sleep(0.1 * (request.code == code))
+                return await answer(request)
+
+            stage.broker.answer = answer_late  # type: ignore[method-assign]  # it can be slow here
+            await check_log_port(stage)
+
+
 # --- topics ----------------------------------------------------------------------------------
 
 
