@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from motelog.core.broker.waiting.long_poll import HeldRequests
+from tests.support.counted import executed
 
 
 @dataclass(eq=False)
@@ -157,3 +159,27 @@ def test_any_order_of_steps_keeps_the_indexes_together(
         assert not any(one.outcomes for one in waiting)
         held._check()
         assert len(held) == len(waiting)
+
+
+@pytest.mark.parametrize("shared", ["key", "owner", "deadline"])
+def test_a_request_costs_the_same_beside_twice_as_many(shared: str) -> None:
+    def steps(count: int) -> int:
+        held = HeldRequests(requests_max=10_000, requests_per_owner_max=10_000)
+        for number in range(count):
+            key = "same" if shared == "key" else number
+            owner = "same" if shared == "owner" else number
+            deadline_ms = 1_000 if shared == "deadline" else 1_000 * (number + 1)
+            held.hold(key, deadline_ms, lambda _: None, owner=owner)
+
+        def one_more() -> None:
+            held.hold("own", 500, lambda _: None, owner="own")
+            assert held.is_held("own")
+            assert held.wake("own") == 1
+            held.hold("own", 700, lambda _: None, owner="own")
+            assert held.next_due_ms() == 500
+            assert held.end_due(700) == 1
+            held.close_owner("own")
+
+        return executed(one_more)
+
+    assert steps(600) == steps(300)
