@@ -8,7 +8,7 @@ message must not land where the broker reads its own state from.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from motelog.core.broker.acknowledge import policy_of
 from motelog.core.broker.tables.topics import TopicTable
@@ -25,6 +25,7 @@ from motelog.core.store.disk.disk_watch import DiskWatch
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
 from motelog.core.store.due_time import in_time, timer_queue
 from motelog.core.store.message_store import MessageStore
+from motelog.core.store.readable import ALWAYS, Follower
 from motelog.core.store.store_reader import ReadResult, ReadStatus
 from motelog.core.topic_names import (
     GATEWAY_TOPICS,
@@ -204,10 +205,11 @@ class BrokerApi:
         """Return the users' topics in the order of creation."""
         return self._topics.user_topics()
 
-    def on_growth(self, listener: Callable[[list[QueueTail]], None]) -> None:
-        """Call ``listener`` with the queues that have more to read; it must not append.
+    def on_growth(self, listener: Follower, waits: Collection[object] = ALWAYS) -> None:
+        """Call ``listener`` with queues that have more to read, while ``waits`` holds anything.
 
-        An exception of the listener is logged; the message is in the log all the same.
+        It must not append. An exception of the listener is logged; the message is in the log all
+        the same.
         """
 
         boundary = self._faults.boundary("hearing of new messages failed, a fault of this server")
@@ -216,7 +218,7 @@ class BrokerApi:
             with boundary:
                 listener(tails)
 
-        self._store.on_growth.append(hear)
+        self._store.readable.follow(hear, waits)
 
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the name of each users' topic that is created or changed."""

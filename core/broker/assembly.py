@@ -364,9 +364,8 @@ def assemble(
         after_turns=processors.after_turns,
         on_closed=processors.connection_closed,
     )
-    api.on_growth(processors.pull.queues_grew)
-    api.on_growth(processors.pop.queues_grew)
-    api.on_growth(stats.queues_grew)
+    api.on_growth(processors.pull.queues_grew, processors.pull.held.by_key)
+    api.on_growth(processors.pop.queues_grew, processors.pop.awaited)
     return BrokerParts(
         store,
         schedule,
@@ -423,7 +422,10 @@ def make_shared(
     )
     filters = SqlFilters(is_enabled=config.enable_property_filter, is_loaded=False)
     stats = BrokerStats(
-        cluster=config.cluster, clock=clock, messages_in=lambda: store.stats.put_messages
+        cluster=config.cluster,
+        clock=clock,
+        messages_in=lambda: store.stats.put_messages,
+        take_grown=lambda: store.readable.take_grown(),
     )
     return Shared(config, clock, store, api, tables, filters, stats, acl, reader_key)
 

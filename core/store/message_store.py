@@ -556,11 +556,6 @@ class MessageStore:
         """Records that begin below this may be read; the log's end unless there is a limit."""
         return self.readable.offset
 
-    @property
-    def on_growth(self) -> list[Callable[[list[QueueTail]], None]]:
-        """Called with the queues that have more to read; a listener must not append."""
-        return self.readable.listeners
-
     def sample(self) -> dict[str, float]:
         """Return the counters since the start and, named ``*_now``, the gauges."""
         mapped = self._log.queue.mapped_sizes() + self.index.mapped_sizes()

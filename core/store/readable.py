@@ -1,6 +1,6 @@
-"""How far the log may be read: one bound for all readers, and the listeners that wake them.
+"""How far the log may be read: one bound for all readers, and the followers that wake them.
 
-Owns: Readable: the bound as a physical offset and as a queue offset, the listeners, the queues with
+Owns: Readable: the bound as a physical offset and as a queue offset, the followers, the queues with
 records above the bound. Must not touch: records, files.
 
                        readable.offset      the log's end
@@ -9,15 +9,15 @@ records above the bound. Must not touch: records, files.
 Without a limit the bound is the log's end, and asking costs one comparison. A limit is for a log
 whose end may have to be taken back: a message that a reader has seen must not go away. A limit lies
 where a record begins or ends.
-Invariants: hidden records alone wake nobody. Listeners hear of a queue whenever it has more that
-may be read.
+Invariants: hidden records alone wake nobody. Followers hear of a queue whenever it has more that
+may be read and they wait for anything: an append costs those that wait for nothing no call.
 Concurrency: the thread of the trio run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeAlias
 
 from motelog.core.errors import StoreError
 from motelog.core.records.append import QueueTail
@@ -25,6 +25,10 @@ from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.queues.consume_queue import ConsumeQueue
 
 NO_LIMIT: Final = (1 << 63) - 1
+#: What somebody waits for who is always told.
+ALWAYS: Final = (True,)
+
+Follower: TypeAlias = Callable[[list[QueueTail]], None]
 
 
 class Readable:
@@ -34,8 +38,9 @@ class Readable:
         self._log = log
         self._queues = queues
         self._limit = NO_LIMIT
-        #: Called with the queues that have more to read; a listener must not append.
-        self.listeners: list[Callable[[list[QueueTail]], None]] = []
+        self._followers: list[tuple[Collection[object], Follower]] = []
+        # Queues that have got messages since ``take_grown``.
+        self._grown: set[QueueTail] = set()
         # Queues with records above the limit, and where the last append to them ended.
         self._hidden: dict[QueueTail, int] = {}
         # For queues asked about while there is a limit: the limit then, and their end below it.
@@ -63,7 +68,7 @@ class Readable:
         return end
 
     def set_limit(self, physical_offset: int) -> None:
-        """Let records that begin below ``physical_offset`` be read, and tell the listeners."""
+        """Let records that begin below ``physical_offset`` be read, and tell the followers."""
         before = self.offset
         self._limit = physical_offset
         if physical_offset < before:
@@ -81,15 +86,32 @@ class Readable:
             self._tell(grown)
 
     def appended(self, tails: list[QueueTail], begin: int, end: int) -> None:
-        """Note that queues got records in [begin, end) of the log; tell listeners if readable."""
+        """Note that queues got records in [begin, end) of the log; tell followers if readable."""
         if end > self._limit:
             self._hidden.update(dict.fromkeys(tails, end))
         if begin < self._limit:
             self._tell(tails)
 
+    def follow(self, follower: Follower, waits: Collection[object] = ALWAYS) -> None:
+        """Call ``follower`` with queues that have more to read, while ``waits`` holds anything.
+
+        It must not append.
+        """
+        self._followers.append((waits, follower))
+
+    def unfollow(self, follower: Follower) -> None:
+        self._followers = [one for one in self._followers if one[1] != follower]
+
+    def take_grown(self) -> set[QueueTail]:
+        """Return the queues that have had more to read since the last call."""
+        grown, self._grown = self._grown, set()
+        return grown
+
     def _tell(self, tails: list[QueueTail]) -> None:
-        for listener in self.listeners:
-            listener(tails)
+        self._grown.update(tails)
+        for waits, follower in self._followers:
+            if waits:
+                follower(tails)
 
     def _check(self) -> None:
         """Assert the invariants."""

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from motelog.core.clock import ManualClock
 from motelog.core.message import tags_code
+from motelog.core.records.append import QueueTail
 from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
@@ -61,9 +62,14 @@ class StoreAgainstModel(RuleBasedStateMachine):
             messages.append(message(tail, body, properties=properties, tags_code=hashed))
             self.model[key].append((body, code))
         grown: list[tuple[bytes, int]] = []
-        self.store.on_growth[:] = [lambda tails: grown.extend((t.topic, t.queue_id) for t in tails)]
+
+        def follow(tails: list[QueueTail]) -> None:
+            grown.extend((t.topic, t.queue_id) for t in tails)
+
+        self.store.readable.follow(follow)
         placed: list[tuple[int, int]] = []
         end = self.store.append(messages, placed)
+        self.store.readable.unfollow(follow)
         assert end == self.store.end_offset
         assert (
             sorted(set(grown))

@@ -150,7 +150,7 @@ class ScheduleService:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Deliver what is due until cancelled, then save; ends early when the store is fenced."""
-        self._store.on_growth.append(self._hear)
+        self._store.readable.follow(self._hear)
         self._store.cleaner.before_removal.append(self._keep)
         try:
             async with trio.open_nursery() as nursery:
@@ -159,7 +159,7 @@ class ScheduleService:
                 await self._deliver()
                 nursery.cancel_scope.cancel()
         finally:
-            self._store.on_growth.remove(self._hear)
+            self._store.readable.unfollow(self._hear)
             self._store.cleaner.before_removal.remove(self._keep)
             with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_SAVE_S_MAX):
                 await self._save()

@@ -103,8 +103,8 @@ class PopProcessor:
             requests_max=config.held_pulls_max,
             requests_per_owner_max=config.held_pulls_per_connection_max,
         )
-        # By each topic that they look at: what is waited for.
-        self._keys: dict[str, dict[_HeldKey, None]] = {}
+        #: By each topic that they look at: what is waited for.
+        self.awaited: dict[str, dict[_HeldKey, None]] = {}
         self._grown: dict[_HeldKey, None] = {}
         self._waker = Waker(self.held, shared.clock, wake=self.wake_grown)
         self._has_found = False
@@ -123,10 +123,8 @@ class PopProcessor:
 
     def queues_grew(self, tails: list[QueueTail]) -> None:
         """Note what waits for queues that grew; ``run`` wakes it."""
-        if not self._keys:
-            return
         for tail in tails:
-            for key in self._keys.get(tail.topic.decode(), ()):
+            for key in self.awaited.get(tail.topic.decode(), ()):
                 # A retry is for all who wait for the topic, whichever queue they name.
                 if key[3] in (-1, tail.queue_id) or tail.topic.startswith(_RETRY_BYTES):
                     self._grown[key] = None
@@ -136,7 +134,7 @@ class PopProcessor:
     def queue_freed(self, queue: QueueKey) -> None:
         """Note that a group may pop a queue again that it could not; ``run`` wakes it."""
         topic, group, queue_id = queue
-        for key in self._keys.get(topic, ()):
+        for key in self.awaited.get(topic, ()):
             if key[2] == group and (key[3] in (-1, queue_id) or topic.startswith(RETRY_PREFIX)):
                 self._grown[key] = None
         if self._grown:
@@ -473,18 +471,18 @@ class PopProcessor:
         key = kind, pop.topic, group, pop.queue_id
         self._waker.hold(key, pop.deadline_ms, partial(take_up, pop, key), owner=pop.connection)
         for topic in _topics_of(key):
-            self._keys.setdefault(topic, {})[key] = None
+            self.awaited.setdefault(topic, {})[key] = None
         return key
 
     def _forget_if_gone(self, key: _HeldKey) -> None:
         if self.held.is_held(key):
             return
         for topic in _topics_of(key):
-            keys = self._keys.get(topic)
+            keys = self.awaited.get(topic)
             if keys is not None:
                 keys.pop(key, None)
                 if not keys:
-                    del self._keys[topic]
+                    del self.awaited[topic]
 
     def _take_up(self, pop: Pop, key: _HeldKey, is_over: bool) -> None:
         """Go on with a pop that was held: a queue has grown, or its time is over."""

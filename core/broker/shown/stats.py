@@ -24,7 +24,7 @@ at most ``items_max`` of each kind; further ones are not counted by name.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,14 +73,15 @@ class BrokerStats:
         cluster: str,
         clock: Clock,
         messages_in: Callable[[], int],
+        take_grown: Callable[[], Iterable[QueueTail]],
         items_max: int = ITEMS_MAX,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._messages_in = messages_in
+        self._take_grown = take_grown
         #: Messages that pulls were answered with.
         self.messages_out = 0
-        self._grown: set[QueueTail] = set()
         self._puts = _Items(items_max)
         self._gets = _Items(items_max)
         self._backs = _Items(items_max)
@@ -97,10 +98,6 @@ class BrokerStats:
         }
         self._ticks = 0
 
-    def queues_grew(self, tails: list[QueueTail]) -> None:
-        """Note which queues have got messages; ``tick`` fetches how many."""
-        self._grown.update(tails)
-
     def note_get(self, topic: str, group: str, messages: int, stored_bytes: int) -> None:
         """Count what one pull was answered with."""
         self.messages_out += messages
@@ -112,8 +109,7 @@ class BrokerStats:
 
     def tick(self) -> None:
         """Fetch what was put since the last time, and sample the items whose turn it is."""
-        grown, self._grown = self._grown, set()
-        for tail in grown:
+        for tail in self._take_grown():
             messages, put_bytes = tail.take_put()
             self._puts.add((tail.topic.decode(), ""), messages, messages, put_bytes)
         self._broker.set((self._cluster, "BROKER_PUT_NUMS"), self._messages_in())

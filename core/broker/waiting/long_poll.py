@@ -48,7 +48,8 @@ class HeldRequests:
     def __init__(self, *, requests_max: int, requests_per_owner_max: int) -> None:
         self._requests_max = requests_max
         self._requests_per_owner_max = requests_per_owner_max
-        self._by_key: _Index = {}
+        #: What is waited for; falsy where nothing is.
+        self.by_key: _Index = {}
         self._by_owner: _Index = {}
         self._by_bucket: dict[int, dict[_Held, None]] = {}
         self._buckets: list[int] = []
@@ -69,7 +70,7 @@ class HeldRequests:
         The caller has asked ``is_full_for``. ``close_owner`` forgets all requests of an ``owner``.
         """
         held = _Held(key, deadline_ms, callback, owner)
-        self._by_key.setdefault(key, {})[held] = None
+        self.by_key.setdefault(key, {})[held] = None
         self._by_owner.setdefault(owner, {})[held] = None
         bucket = self._by_bucket.get(held.bucket)
         if bucket is None:
@@ -79,11 +80,11 @@ class HeldRequests:
         self._count += 1
 
     def is_held(self, key: Hashable) -> bool:
-        return key in self._by_key
+        return key in self.by_key
 
     def count_of(self, key: Hashable) -> int:
         """Return how many requests wait for a key."""
-        return len(self._by_key.get(key, ()))
+        return len(self.by_key.get(key, ()))
 
     def keys_of(self, owner: Hashable) -> set[Hashable]:
         """Return what the requests of an owner wait for."""
@@ -91,7 +92,7 @@ class HeldRequests:
 
     def wake(self, key: Hashable, count_max: int | None = None) -> int:
         """Call back requests that wait for a key, in the order they came; return how many."""
-        woken = list(islice(self._by_key.get(key, ()), count_max))
+        woken = list(islice(self.by_key.get(key, ()), count_max))
         for held in woken:
             self._drop(held)
         for held in woken:
@@ -122,7 +123,7 @@ class HeldRequests:
             self._drop(held)
 
     def _drop(self, held: _Held) -> None:
-        _discard(self._by_key, held.key, held)
+        _discard(self.by_key, held.key, held)
         _discard(self._by_owner, held.owner, held)
         # An empty bucket stays until its time, so that the heap needs no search.
         del self._by_bucket[held.bucket][held]
@@ -130,11 +131,11 @@ class HeldRequests:
 
     def _check(self) -> None:
         """Assert that the three indexes hold the same requests."""
-        held = {one for some in self._by_key.values() for one in some}
+        held = {one for some in self.by_key.values() for one in some}
         assert len(held) == self._count
         assert held == {one for some in self._by_owner.values() for one in some}
         assert held == {one for some in self._by_bucket.values() for one in some}
-        assert all(self._by_key.values())
+        assert all(self.by_key.values())
         assert all(self._by_owner.values())
         assert sorted(self._buckets) == sorted(self._by_bucket)
 

@@ -135,7 +135,7 @@ def _append(
     reader = Reader(store)
     if with_reader:
         reader.read_new(tails)
-        store.on_growth.append(reader.read_new)
+        store.readable.follow(reader.read_new)
     spent = 0.0
     for batch in _batches(tails, records, with_keys):
         begin = time.thread_time()
@@ -192,7 +192,7 @@ async def _follow(store: MessageStore, records: int) -> list[float]:
     lags_us: list[float] = []
     grew = trio.Event()
     appended_at = 0.0
-    store.on_growth.append(lambda _: grew.set())
+    store.readable.follow(lambda _: grew.set())
 
     async def follow() -> None:
         nonlocal grew

@@ -92,7 +92,7 @@ def test_listeners_get_the_queues_that_grew_when_the_records_can_be_read(tmp_pat
                 found = store.reader.read(topic, tail.queue_id, offset)
                 seen.append((tail.topic, offset, found.count))
 
-        store.on_growth.append(look)
+        store.readable.follow(look)
         one, two = store.queue_tail("A", 0), store.queue_tail("B", 0)
         store.append([message(one), message(two), message(one)])
         assert seen == [(b"A", 1, 1), (b"B", 0, 1)]

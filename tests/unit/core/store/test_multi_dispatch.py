@@ -56,7 +56,7 @@ def test_messages_are_read_from_each_queue_and_say_where_they_are(tmp_path: Path
         grown.extend(tail.topic for tail in tails)
 
     with opened(tmp_path, lmq=True) as store:
-        store.on_growth.append(hear)
+        store.readable.follow(hear)
         fill(store)
         check(store)
         # Once for each append that had something for a queue.

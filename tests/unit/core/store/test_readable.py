@@ -93,7 +93,7 @@ def test_no_read_sees_beyond_the_limit(tmp_path: Path) -> None:
 def test_readers_hear_of_what_they_may_read_and_of_nothing_else(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         heard: list[list[bytes]] = []
-        store.on_growth.append(lambda tails: heard.append(sorted(t.topic for t in tails)))
+        store.readable.follow(lambda tails: heard.append(sorted(t.topic for t in tails)))
         append(store, b"1", topic="A")
         assert heard == [[b"A"]]
         store.readable.set_limit(store.end_offset)
@@ -123,7 +123,7 @@ def test_a_limit_below_what_was_readable_hides_it_until_it_rises(tmp_path: Path)
         first = append(store, b"1", topic="A")
         append(store, b"2", topic="B")
         heard: list[QueueTail] = []
-        store.on_growth.append(heard.extend)
+        store.readable.follow(heard.extend)
         store.readable.set_limit(first)
         assert read_bodies(store) == {("A", 0): [b"1"]}
         assert heard == []
@@ -173,7 +173,7 @@ def test_what_is_read_is_what_lies_below_the_limit(
         for tail in tails:
             known[tail.queue_id] = store.reader.max_offset("T", tail.queue_id)
 
-    store.on_growth.append(look)
+    store.readable.follow(look)
     limit = FOREVER_MS
     for number, (step, value) in enumerate(steps):
         if step == "append":

@@ -178,7 +178,7 @@ def test_a_pop_waits_and_one_message_wakes_one(stage: BrokerStage) -> None:
     stage.clock.advance(15_100)
     stage.processors.pop.held.end_due(stage.clock.monotonic_ms())
     assert [a.code for a in clients[1].answers] == [NOTHING]
-    assert not stage.processors.pop._keys
+    assert not stage.processors.pop.awaited
 
 
 def test_a_retry_wakes_a_pop_that_waits(stage: BrokerStage) -> None:
@@ -196,7 +196,7 @@ def test_a_closed_connection_is_not_waited_for(stage: BrokerStage) -> None:
     ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
     stage.process(RemotingCommand(POP, ext=ext), client)
     stage.processors.pop.connection_closed(client)  # type: ignore[arg-type]  # a stand-in
-    assert not stage.processors.pop._keys
+    assert not stage.processors.pop.awaited
     send(stage, b"1")
     stage.processors.pop.wake_grown()
     assert bodies(pop(stage)) == [b"1"]

@@ -33,10 +33,13 @@ class Stage:
     def __init__(self, store: MessageStore, clock: ManualClock) -> None:
         self.store, self.clock = store, clock
         self.stats = BrokerStats(
-            cluster="C", clock=clock, messages_in=lambda: 0, items_max=NAMED_MAX * 2
+            cluster="C",
+            clock=clock,
+            messages_in=lambda: 0,
+            take_grown=store.readable.take_grown,
+            items_max=NAMED_MAX * 2,
         )
         self.offsets = ConsumerOffsets(entries_max=100, clock=ManualClock())
-        store.on_growth.append(self.stats.queues_grew)
 
     def put(self, topic: str, count: int) -> None:
         tail = self.store.queue_tail(topic, 0)

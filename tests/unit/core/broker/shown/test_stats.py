@@ -23,13 +23,13 @@ class Stage:
         self.store = store
         self.clock = clock
         self.stats = self.make()
-        store.on_growth.append(self.stats.queues_grew)
 
     def make(self, items_max: int = 10) -> BrokerStats:
         return BrokerStats(
             cluster="C",
             clock=self.clock,
             messages_in=lambda: self.store.stats.put_messages,
+            take_grown=self.store.readable.take_grown,
             items_max=items_max,
         )
 
