@@ -445,9 +445,12 @@ class ReactorListener:
         if self._recs:
             # What is received exactly once is marked before it, in the same append.
             messages[:0] = self._exchanges.take_marks()
-        messages[:0] = self._retaining.take()
+        retaining = self._retaining
+        if retaining.added:
+            messages[:0] = retaining.take()
         ticket = self._log_port.append(messages)
-        self._retaining.appended(ticket)
+        if retaining.added:
+            retaining.appended(ticket)
         if ticket.error is None:
             self._metrics.messages_appended += count
         else:  # the others have answers to be refused by
@@ -456,7 +459,9 @@ class ReactorListener:
         acks, recs = self._acks.copy(), self._recs.copy()
         self._acks.clear()
         self._recs.clear()
-        began_ns = self._began_ns
-        self._exchanges.appended(ticket)
-        self._answers.answer(PacketType.PUBACK, acks, ticket, began_ns)
-        self._answers.answer(PacketType.PUBREC, recs, ticket, began_ns)
+        if recs:
+            self._exchanges.appended(ticket)
+        if acks:
+            self._answers.answer(PacketType.PUBACK, acks, ticket, self._began_ns)
+        if recs:
+            self._answers.answer(PacketType.PUBREC, recs, ticket, self._began_ns)

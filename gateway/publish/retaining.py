@@ -27,7 +27,8 @@ class Retaining:
         self, store: RetainedStore, *, count_max: int, client_count_max: int, bytes_max: int
     ) -> None:
         self._store = store
-        self._added: list[Written] = []
+        #: What is to be appended with the next batch.
+        self.added: list[Written] = []
         self.limit(count_max=count_max, client_count_max=client_count_max, bytes_max=bytes_max)
 
     def limit(self, *, count_max: int, client_count_max: int, bytes_max: int) -> None:
@@ -64,14 +65,14 @@ class Retaining:
 
     def add(self, name: bytes, message: tuple[Any, ...]) -> None:
         """Have ``message`` retained, or with an empty payload the one before it removed."""
-        self._added.append(self._store.write(name.decode(), message))
+        self.added.append(self._store.write(name.decode(), message))
 
     def take(self) -> list[tuple[Any, ...]]:
         """Return the copies, to be appended before their messages."""
-        return [written.record for written in self._added]
+        return [written.record for written in self.added]
 
     def appended(self, ticket: Ticket) -> None:
         """Take the ticket of the append."""
-        for written in self._added:
+        for written in self.added:
             written.ticket = ticket
-        self._added.clear()
+        self.added.clear()

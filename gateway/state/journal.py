@@ -201,7 +201,8 @@ class SessionJournal:
         """Append what the turn has collected, as one batch."""
         self._is_turn = False
         self._rows.fetched.clear()
-        self._flush()
+        if self._collected:
+            self._flush()
 
     def collect(
         self,
