@@ -532,6 +532,10 @@ class SessionRows:
             self.heard.append(client_id)
 
     def _move(self, run: Run, record: TickRecord, at: int) -> None:
+        # So a row is the same however many records are read at once.
+        for client_id, (marked, _) in list(self._marked.items()):
+            if marked.run == run.key:
+                self._end_marks(client_id)
         told = record.positions
         move(run.positions, record.left, told, at)
         for queue in record.left:
