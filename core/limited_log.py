@@ -43,7 +43,7 @@ class LimitedLog:
         self._lines_max = lines_max
         self._period_s = period_s
         self._monotonic_s = monotonic_s
-        self._period = -1
+        self._until_s = float("-inf")
         self._count = 0
 
     def info(self, message: str, *values: object) -> None:
@@ -70,12 +70,12 @@ class LimitedLog:
         return Boundary(self, message, values)
 
     def _may_log(self) -> bool:
-        period = int(self._monotonic_s() // self._period_s)
-        if period != self._period:
+        now_s = self._monotonic_s()
+        if now_s >= self._until_s:
             held_back = self._count - self._lines_max
             if held_back > 0:
                 self._log.warning("log lines of one kind held back count=%d", held_back)
-            self._period = period
+            self._until_s = now_s + self._period_s
             self._count = 0
         self._count += 1
         return self._count <= self._lines_max
