@@ -43,7 +43,7 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 async def test_work_waits_for_a_thread_and_says_so_once(
     refusals: list[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    threads._lines._period = -1
+    threads._lines._until_s = 0.0
     refusals += [NO_THREAD, MemoryError(), NO_THREAD]
     with caplog.at_level(logging.WARNING), trio.fail_after(10):
         assert await run_in_thread(divmod, 7, 2) == (3, 1)
