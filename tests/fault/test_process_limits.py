@@ -45,17 +45,26 @@ def address_of(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def test_without_descriptors_one_line_is_logged_per_listener(tmp_path: Path) -> None:
-    errors = tmp_path / "errors"
-    command = [sys.executable, "-m", "motelog", "dev", "--ephemeral", "--json", *ANY_PORTS]
-    with errors.open("w") as log, ExitStack() as stack:
-        process = subprocess.Popen(
+def started(
+    stack: ExitStack, errors: Path, *arguments: str
+) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    """Start a server that logs into ``errors``; return it and its line, once it is ready."""
+    command = [sys.executable, "-m", "motelog", "dev", "--json", *arguments, *ANY_PORTS]
+    log = stack.enter_context(errors.open("w"))
+    process = stack.enter_context(
+        subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
         )
-        stack.enter_context(process)
-        stack.callback(process.kill)
-        assert process.stdout is not None
-        ready = json.loads(process.stdout.readline())
+    )
+    stack.callback(process.kill)
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())
+
+
+def test_without_descriptors_one_line_is_logged_per_listener(tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    with ExitStack() as stack:
+        process, ready = started(stack, errors, "--ephemeral")
         open_now = len(os.listdir(f"/proc/{process.pid}/fd"))
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (open_now + 4, open_now + 4))
         for role in ("mqtt", "namesrv", "broker", "admin"):
@@ -210,15 +219,9 @@ def test_a_batch_without_memory_for_room_is_refused(
 def test_a_process_without_memory_refuses_and_goes_on_when_there_is_some(tmp_path: Path) -> None:
     errors = tmp_path / "errors"
     folder = str(tmp_path / "data")
-    command = [sys.executable, "-m", "motelog", "dev", "--data", folder, "--json", *ANY_PORTS]
-    with errors.open("w") as log, ExitStack() as stack:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
-        )
-        stack.enter_context(process)
-        stack.callback(process.kill)
-        assert process.stdout is not None
-        address = address_of(json.loads(process.stdout.readline())["mqtt"])
+    with ExitStack() as stack:
+        process, ready = started(stack, errors, "--data", folder)
+        address = address_of(ready["mqtt"])
         pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + 4 * 1024 * 1024
         no_limit = resource.RLIM_INFINITY
