@@ -100,6 +100,7 @@ class Readable:
         self._followers.append((waits, follower))
 
     def unfollow(self, follower: Follower) -> None:
+        """Call ``follower`` no more."""
         self._followers = [one for one in self._followers if one[1] != follower]
 
     def take_grown(self) -> set[QueueTail]:
