@@ -3,8 +3,7 @@
 Owns: GatewayParts, and which part knows which. Must not touch: sockets and tasks (``server``), the
 work of the parts.
 
-    listener -> clients -> delivery -> log        all of them -> output
-        '-----> routes ------------------^
+    listener -> clients, publishing, delivery -> turn -> commit -> log      all of them -> output
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from motelog.core.clock import Clock
 from motelog.gateway.access.access import Access
@@ -21,6 +19,7 @@ from motelog.gateway.clients import CONNECTIONS_RESERVED, Clients
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.catch_up import Quota
 from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.listener import Listener
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.memory import Memory
@@ -28,43 +27,44 @@ from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.operator import Operator
 from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Answers
+from motelog.gateway.publish.commit import Commit
 from motelog.gateway.publish.exchanges import Exchanges
+from motelog.gateway.publish.publishing import Publishing
 from motelog.gateway.publish.rates import Rates
-from motelog.gateway.publish.reactor_listener import ReactorListener
 from motelog.gateway.publish.retaining import Retaining
 from motelog.gateway.publish.routes import Routes
 from motelog.gateway.publish.wills import Wills
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.inflight import PACKET_ID_MAX
-from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.sharing import SharedSubscriptions
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
+from motelog.gateway.storing import Storing
+from motelog.gateway.turn import Turn
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
-    """One gateway; ``connections`` is the table by number that its parts share."""
+    """One gateway."""
 
-    connections: list[Connection | None]
+    turn: Turn
     delivery: Delivery
     clients: Clients
     answers: Answers
     journal: SessionJournal
-    listener: ReactorListener
+    listener: Listener
     operator: Operator
     rates: Rates
     memory: Memory
-    retaining: tuple[Retaining, ...]
+    retaining: Retaining
 
     def configure(self, config: GatewayConfig) -> None:
         """Take the limits of ``config`` while the gateway runs; it differs in LIVE keys alone."""
         self.clients.configure(config)
         self.delivery.limit(_quota_of(config))
-        for one in self.retaining:
-            one.limit(**_retained_limits(config))
+        self.retaining.limit(**_retained_limits(config))
         self.rates.limit(**_rates_of(config))
         self.memory.bytes_max = config.memory_bytes_max
 
@@ -127,6 +127,7 @@ def assemble(
     mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
     connections: list[Connection | None] = [None] * (connections_max + CONNECTIONS_RESERVED)
     subscriptions: SubscriptionTree[Receiver] = SubscriptionTree()
+    turn = Turn(connections, wake=wake)
     routes = Routes(
         mapping,
         log,
@@ -135,44 +136,27 @@ def assemble(
         topic_queue_count=config.topic_queue_count,
         topic_bytes_max=config.topic_bytes_max,
     )
-    # Wills have their own: one may be published in the middle of a turn.
-    retaining, of_wills = (Retaining(retained, **_retained_limits(config)) for _ in range(2))
-    wills = Wills(log, routes, of_wills, metrics, clock=clock, access=access)
-
-    def handle_kept(packets: list[tuple[Any, ...]]) -> None:
-        listener.handle_kept(packets)
-
-    def disconnect(connection: Connection, reason_code: int, why: str) -> None:
-        clients.disconnect(connection, reason_code, why)
-
-    def resumed(session: Session) -> None:
-        exchanges.resumed(session)
-
-    answers = Answers(
-        output,
-        metrics,
-        connections=connections,
-        receive_maximum=config.receive_maximum,
-        disconnect=disconnect,
-        clock=clock,
-    )
-    log.on_settled(answers.settled)
+    retaining = Retaining(retained, **_retained_limits(config))
+    wills = Wills(log, routes, retaining, metrics, clock=clock, access=access)
+    answers = Answers(turn, output, metrics, receive_maximum=config.receive_maximum, clock=clock)
     journal.after = answers.after
     delivery = Delivery(
+        turn,
         log,
         mapping,
         subscriptions,
         journal,
         retained,
         metrics,
-        connections=connections,
         after=answers.after,
-        disconnect=disconnect,
         quota=_quota_of(config),
         output_bytes_high=config.output_bytes_high,
         clock=clock,
         wake=wake,
         random_skip=random_skip,
+    )
+    exchanges = Exchanges(
+        turn, log, journal, answers, clock=clock, receive_maximum=config.receive_maximum
     )
 
     def is_at_hand(client_id: str, waited_ms: int) -> bool:
@@ -186,50 +170,57 @@ def assemble(
     shared = SharedSubscriptions(
         subscriptions, delivery, journal, claims, metrics, clock=journal.clock, after=answers.after
     )
+    storing = Storing(subscriptions, shared, delivery, journal)
     clients = Clients(
         config,
+        turn,
         subscriptions,
         shared,
         delivery,
         journal,
         claims,
+        exchanges,
+        wills,
+        storing,
         metrics,
-        connections=connections,
         connections_max=connections_max,
         clock=clock,
-        answer_after=answers.after,
-        publish_will=wills.publish,
-        handle_kept=handle_kept,
-        resumed=resumed,
+        after=answers.after,
         access=access,
     )
-    exchanges = Exchanges(
+    commit = Commit(turn, log, journal, exchanges, answers, output, metrics)
+    publishing = Publishing(
+        turn,
         log,
-        output,
-        journal,
-        delivery,
+        routes,
+        exchanges,
+        retaining,
         answers,
+        commit,
+        metrics,
+        topic_alias_max=config.topic_alias_max,
         clock=clock,
-        receive_maximum=config.receive_maximum,
-        disconnect=disconnect,
+        access=access,
     )
     rates = Rates(output, **_rates_of(config))
-    listener = ReactorListener(
-        config,
+    listener = Listener(
+        turn,
         output,
-        log,
+        journal,
+        claims,
         routes,
         clients,
         delivery,
-        answers,
+        publishing,
         exchanges,
-        retaining,
+        answers,
+        commit,
         rates,
         metrics,
-        connections=connections,
         clock=clock,
         access=access,
     )
+    log.on_settled(listener.settled)
     operator = Operator(
         log,
         retained,
@@ -241,7 +232,7 @@ def assemble(
     )
     memory = Memory(output, clients, metrics, bytes_max=config.memory_bytes_max)
     return GatewayParts(
-        connections,
+        turn,
         delivery,
         clients,
         answers,
@@ -250,5 +241,5 @@ def assemble(
         operator,
         rates,
         memory,
-        (retaining, of_wills),
+        retaining,
     )

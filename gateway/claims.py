@@ -24,7 +24,7 @@ from typing import Final
 
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
-from motelog.gateway.log.log_port import Ticket
+from motelog.gateway.log.log_port import After
 from motelog.gateway.state.journal import ENTRIES_MAX, SessionJournal
 from motelog.gateway.state.session_rows import ClaimHeard, Heard
 from motelog.gateway.state.view import ViewError
@@ -125,7 +125,7 @@ class Claims:
         journal: SessionJournal,
         *,
         clock: Clock,
-        after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
+        after: After,
         is_at_hand: Callable[[str, int], bool],
         soon: Callable[[], None],
     ) -> None:
@@ -142,7 +142,7 @@ class Claims:
         self._after = after
         #: In the order of their begin, but for those that have waited behind another.
         self._wanted: dict[str, Claim] = {}
-        self._new: list[Claim] = []
+        self.new: list[Claim] = []
         #: Client identifiers of claims that others wait behind, and of some that were.
         self._followed: dict[str, None] = {}
         #: Client identifiers of claims whose turn may have come.
@@ -150,7 +150,7 @@ class Claims:
         #: Those whose turn has come, and whose sessions cannot be resumed yet.
         self._early: dict[str, None] = {}
         #: Claims that no other record settles.
-        self._given_up: list[tuple[str, int]] = []
+        self.given_up: list[tuple[str, int]] = []
         #: Called for what another gateway has claimed later than a CONNECT that has gone on here.
         self.hand_over: Callable[[ClaimHeard], None] = lambda heard: None
 
@@ -187,7 +187,7 @@ class Claims:
 
     def _begin(self, claim: Claim) -> None:
         self._wanted[claim.client_id] = claim
-        self._new.append(claim)
+        self.new.append(claim)
         self._journal.awaited.add(claim.client_id)
 
     def _begin_behind(self, claim: Claim) -> None:
@@ -219,27 +219,27 @@ class Claims:
     def settle(self, client_id: str, number: int) -> None:
         """Have others go on, where no record says so; nothing if ``number`` is 0."""
         if number:
-            self._given_up.append((client_id, number))
+            self.given_up.append((client_id, number))
 
     def clear(self) -> None:
         """End all claims, as this gateway's run is over."""
         for client_id in list(self._wanted):
             self.overtake(client_id, "this gateway begins again")
-        self._new.clear()
-        self._given_up.clear()
+        self.new.clear()
+        self.given_up.clear()
 
     def commit_soon(self) -> None:
         """Have what is new appended: a record costs others the same, be it for one or many."""
-        if self._new or self._given_up:
+        if self.new or self.given_up:
             self._soon()
 
     def commit(self) -> None:
         """Append what is new."""
-        if not (self._new or self._given_up):
+        if not (self.new or self.given_up):
             return
-        all_new = [claim for claim in self._new if self._is_wanted(claim)]
-        all_given_up, self._given_up = self._given_up, []
-        self._new = []
+        all_new = [claim for claim in self.new if self._is_wanted(claim)]
+        all_given_up, self.given_up = self.given_up, []
+        self.new = []
         for at in range(0, max(len(all_new), len(all_given_up)), ENTRIES_MAX):
             new = all_new[at : at + ENTRIES_MAX]
             given_up = all_given_up[at : at + ENTRIES_MAX]
@@ -262,7 +262,7 @@ class Claims:
         for claim in new:
             if self._is_wanted(claim):
                 self._end(claim, f"the log refuses a claim: {error}")
-        self._given_up += given_up  # the next tick tries again
+        self.given_up += given_up  # the next tick tries again
 
     def _is_wanted(self, claim: Claim) -> bool:
         return self._wanted.get(claim.client_id) is claim

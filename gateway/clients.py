@@ -25,7 +25,7 @@ import dataclasses
 import logging
 import secrets
 from array import array
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import islice, takewhile
@@ -52,13 +52,15 @@ from motelog.gateway.errors import (
     MalformedPacketError,
     SessionInUseError,
 )
-from motelog.gateway.log.log_port import SETTLED, Ticket
+from motelog.gateway.log.log_port import SETTLED, After, Then, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.output import Output
-from motelog.gateway.proofs import Proofs
+from motelog.gateway.proofs import Proofs, Proved
+from motelog.gateway.publish.exchanges import Exchanges
+from motelog.gateway.publish.wills import Wills
 from motelog.gateway.rechecks import Rechecks
 from motelog.gateway.sessions.connect_rules import (
     Accepted,
@@ -79,11 +81,13 @@ from motelog.gateway.sessions.subscribe_rules import (
 )
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.sharing import SharedSubscriptions, is_shared
-from motelog.gateway.state.journal import SessionJournal, Then
+from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.session_rows import ClaimHeard
-from motelog.gateway.state.stored import Received, StoredFilter, StoredSession, StoredWill
+from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import ViewError
+from motelog.gateway.storing import Storing
 from motelog.gateway.subscribing import Subscribing
+from motelog.gateway.turn import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -146,27 +150,25 @@ class Clients:
     def __init__(
         self,
         config: GatewayConfig,
+        turn: Turn,
         subscriptions: SubscriptionTree[Receiver],
         shared: SharedSubscriptions,
         delivery: Delivery,
         journal: SessionJournal,
         claims: Claims,
+        exchanges: Exchanges,
+        wills: Wills,
+        storing: Storing,
         metrics: GatewayMetrics,
         *,
-        connections: list[Connection | None],
         connections_max: int,
         clock: Clock,
-        answer_after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
-        publish_will: Callable[[Who, StoredWill], None],
-        handle_kept: Callable[[list[tuple[Any, ...]]], None],
-        resumed: Callable[[Session], None],
+        after: After,
         access: Access | None = None,
     ) -> None:
-        """``access`` is None where clients are not told apart.
-
-        ``resumed`` is called with a session whose client may send QoS 2 messages again.
-        """
+        """``access`` is None where clients are not told apart."""
         self._config = config
+        self._turn = turn
         self._access = access
         self._connections_max = connections_max
         scram = None if access is None else access.scram
@@ -177,70 +179,46 @@ class Clients:
         self._delivery = delivery
         self._journal = journal
         self._clock = clock
-        self._answer_after = answer_after
-        self._publish_will = publish_will
-        self._handle_kept = handle_kept
-        self._resumed = resumed
+        self._after = after
+        self._exchanges = exchanges
+        self._wills = wills
+        self._storing = storing
         self._metrics = metrics
         self._claims = claims
         claims.hand_over = self._yield_to
         self._parked: dict[int, Parked] = {}
-        #: Number -> what was decided about the CONNECT that has come in this turn.
-        self._decided: dict[int, Accepted | Refused] = {}
         self._is_shut_down = False
         #: Sessions whose expiry or will is due and claimed; whether more may be due.
         self._due_claimed = 0
         self._is_more_due = False
         #: Number -> connection, None while it is parked and once it has ended; the hot path reads
         #: it too.
-        self._connections = connections
+        self._connections = turn.connections
         self._by_client_id: dict[str, Session] = {}
         journal.watch(self._by_client_id)
         #: Its keys in order, so that an operator's page of a million costs nobody a pause.
         self._names: SortedList = SortedList()
         #: Number -> time and keep alive of its CONNECT, without an object each, as there may be a
         #: million.
-        self._connected_ms = array("Q", bytes(8 * len(connections)))
-        self._keep_alive_s = array("H", bytes(2 * len(connections)))
+        self._connected_ms = array("Q", bytes(8 * len(turn.connections)))
+        self._keep_alive_s = array("H", bytes(2 * len(turn.connections)))
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         #: What one peer has brought about is done inside.
         self.boundary = self._peer_log.boundary(
             "the gateway failed at what a client sent, others are served"
         )
         self._subscribing = Subscribing(
-            config,
-            subscriptions,
-            shared,
-            delivery,
-            metrics,
-            clock=clock,
-            access=access,
-            peer_log=self._peer_log,
-            store=lambda session, then: self._store(session, then=then),
-            handle_again=self.handle,
-            disconnect=self.disconnect,
-        )
+            config, turn, subscriptions, shared, delivery, storing, metrics,
+            clock=clock, access=access,
+        )  # fmt: skip
         self._proofs: Proofs | None = None
         #: When logins end, and certificates of clients.
         self._endings = Endings()
         self._rechecks: Rechecks | None = None
         if access is not None:
-            self._rechecks = Rechecks(
-                access,
-                self._by_client_id,
-                subscriptions,
-                disconnect=self.disconnect,
-            )
+            self._rechecks = Rechecks(turn, access, self._by_client_id, subscriptions)
             if scram is not None:
-                self._proofs = Proofs(
-                    access,
-                    scram,
-                    connections,
-                    logged_in=self._logged_in,
-                    refuse=self._refuse,
-                    leave=self._forget,
-                    disconnect=self.disconnect,
-                )
+                self._proofs = Proofs(access, scram, turn.connections)
         self._closings = LimitedByKey(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
 
     # --- connections ---------------------------------------------------------------------
@@ -297,8 +275,15 @@ class Clients:
             )
         self._forget(connection)
 
-    def disconnect(self, connection: Connection, reason_code: int, why: str) -> None:
-        """End a connection with a reason code; MQTT 3 has none, so it is only closed."""
+    def end_all(self) -> None:
+        """End the connections that the turn says have to end."""
+        ended, self._turn.ended = self._turn.ended, []
+        for one in ended:
+            with self.boundary:
+                self.end(*one)
+
+    def end(self, connection: Connection, reason_code: int, why: str) -> None:
+        """End a connection now: the turn has got to it, or who takes its session over waits."""
         session = connection.session
         if session is None:
             return  # ended meanwhile
@@ -333,11 +318,9 @@ class Clients:
 
     def disconnect_all(self, reason_code: int, why: str) -> None:
         """End every connection, for a shutdown or when this gateway's run is over."""
-        self._journal.begin_turn()
         for session in list(self._by_client_id.values()):
             if session.connection is not None:
                 self._close(session.connection, reason_code, why)
-        self._journal.end_turn()
         for parked in list(self._parked.values()):
             if parked.claim is not None:
                 self._claims.overtake(parked.accepted.client_id)
@@ -376,9 +359,9 @@ class Clients:
         is_ours = not (is_stored and self._journal.is_over)
         if will is not None and (will.delay_s == 0 or not is_stored) and is_ours:
             session.particulars.will = None
-            self._publish_will(who(session), will)
+            self._wills.publish(who(session), will)
         if is_stored and is_ours:
-            self._journal.collect(self._stored(session, left_ms=self._journal.clock.now_ms()))
+            self._storing.leave(session)
         self._metrics.sessions_now -= 1
         self._delivery.forget(session)
         self._metrics.subscriptions_now -= len(session.filters)
@@ -390,44 +373,6 @@ class Clients:
         self._shared.leave_all(session)
         del self._by_client_id[session.client_id]
         self._names.remove(session.client_id)
-
-    def _stored(self, session: Session, *, left_ms: int | None = None) -> StoredSession:
-        """Return the state of a session as the log keeps it."""
-        filters = tuple([self._stored_filter(session, text) for text in session.filters])
-        if session.has_particulars:
-            filters += self._shared.filters(session)
-        stored = StoredSession(
-            session.client_id,
-            session.expiry_s,
-            left_ms,
-            filters,
-            self._delivery.cursors(session),
-            self._delivery.inflight(session),
-            owner=session.owner,
-        )
-        if not session.has_particulars:
-            return stored
-        particulars = session.particulars
-        return msgspec.structs.replace(
-            stored,
-            received=tuple(
-                known or Received(packet_id, "", 0)
-                for packet_id, known in particulars.received.items()
-            ),
-            delivered=tuple((queue.name, at) for queue, at in particulars.delivered),
-            will=particulars.will,
-            replays=self._delivery.replays(session),
-        )
-
-    def _stored_filter(self, session: Session, topic_filter: str) -> StoredFilter:
-        options = self._subscriptions.options(topic_filter, session)
-        assert options is not None, "a session's filters are in the tree"
-        if not session.has_particulars:
-            return StoredFilter(topic_filter, options)
-        particulars = session.particulars
-        since = {queue.name: at for queue, at in particulars.since.get(topic_filter, {}).items()}
-        identifier = particulars.identifiers.get(topic_filter, 0)
-        return StoredFilter(topic_filter, options, identifier, since)
 
     def _resume(self, session: Session, stored: StoredSession) -> None:
         """Put a stored session into memory; it has its connection already."""
@@ -450,7 +395,7 @@ class Clients:
             known = received if received.queue else None
             session.particulars.received[received.packet_id] = known
         if stored.received:
-            self._resumed(session)
+            self._exchanges.resumed(session)
         self._delivery.resume(session, stored)
         self._metrics.sessions_resumed += 1
 
@@ -460,7 +405,7 @@ class Clients:
         ``claim`` is the number of the claim that this settles, 0 if there is none.
         """
         if stored.will is not None:
-            self._publish_will(_who_left(stored), stored.will)
+            self._wills.publish(_who_left(stored), stored.will)
         ticket = self._journal.end(stored.client_id, claim=claim)
         self._shared.ended(stored)
         return ticket
@@ -514,7 +459,7 @@ class Clients:
             self._metrics.sessions_expired += 1
             self._discard(stored, claim)
         elif stored.will and self._journal.has_come(stored, stored.will_due_ms, now_ms):
-            self._publish_will(_who_left(stored), stored.will)
+            self._wills.publish(_who_left(stored), stored.will)
             self._journal.save(msgspec.structs.replace(stored, will=None), claim=claim)
         else:
             return False
@@ -545,7 +490,6 @@ class Clients:
             return True
         if self._journal.is_in_doubt():
             return is_more
-        self._journal.begin_turn()
         for heard in self._journal.take_heard():
             if isinstance(heard, ClaimHeard) and heard.takes and not self._journal.is_own(heard):
                 self._yield_to(heard)
@@ -556,20 +500,8 @@ class Clients:
             is_more = True
         if self._is_more_due and not self._due_claimed:
             self._do_due()
-        self._journal.end_turn()
         self._claims.commit()
         return is_more
-
-    def begin_turn(self) -> None:
-        """Have what the turn changes of sessions go into the log together."""
-        self.check_life()
-        self._journal.begin_turn()
-
-    def end_turn(self) -> None:
-        """Append what this turn has changed, and soon what it has claimed."""
-        self._decided.clear()
-        self._journal.end_turn()
-        self._claims.commit_soon()
 
     def _yield_to(self, heard: ClaimHeard) -> None:
         """Hand over what another gateway has claimed, if it is here; then our claim is older."""
@@ -596,6 +528,7 @@ class Clients:
         logger.error("%s: its clients are disconnected count=%d", why, len(self._by_client_id))
         self.disconnect_all(ReasonCode.SERVER_BUSY, "this gateway was taken for lost")
         self._claims.clear()
+        self._journal.flush()
         self._journal.begin_again()
 
     def keep(self, packet: tuple[Any, ...]) -> bool:
@@ -649,7 +582,7 @@ class Clients:
         if self._has_room(accepted.client_id):
             self._accept(connection, accepted, claim)
             connection.output.resume(connection.number)
-            self._handle_kept(parked.kept)
+            self._turn.handle_again(connection, parked.kept)
         else:
             self._claims.settle(accepted.client_id, claim)
             self._refuse(connection, refuse_for_now(accepted, FULL))
@@ -713,10 +646,8 @@ class Clients:
         live = self.live(client_id)
         if live is None:
             return False
-        self.begin_turn()
         code = ReasonCode.ADMINISTRATIVE_ACTION
-        self.disconnect(live[1], code, "an operator has disconnected the client")
-        self.end_turn()
+        self._turn.end(live[1], code, "an operator has disconnected the client")
         return True
 
     def describe(self, client_id: str) -> StoredSession | None:
@@ -724,9 +655,9 @@ class Clients:
         if is_shared(client_id):
             return self._shared.describe(client_id)
         session = self._by_client_id.get(client_id)
-        return self._journal.load(client_id) if session is None else self._stored(session)
+        return self._journal.load(client_id) if session is None else self._storing.state(session)
 
-    def end_session(self, client_id: str, then: Callable[[MotelogError | None], None]) -> bool:
+    def end_session(self, client_id: str, then: Then) -> bool:
         """End a session, and the connection if there is one; False if there is no such session.
 
         Its will is published. ``then`` is called when it is sure, or with the reason why it failed.
@@ -738,12 +669,12 @@ class Clients:
         was_stored = session.expiry_s > 0
         session.expiry_s = 0
         code = ReasonCode.ADMINISTRATIVE_ACTION
-        self.disconnect(session.connection, code, "an operator has ended the session")
+        self.end(session.connection, code, "an operator has ended the session")
         ticket = self._journal.end(client_id) if was_stored else SETTLED
-        self._answer_after(ticket, then)
+        self._after(ticket, then)
         return True
 
-    def _end_stored(self, client_id: str, then: Callable[[MotelogError | None], None]) -> bool:
+    def _end_stored(self, client_id: str, then: Then) -> bool:
         """End a session that is not connected here; another gateway may have to give it up."""
         stored = self.describe(client_id)
         if stored is None:
@@ -752,7 +683,7 @@ class Clients:
             if stored.left_ms is None:
                 raise SessionInUseError(client_id)
             ticket = self._shared.end(client_id) if is_shared(client_id) else self._discard(stored)
-            self._answer_after(ticket, then)
+            self._after(ticket, then)
             return True
 
         def in_turn(claim: int) -> None:
@@ -767,8 +698,8 @@ class Clients:
                 then(None)
                 return
             ticket = self._discard(handed_over, claim)
-            self._answer_after(ticket, partial(self._settle_refused, client_id, claim))
-            self._answer_after(ticket, then)
+            self._after(ticket, partial(self._settle_refused, client_id, claim))
+            self._after(ticket, then)
 
         def lost(why: str | None) -> None:
             then(GatewayError(why or "its client has connected meanwhile"))
@@ -802,7 +733,7 @@ class Clients:
         if connection.session is None:
             self._refuse(connection, refuse_unread(reason_code, f"{why} before CONNECT"))
         else:
-            self.disconnect(connection, reason_code, why)
+            self.end(connection, reason_code, why)
 
     def handle(self, number: int, first_byte: int, body: bytes) -> None:
         """Handle one whole control packet; a fault, be it this gateway's, ends its connection."""
@@ -815,7 +746,7 @@ class Clients:
         connection = self._connections[number]
         if connection is None:
             if self._proofs is not None:
-                self._proofs.go_on(number, first_byte, body)
+                self._go_on_proved(self._proofs.go_on(number, first_byte, body))
             return  # or closed earlier in this turn
         if connection.session is None:
             self._connect(connection, first_byte, body)
@@ -824,7 +755,7 @@ class Clients:
             self._handle(connection, connection.session, first_byte, body)
         except GatewayError as exc:
             self._metrics.packets_malformed += isinstance(exc, MalformedPacketError)
-            self.disconnect(connection, exc.reason_code, str(exc))
+            self.end(connection, exc.reason_code, str(exc))
 
     def _handle(
         self, connection: Connection, session: Session, first_byte: int, body: bytes
@@ -859,13 +790,6 @@ class Clients:
 
     # --- CONNECT -------------------------------------------------------------------------
 
-    @property
-    def awaits_connects(self) -> bool:
-        """Whether some connection has not sent CONNECT, or is parked."""
-        metrics = self._metrics
-        opened = metrics.connections_opened - metrics.connections_closed
-        return opened > len(self._by_client_id)
-
     def expect(self, bodies: Iterable[tuple[int, bytes]]) -> None:
         """Decide about the CONNECTs of a turn, and find their stored sessions with one look.
 
@@ -873,7 +797,7 @@ class Clients:
         """
         if self._journal.others_live:
             return  # they wait for their turns
-        decided = self._decided
+        decided = self._turn.decided
         for number, body in bodies:
             connection = self._connections[number]
             if connection is not None and connection.session is None and number not in decided:
@@ -887,7 +811,7 @@ class Clients:
     def _connect(self, connection: Connection, first_byte: int, body: bytes) -> None:
         decision = None
         if first_byte >> 4 == PacketType.CONNECT:
-            decision = self._decided.pop(connection.number, None)
+            decision = self._turn.decided.pop(connection.number, None)
         if decision is None:
             decision = self._decide(first_byte, body)
         if isinstance(decision, Refused):
@@ -944,17 +868,16 @@ class Clients:
 
         def known(found: Identity | Denied) -> None:
             assert parked is not None, "it was not known at once"
-            self.begin_turn()
+            self.check_life()
             if self._parked.get(connection.number) is parked:  # its client has not gone meanwhile
                 self._unpark(parked)
                 self._logged_in(connection, accepted, found)
                 claimed = self._parked.get(connection.number)
                 if claimed is None:
                     connection.output.resume(connection.number)
-                    self._handle_kept(parked.kept)
+                    self._turn.handle_again(connection, parked.kept)
                 else:
                     claimed.kept, claimed.kept_bytes = parked.kept, parked.kept_bytes
-            self.end_turn()
 
         host, _ = connection.output.peer(connection.number)
         certificate = connection.output.identity(connection.number)
@@ -964,13 +887,28 @@ class Clients:
             access.logins_of[connection.output.listener(connection.number)],
         )
         if self._proofs is not None and shown.method is not None:
-            self._proofs.begin(connection, shown, accepted)
+            refused = self._proofs.begin(connection, shown, accepted)
+            if refused is not None:
+                self._refuse(connection, refused)
             return
         found = access.logins.log_in(shown, known)
         if found is None:
             parked = self._park(connection, accepted, self._config.connect_bytes_max)
         else:
             self._logged_in(connection, accepted, found)
+
+    def _go_on_proved(self, proved: Proved | None) -> None:
+        """Go on with a CONNECT whose client has proved who it is, or has not."""
+        if proved is None:
+            return
+        connection, accepted, outcome = proved
+        if outcome is None:
+            connection.output.close(connection.number)
+            self._forget(connection)
+        elif isinstance(outcome, Refused):
+            self._refuse(connection, outcome)
+        else:
+            self._logged_in(connection, accepted, outcome)
 
     def _logged_in(
         self, connection: Connection, accepted: Accepted, found: Identity | Denied
@@ -998,7 +936,7 @@ class Clients:
         for number in self._endings.due(self._clock.now_ms() / 1000):
             connection = self._connections[number]
             if connection is not None and connection.session is not None:
-                self.disconnect(connection, ReasonCode.NOT_AUTHORIZED, "the login has expired")
+                self.end(connection, ReasonCode.NOT_AUTHORIZED, "the login has expired")
 
     def access_changed(self) -> None:
         """Have all sessions looked at: logins or rights have changed."""
@@ -1009,10 +947,8 @@ class Clients:
         """Look at some of them; return whether there are more."""
         if self._rechecks is None:
             return False
-        self.begin_turn()
-        is_more = self._rechecks.look()
-        self.end_turn()
-        return is_more
+        self.check_life()
+        return self._rechecks.look()
 
     # --- the session of a CONNECT --------------------------------------------------------
 
@@ -1055,7 +991,7 @@ class Clients:
         if session.expiry_s:
             is_waited_for = claim or is_present
             then = partial(self._stored_again, session, claim) if is_waited_for else None
-            self._store(session, claim=claim, then=then)
+            self._storing.store(session, claim=claim, then=then)
         else:
             if is_present:
                 self._journal.end(client_id)
@@ -1070,7 +1006,7 @@ class Clients:
             return None
         if stored.will and self._journal.has_come(stored, stored.will_due_ms, now_ms):
             # No tick has come yet since it was due, as after a crash.
-            self._publish_will(_who_left(stored), stored.will)
+            self._wills.publish(_who_left(stored), stored.will)
         return stored
 
     def _begin(self, connection: Connection, accepted: Accepted) -> Session:
@@ -1119,20 +1055,12 @@ class Clients:
             idle_s_max=accepted.idle_s_max,
         )
 
-    def _store(self, session: Session, *, claim: int = 0, then: Then | None = None) -> None:
-        """Put the state of a session into the log that outlives its connection.
-
-        ``then`` is called when that has settled.
-        """
-        lagging = [queue.name for queue in session.lagging or ()]
-        self._journal.collect(self._stored(session), lagging=lagging, claim=claim, then=then)
-
     def _take_over(self, client_id: str) -> None:
         """End the connection that has this client identifier. [MQTT-3.1.4-3]"""
         session = self._by_client_id.get(client_id)
         if session is not None and session.connection is not None:
             self._metrics.sessions_taken_over += 1
-            self.disconnect(session.connection, ReasonCode.SESSION_TAKEN_OVER, "taken over")
+            self.end(session.connection, ReasonCode.SESSION_TAKEN_OVER, "taken over")
 
     def _refuse(self, connection: Connection, refused: Refused) -> None:
         output, number = connection.output, connection.number

@@ -96,6 +96,12 @@ class TraceRefusedError(GatewayError):
     """A trace cannot begin: the client has one, or as many run as may."""
 
 
+class QuotaExceededError(GatewayError):
+    """A limit of the operator, or of what a record holds, does not allow it."""
+
+    reason_code = 0x97
+
+
 class NotAuthorizedError(GatewayError):
     """The client has no right to what it asks for; rules of the operator say so."""
 

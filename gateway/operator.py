@@ -7,19 +7,18 @@ Invariant: a page is one slice of a scan, so that no request keeps the clients w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
 from msgspec.structs import asdict
 
 from motelog.core.addresses import format_address
 from motelog.core.clock import Clock
-from motelog.core.errors import MotelogError
 from motelog.core.message import MQTT_TOPIC, encode_host, encode_properties
 from motelog.gateway.clients import Clients
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.deliver.outgoing import message_qos
-from motelog.gateway.log.log_port import LogPort, Ticket
+from motelog.gateway.log.log_port import After, LogPort, Then
 from motelog.gateway.mapping.message_properties import client_id_property
 from motelog.gateway.mqtt.topics import check_topic_filter
 from motelog.gateway.operator_answers import (
@@ -74,7 +73,7 @@ class Operator:
         *,
         listeners: Sequence[str],
         clock: Clock,
-        after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
+        after: After,
     ) -> None:
         self._log_port = log
         self._retained = retained
@@ -105,7 +104,7 @@ class Operator:
             return None
         return RetainedMessage(**asdict(_retained(message)), payload=message.payload)
 
-    def delete_retained(self, name: str, then: Callable[[MotelogError | None], None]) -> bool:
+    def delete_retained(self, name: str, then: Then) -> bool:
         """Remove one message; return False if there is none.
 
         Its subscribers are not told, as nothing is published. ``then`` is called when it is sure,
@@ -277,7 +276,7 @@ class Operator:
             will_due_ms=stored.will_due_ms,
         )
 
-    def end_session(self, client_id: str, then: Callable[[MotelogError | None], None]) -> bool:
+    def end_session(self, client_id: str, then: Then) -> bool:
         """End one session, and its connection; return False if there is none.
 
         ``then`` is called when it is sure, or with the reason why it failed.
@@ -287,7 +286,7 @@ class Operator:
             self._log_port.settle_soon()
         return is_there
 
-    def end_away_session(self, client_id: str, then: Callable[[MotelogError | None], None]) -> bool:
+    def end_away_session(self, client_id: str, then: Then) -> bool:
         """As ``end_session``, and False too if the client is connected, here or elsewhere."""
         stored = self._clients.describe(client_id)
         is_live = self._clients.live(client_id) is not None

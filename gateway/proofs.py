@@ -13,14 +13,13 @@ Spec: MQTT 5.0 section 4.12.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import NamedTuple
 
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.login import Credentials, Denied, Identity
 from motelog.gateway.access.scram import METHOD, Exchange, ScramError
 from motelog.gateway.access.scram_logins import ScramLogins
-from motelog.gateway.errors import GatewayError, ProtocolViolationError
+from motelog.gateway.errors import GatewayError, NotAuthorizedError, ProtocolViolationError
 from motelog.gateway.mqtt.auth import Auth, decode_auth, encode_auth
 from motelog.gateway.mqtt.packet_types import PacketType, PropertyId, PropertyValue, ReasonCode
 from motelog.gateway.sessions.connect_rules import Accepted, Refused, refuse
@@ -38,31 +37,26 @@ class _Proving(NamedTuple):
     accepted: Accepted | None
 
 
-class Proofs:
-    """The exchanges of one gateway, by the method that it offers.
+class Proved(NamedTuple):
+    """What has come of the exchange of a CONNECT; ``outcome`` is None if its client has left."""
 
-    ``refuse`` and ``leave`` end a connection, with and without an answer, ``disconnect`` one of a
-    client that is connected. ``logged_in`` goes on with a CONNECT whose exchange has ended.
-    """
+    connection: Connection
+    accepted: Accepted
+    outcome: Identity | Denied | Refused | None
+
+
+class Proofs:
+    """The exchanges of one gateway, by the method that it offers."""
 
     def __init__(
         self,
         access: Access,
         scram: ScramLogins,
         connections: list[Connection | None],
-        *,
-        logged_in: Callable[[Connection, Accepted, Identity | Denied], None],
-        refuse: Callable[[Connection, Refused], None],
-        leave: Callable[[Connection], None],
-        disconnect: Callable[[Connection, int, str], None],
     ) -> None:
         self._access = access
         self._scram = scram
         self._connections = connections
-        self._logged_in = logged_in
-        self._refuse = refuse
-        self._leave = leave
-        self._disconnect = disconnect
         self._proving: dict[int, _Proving] = {}
 
     def connection(self, number: int) -> Connection | None:
@@ -74,45 +68,48 @@ class Proofs:
         """Give up the exchange of a connection that has ended."""
         self._proving.pop(number, None)
 
-    def begin(self, connection: Connection, shown: Credentials, accepted: Accepted) -> None:
-        """Answer a CONNECT with the challenge, or refuse it."""
+    def begin(
+        self, connection: Connection, shown: Credentials, accepted: Accepted
+    ) -> Refused | None:
+        """Answer a CONNECT with the challenge; return why it is refused, None if it is not."""
         connection.version = accepted.version
         refused = self._challenge(connection, shown, accepted)
-        if refused is not None:
-            self._refuse(connection, refuse(accepted, refused.reason_code, refused.why))
+        return None if refused is None else refuse(accepted, refused.reason_code, refused.why)
 
-    def go_on(self, number: int, first_byte: int, body: bytes) -> None:
-        """Take the next packet of a connection that has no place in the table, if it proves."""
+    def go_on(self, number: int, first_byte: int, body: bytes) -> Proved | None:
+        """Take the next packet of a connection that has no place in the table.
+
+        Return what comes of its exchange, which has ended with that; None if it has none.
+        """
         proving = self._proving.pop(number, None)
         if proving is None or proving.accepted is None:
-            return
+            return None
         connection, accepted = proving.connection, proving.accepted
         self._connections[number] = connection
         if first_byte >> 4 == PacketType.DISCONNECT:
-            connection.output.close(number)
-            self._leave(connection)
-            return
+            return Proved(connection, accepted, None)
         try:
             if first_byte >> 4 != PacketType.AUTH:
                 raise unexpected(first_byte)
             auth = decode_auth(connection.version, first_byte, body)
             found = self._proved(proving, auth)
         except GatewayError as exc:
-            self._refuse(connection, refuse(accepted, exc.reason_code, str(exc)))
-            return
+            return Proved(connection, accepted, refuse(accepted, exc.reason_code, str(exc)))
         if isinstance(found, Denied):
-            self._logged_in(connection, accepted, found)
-            return
+            return Proved(connection, accepted, found)
         identity, shown = found
         told: dict[PropertyId, PropertyValue] = {
             **accepted.told,
             PropertyId.AUTHENTICATION_METHOD: METHOD,  # [MQTT-4.12.0-5]
             PropertyId.AUTHENTICATION_DATA: shown,
         }
-        self._logged_in(connection, accepted._replace(told=told), identity)
+        return Proved(connection, accepted._replace(told=told), identity)
 
     def again(self, connection: Connection, session: Session, first_byte: int, body: bytes) -> None:
-        """Go on with the re-authentication of a connected client. [MQTT-4.12.1-1]"""
+        """Go on with the re-authentication of a connected client. [MQTT-4.12.1-1]
+
+        GatewayError if its connection has to end.
+        """
         identity, number = session.identity, connection.number
         if identity is None or identity.authenticator != self._scram.name:
             raise unexpected(first_byte)  # [MQTT-4.12.0-7]
@@ -131,8 +128,7 @@ class Proofs:
             raise ProtocolViolationError("AUTH does not begin a re-authentication by the method")
         if isinstance(found, Denied) or found[0].user_name != identity.user_name:
             why = found.why if isinstance(found, Denied) else "the client is another user's"
-            self._disconnect(connection, ReasonCode.NOT_AUTHORIZED, why)  # [MQTT-4.12.1-2]
-            return
+            raise NotAuthorizedError(why)  # [MQTT-4.12.1-2]
         proved, shown_data = found
         # Its connection is the same, and so is the certificate that it has shown.
         session.identity = dataclasses.replace(proved, certificate_name=identity.certificate_name)

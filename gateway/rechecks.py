@@ -6,16 +6,16 @@ Must not touch: what a client may do (``access``), the sessions that it looks at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from motelog.gateway.access.access import Access
 from motelog.gateway.mqtt.packet_types import ReasonCode
-from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscribe_rules import judged, who
 from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree
+from motelog.gateway.turn import Turn
 
 #: Sessions that are looked at in one go after a change of logins or rights.
 RECHECK_COUNT: Final = 1000
@@ -27,16 +27,15 @@ class Rechecks:
 
     def __init__(
         self,
+        turn: Turn,
         access: Access,
         sessions: Mapping[str, Session],
         subscriptions: SubscriptionTree[Receiver],
-        *,
-        disconnect: Callable[[Connection, int, str], None],
     ) -> None:
+        self._turn = turn
         self._access = access
         self._sessions = sessions
         self._subscriptions = subscriptions
-        self._disconnect = disconnect
         #: Client identifiers that are still to be looked at after a change.
         self._waiting: list[str] = []
 
@@ -60,7 +59,7 @@ class Rechecks:
             connection.forget_publishable()
             why = self._lost(session)
             if why is not None:
-                self._disconnect(connection, ReasonCode.NOT_AUTHORIZED, why)
+                self._turn.end(connection, ReasonCode.NOT_AUTHORIZED, why)
         return bool(self._waiting)
 
     def _lost(self, session: Session) -> str | None:

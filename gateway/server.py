@@ -10,6 +10,7 @@ import gc
 import logging
 import resource
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -189,6 +190,7 @@ class Gateway:
             access=self._access,
         )
 
+        listener = parts.listener
         self.operator = parts.operator
         self._parts = parts
         self._look_at_rates(parts)
@@ -203,18 +205,16 @@ class Gateway:
                     await trio.sleep(HELD_S)
                     continue
                 grown = trio.Event()
-                while parts.delivery.deliver(self._clock.now_ms()):
-                    reactor.flush()
+                while listener.deliver():
                     await trio.lowlevel.checkpoint()
-                reactor.flush()
 
         async def tick() -> None:
             # Stores how far delivery has got; ends sessions and publishes wills that are due.
             while True:
                 await trio.sleep(TICK_S)
-                parts.memory.tick()
+                listener.during(parts.memory.tick)
                 parts.operator.tick()
-                while parts.clients.tick():
+                while listener.during(parts.clients.tick):
                     await trio.lowlevel.checkpoint()
                 await read_back()
                 younger_ms = self._clock.now_ms() - self._config.state_rewrite_hours * HOUR_MS
@@ -224,7 +224,7 @@ class Gateway:
                 reactor.flush()
 
         async def read_back() -> None:
-            while parts.clients.read_back(READ_BACK_MAX):
+            while listener.during(partial(parts.clients.read_back, READ_BACK_MAX)):
                 reactor.flush()
                 await trio.lowlevel.checkpoint()
             while parts.delivery.refresh_retained(READ_BACK_MAX):
@@ -265,6 +265,7 @@ class Gateway:
                 parts.rates.resume_due(self._clock.monotonic_ms())
 
         def sent_outside_turns() -> None:
+            listener.during(lambda: None)  # what waits for a turn is carried
             reactor.flush()
             self._log_port.settle_soon()
 
@@ -278,7 +279,7 @@ class Gateway:
                 await access_changed.wait()
                 access_changed = trio.Event()
                 parts.clients.access_changed()
-                while parts.clients.recheck():
+                while listener.during(parts.clients.recheck):
                     sent_outside_turns()
                     await trio.lowlevel.checkpoint()
                 sent_outside_turns()
@@ -308,19 +309,19 @@ class Gateway:
                 task_status.started()
                 await drive(
                     reactor,
-                    parts.listener.handle_turn,
+                    listener.handle_turn,
                     clock_s=lambda: self._clock.monotonic_ms() // 1000,
                     after_turns=self._log_port.settle_soon,
                     is_held=journal.is_in_doubt,
                 )
         finally:
             # Sessions are stored and wills published as the connections end.
-            parts.clients.shut_down("the server is shutting down")
+            listener.during(partial(parts.clients.shut_down, "the server is shutting down"))
             journal.stop()
             reactor.flush()
             reactor.shut_down()
-            for listener in listeners:
-                listener.close()
+            for one in listeners:
+                one.close()
 
     def _open_listeners(self) -> list[OpenListener]:
         """Open the sockets and read the certificates: all of them, or none."""

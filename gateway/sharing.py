@@ -29,7 +29,7 @@ tells of it, so nobody lets go of the last part with messages in flight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -41,7 +41,7 @@ from motelog.core.errors import MotelogError
 from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import GatewayError
-from motelog.gateway.log.log_port import SETTLED, Ticket
+from motelog.gateway.log.log_port import SETTLED, After, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.topics import SHARED_PREFIX
@@ -80,7 +80,7 @@ class SharedSubscriptions:
         metrics: GatewayMetrics,
         *,
         clock: Clock,
-        after: Callable[[Ticket, Callable[[MotelogError | None], None]], None],
+        after: After,
     ) -> None:
         self._subscriptions = subscriptions
         self._delivery = delivery

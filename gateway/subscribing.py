@@ -2,7 +2,7 @@
 
 Owns: the order in which a decision takes effect, SUBSCRIBEs that wait for the log, the answers.
 Must not touch: what a client may ask for (``sessions.subscribe_rules``), delivery plans; it tells
-``Delivery`` what subscriptions need. How a session is stored is its maker's (``store``).
+``Delivery`` what subscriptions need; how a session is stored (``storing``).
 Invariant: what one client asks of its subscriptions takes effect in its order: what comes behind a
 SUBSCRIBE that waits, waits too.
 Spec: MQTT 5.0 sections 3.8 to 3.11.
@@ -12,6 +12,7 @@ Spec: MQTT 5.0 sections 3.8 to 3.11.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -40,7 +41,10 @@ from motelog.gateway.sessions.subscribe_rules import (
 )
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.sharing import SharedSubscriptions, is_shared
-from motelog.gateway.state.journal import Then
+from motelog.gateway.storing import Storing
+from motelog.gateway.turn import Turn
+
+logger = logging.getLogger(__name__)
 
 #: How long a SUBSCRIBE waits for brokers to say where queues end: a client waits longer for SUBACK.
 TAILS_MS_MAX: Final = 4_000
@@ -66,30 +70,26 @@ class Subscribing:
     def __init__(
         self,
         config: GatewayConfig,
+        turn: Turn,
         subscriptions: SubscriptionTree[Receiver],
         shared: SharedSubscriptions,
         delivery: Delivery,
+        storing: Storing,
         metrics: GatewayMetrics,
         *,
         clock: Clock,
         access: Access | None,
-        peer_log: LimitedLog,
-        store: Callable[[Session, Then], None],
-        handle_again: Callable[[int, int, bytes], None],
-        disconnect: Callable[[Connection, int, str], None],
     ) -> None:
-        """``handle_again`` gets a packet that has waited: number of the connection, byte, body."""
         self._config = config
+        self._turn = turn
         self._subscriptions = subscriptions
         self._shared = shared
         self._delivery = delivery
         self._metrics = metrics
         self._clock = clock
         self._access = access
-        self._peer_log = peer_log
-        self._store = store
-        self._handle_again = handle_again
-        self._disconnect = disconnect
+        self._storing = storing
+        self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         self._waiting: dict[Session, Waits] = {}
 
     def configure(self, config: GatewayConfig) -> None:
@@ -188,13 +188,13 @@ class Subscribing:
             try:
                 self._apply(connection, session, subscribed, starts, suback)
             except GatewayError as exc:
-                self._disconnect(connection, exc.reason_code, str(exc))
+                self._turn.end(connection, exc.reason_code, str(exc))
         for topic_filter in starts:
             self._delivery.end_starts(matched_filter(topic_filter))
-        while later and connection is not None and session not in self._waiting:
-            self._handle_again(connection.number, *later.pop(0))
-        if later and session in self._waiting:
-            self._waiting[session].later.extend(later)
+        if later and connection is not None:
+            number = connection.number
+            packets = [(number, first_byte, None, body, 0, None) for first_byte, body in later]
+            self._turn.handle_again(connection, packets)
 
     def give_up_waiting(self) -> None:
         """Carry out SUBSCRIBEs for which brokers do not say where queues end, as they are away."""
@@ -218,9 +218,9 @@ class Subscribing:
                 self._delivery.begin_replays(session)
             else:
                 code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-                self._disconnect(connection, code, f"the session cannot be stored: {error}")
+                self._turn.end(connection, code, f"the session cannot be stored: {error}")
 
-        self._store(session, stored)
+        self._storing.store(session, then=stored)
 
     def _add_subscription(
         self, session: Session, granted: Granted, starts: dict[str, Starts]

@@ -3,7 +3,7 @@
 Owns: the live path, from where on a subscription holds, how far delivery to a session has got. Its
 parts own the rest: who receives a topic name (``plans``), which queues are read (``watched``),
 receivers with a cursor (``catch_up``), one message to one receiver (``sender``).
-Must not touch: CONNECT and SUBSCRIBE (``clients``), appends (``routes``, ``reactor_listener``).
+Must not touch: CONNECT and SUBSCRIBE (``clients``), appends (``publish``).
 Invariants: nothing is delivered that was not read from the log. A queue is read once for all its
 receivers. A receiver with a cursor for a queue gets nothing of that queue from the live path, so
 that it receives in the queue's order. The inflight windows and the outputs' marks bound memory.
@@ -40,16 +40,15 @@ from motelog.gateway.deliver.outgoing import (
 from motelog.gateway.deliver.plans import Plan, Plans
 from motelog.gateway.deliver.replay import QUEUE_NAME as RETAINED_QUEUE
 from motelog.gateway.deliver.replay import Replays
-from motelog.gateway.deliver.sender import After, Disconnect, Sender
+from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.shares import Flights, Shares
 from motelog.gateway.deliver.sys_topics import SysTopics
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
-from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
+from motelog.gateway.log.log_port import After, LogPort, LogRead, QueueHandle
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.output import Output
-from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Group, Part, Receiver
 from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import ALL_FILTERS, Session
@@ -58,6 +57,7 @@ from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.stored import FlightState, Progress, StoredFlight, StoredSession
+from motelog.gateway.turn import Turn
 
 #: Most records of one queue, and their bytes, that one turn of the live path takes.
 LIVE_COUNT_MAX: Final = 2048
@@ -72,6 +72,7 @@ class Delivery:
 
     def __init__(
         self,
+        turn: Turn,
         log: LogPort,
         mapping: TopicMapping,
         subscriptions: SubscriptionTree[Receiver],
@@ -79,9 +80,7 @@ class Delivery:
         retained: RetainedStore,
         metrics: GatewayMetrics,
         *,
-        connections: Sequence[Connection | None],
         after: After,
-        disconnect: Disconnect,
         quota: Quota,
         output_bytes_high: int,
         clock: Clock,
@@ -90,18 +89,18 @@ class Delivery:
     ) -> None:
         self._log_port = log
         self._metrics = metrics
-        self._connections = connections
-        self._disconnect = disconnect
+        self._turn = turn
+        self._connections = turn.connections
         self._wake = wake
         self._queues = WatchedQueues(log, mapping, may_go_on=self._tail_known)
         self._plans = Plans(subscriptions, metrics)
         self._sender = Sender(
+            turn,
             self._queues,
             subscriptions,
             journal,
             metrics,
             after=after,
-            disconnect=disconnect,
             output_bytes_high=output_bytes_high,
             random_skip=random_skip,
         )
@@ -138,11 +137,11 @@ class Delivery:
             ),
             metrics,
             clock=journal.clock,
-            has_grown=lambda queue: queue in self._grown,
+            has_grown=lambda queue: queue in self.grown,
             wake=wake,
         )
-        self._grown: dict[WatchedQueue, None] = {}
-        self._is_turn = False
+        #: Queues that have more to read.
+        self.grown: dict[WatchedQueue, None] = {}
         #: Queue whose tail is not known yet -> what waits for it.
         self._when_known: dict[WatchedQueue, list[Callable[[], None]]] = {}
         # The parts hold the state that subscriptions and acknowledgements change.
@@ -159,7 +158,7 @@ class Delivery:
         self._queues.subscribe(topic_filter)
         for queue in self._queues.needed(topic_filter):
             is_lagging = queue.lagging and session in queue.lagging
-            if not (is_lagging or queue.is_waiting or queue in self._grown):
+            if not (is_lagging or queue.is_waiting or queue in self.grown):
                 continue
             # The session has not got to the tail: what is before it is not for this filter.
             # [MQTT-4.5.0-1]
@@ -389,7 +388,7 @@ class Delivery:
         session.particulars.is_unsure = False
         if error is not None:
             why = f"a message cannot be marked as sent: {error}"
-            self._disconnect(connection, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
+            self._turn.end(connection, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, why)
         elif self._catch_up.acknowledged(session):
             self._wake()
 
@@ -504,29 +503,24 @@ class Delivery:
             for handle in handles:
                 queue = queues.get(handle)
                 if queue is not None:
-                    self._grown[queue] = None
-            if self._grown and not self._is_turn:
+                    self.grown[queue] = None
+            if self.grown and not self._turn.is_open:
                 self._wake()
-
-    def begin_turn(self) -> None:
-        """Wake nobody for what is appended until ``deliver``, which is to end the turn."""
-        self._is_turn = True
 
     def deliver(self, now_ms: int) -> bool:
         """Deliver one slice to live and to lagging receivers; return whether more is at hand."""
-        self._is_turn = False
-        if self._grown:
-            grown, self._grown = self._grown, {}
+        if self.grown:
+            grown, self.grown = self.grown, {}
             for queue in grown:
                 if self._deliver_queue(queue, now_ms):
-                    self._grown[queue] = None
+                    self.grown[queue] = None
         catch_up = self._catch_up
         if catch_up.has_more:
             catch_up.serve(now_ms)
         if self.shares.returning:
             self.shares.serve(now_ms)
         self._sender.send_held()
-        is_more = bool(self._grown) or catch_up.has_more or bool(self.shares.returning)
+        is_more = bool(self.grown) or catch_up.has_more or bool(self.shares.returning)
         if is_more:
             self._wake()  # the caller may not call again
         return is_more
@@ -579,7 +573,7 @@ class Delivery:
     def _go_on(self, queue: WatchedQueue) -> None:
         """Go on with a queue that has waited for the log."""
         queue.is_waiting = False
-        self._grown[queue] = None
+        self.grown[queue] = None
         self._wake()
 
     def _tail_known(self, queue: WatchedQueue) -> None:

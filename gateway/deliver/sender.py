@@ -26,7 +26,7 @@ from motelog.gateway.deliver.outgoing import (
 )
 from motelog.gateway.deliver.runs import Wants
 from motelog.gateway.deliver.watched import WatchedQueues
-from motelog.gateway.log.log_port import Ticket
+from motelog.gateway.log.log_port import After
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.sessions.connection import Connection
@@ -44,13 +44,9 @@ from motelog.gateway.sessions.subscriptions import (
 )
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import Mark, MarkKind, Progress
+from motelog.gateway.turn import Turn
 
 _RETAIN = 0x01
-
-#: ``after(ticket, then)``: call ``then`` with the ticket's error when it has settled.
-After = Callable[[Ticket, Callable[[MotelogError | None], None]], None]
-#: ``disconnect(connection, reason_code, why)``: end a connection, or nothing if it has ended.
-Disconnect = Callable[[Connection, int, str], None]
 
 
 class Outcome(Enum):
@@ -77,20 +73,20 @@ class Sender:
 
     def __init__(
         self,
+        turn: Turn,
         queues: WatchedQueues,
         subscriptions: SubscriptionTree[Receiver],
         journal: SessionJournal,
         metrics: GatewayMetrics,
         *,
         after: After,
-        disconnect: Disconnect,
         output_bytes_high: int,
         random_skip: Callable[[], int],
     ) -> None:
         """``random_skip`` returns where packet identifiers go on that a client may have."""
         self._queues = queues
         self._subscriptions = subscriptions
-        self._disconnect = disconnect
+        self._turn = turn
         self._journal = journal
         self._metrics = metrics
         self._after = after
@@ -367,7 +363,7 @@ class Sender:
             # They stay in flight and are sent after the next reconnect: nothing may come before.
             code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
             for connection in dict.fromkeys(one.connection for one in held):
-                self._disconnect(connection, code, f"a message cannot be marked as sent: {error}")
+                self._turn.end(connection, code, f"a message cannot be marked as sent: {error}")
 
         self._after(self._journal.commit(), marked)
 

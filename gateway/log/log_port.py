@@ -44,6 +44,11 @@ class Ticket:
 #: The ticket of every batch that settled well at once, so that the hot path makes no object.
 SETTLED: Final = Ticket(is_settled=True)
 
+#: Called with a ticket's error, None if there is none, once the ticket has settled.
+Then: TypeAlias = Callable[[MotelogError | None], None]
+#: ``after(ticket, then)`` has ``then`` called, maybe at once.
+After: TypeAlias = Callable[[Ticket, Then], None]
+
 #: The longest that a message can be delayed, as RocketMQ's timers have it by default and ours.
 DELAY_MS_MAX: Final = 40 * 86_400_000
 

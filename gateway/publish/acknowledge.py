@@ -1,7 +1,7 @@
 """Answers that wait for the log: when they are sent, and what is sent instead of them.
 
 Owns: PUBACKs and PUBRECs of appended publishes, PUBRELs and PUBCOMPs of marked ones, refusals,
-Receive Maximum. Must not touch: appends (``reactor_listener``), when a ticket settles (the log's
+Receive Maximum. Must not touch: appends (``commit``), when a ticket settles (the log's
 port). Invariants: a publish is acknowledged only after its ticket has settled without an error. A
 refused publish is never acknowledged later. Answers of one kind leave in the order of what they
 answer. An answer goes to the connection that it is for, and never to a later connection with the
@@ -15,34 +15,25 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from time import perf_counter_ns
-from typing import Final, TypeAlias
+from typing import Final
 
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError, StoreFullError
 from motelog.core.limited_log import LimitedByKey
 from motelog.gateway.errors import GatewayError, OutcomeUnknownError
-from motelog.gateway.log.log_port import Settled, Ticket
+from motelog.gateway.log.log_port import Settled, Then, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.publish_rules import refuse_publish
+from motelog.gateway.turn import Acks, AnswerKind, NotFound, Turn
 
 logger = logging.getLogger(__name__)
 
-
-class NotFound(Enum):
-    """Answers of MQTT 5 to packets that stand for no exchange."""
-
-    PUBREL = auto()
-    PUBCOMP = auto()
-
-
-AnswerKind: TypeAlias = PacketType | NotFound
 
 #: The packets; the packet identifier is at position 2. With reason "success", they are the same in
 #: every version.
@@ -55,8 +46,6 @@ _PACKETS: Final[Mapping[AnswerKind, bytes]] = {
     NotFound.PUBCOMP: bytes((0x70, 3, 0, 0, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)),
 }
 _NUMBER_AT: Final = 2
-
-Acks = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +70,21 @@ class Answers:
 
     def __init__(
         self,
+        turn: Turn,
         output: Output,
         metrics: GatewayMetrics,
         *,
-        connections: list[Connection | None],
         receive_maximum: int,
-        disconnect: Callable[[Connection, int, str], None],
         clock: Clock,
     ) -> None:
+        self._turn = turn
         self._output = output
         self._metrics = metrics
-        self._connections = connections
+        self._connections = turn.connections
         self._receive_maximum = receive_maximum
-        self._disconnect = disconnect
         self._refusals = LimitedByKey(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         #: Ticket -> what waits for it, in the order of the tickets.
-        self._waiting: dict[Ticket, list[Owed | Callable[[MotelogError | None], None]]] = {}
+        self._waiting: dict[Ticket, list[Owed | Then]] = {}
 
     # --- what waits ----------------------------------------------------------------------
 
@@ -124,7 +112,7 @@ class Answers:
         else:
             self._send(kind, acks)
 
-    def after(self, ticket: Ticket, then: Callable[[MotelogError | None], None]) -> None:
+    def after(self, ticket: Ticket, then: Then) -> None:
         """Call ``then`` with the ticket's error, now or when it settles."""
         if ticket.is_settled:
             then(ticket.error)
@@ -159,7 +147,7 @@ class Answers:
             connection.unacknowledged += 1
             if connection.unacknowledged > self._receive_maximum:  # [MQTT-3.3.4-9]
                 code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
-                self._disconnect(connection, code, "Receive Maximum exceeded")
+                self._turn.end(connection, code, "Receive Maximum exceeded")
 
     # --- refusals ------------------------------------------------------------------------
 
@@ -184,7 +172,7 @@ class Answers:
                 # It may be in the log, so no answer is true. A client that comes back sends all of
                 # it again, in its order; what it has sent behind it must not be taken before that.
                 self._metrics.publishes_refused += 1
-                self._disconnect(connection, code, str(error))
+                self._turn.end(connection, code, str(error))
             else:
                 self._refuse(kind, connection, packet_id, refusal)
 
@@ -218,7 +206,7 @@ class Answers:
                 # The exchange has ended. Without an answer the client sends the message again.
                 session.particulars.received.pop(packet_id, None)
         if packet is None:
-            self._disconnect(connection, error.reason_code, str(error))
+            self._turn.end(connection, error.reason_code, str(error))
         else:
             self._output.send(connection.number, packet)
 

@@ -1,7 +1,7 @@
 """QoS 2 exchanges: which messages of a client are new, and the steps of both directions.
 
-Owns: the marks of a turn, the answers to PUBREC and PUBREL. Must not touch: appends of messages
-(``reactor_listener``), sending of messages (``deliver``).
+Owns: which messages are new, what PUBREC, PUBREL and PUBCOMP lead to. Must not touch: appends
+(``commit``), sending of messages (``deliver``).
 Invariants: a client's message is in the log once, however often it is sent: its packet identifier
 is kept from the PUBLISH to the PUBREL [MQTT-4.3.3-10]. For a session that outlives its connection,
 each step is in the log before it is answered: also one that is answered because it has been read
@@ -25,23 +25,21 @@ and comes back. An append that is on its way is waited for in the same manner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
 from motelog.core.message import MQTT_PACKET_ID
-from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import LogPort, QueueHandle, Ticket
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
-from motelog.gateway.output import Output
-from motelog.gateway.publish.acknowledge import Acks, AnswerKind, Answers, NotFound
+from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.look_up import LookUp, exchange_name
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import Mark, MarkKind, Received, StoredSession
+from motelog.gateway.turn import AnswerKind, NotFound, Turn
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -55,30 +53,20 @@ class Exchanges:
 
     def __init__(
         self,
+        turn: Turn,
         log: LogPort,
-        output: Output,
         journal: SessionJournal,
-        delivery: Delivery,
         answers: Answers,
         *,
         clock: Clock,
         receive_maximum: int,
-        disconnect: Callable[[Connection, int, str], None],
     ) -> None:
+        self._turn = turn
         self._log_port = log
         self._clock = clock
-        self._output = output
         self._journal = journal
-        self._delivery = delivery
         self._answers = answers
         self._receive_maximum = receive_maximum
-        self._disconnect = disconnect
-        # Collected in this turn.
-        self._marks: list[Mark] = []
-        self._steps: dict[AnswerKind, Acks] = {}
-        self._repeated: Acks = []
-        self._taken: list[tuple[Session, Received]] = []
-        self._taken_again: Acks = []
         #: (client identifier, packet identifier) -> what its message's append waits for; None in
         #: the turn that takes the message.
         self._appending: dict[tuple[str, int], Ticket | None] = {}
@@ -94,8 +82,7 @@ class Exchanges:
         It is not if the log has it already: then PUBREC is sent again.
         """
         session = connection.session
-        if session is None:
-            return None  # ended in this turn
+        assert session is not None, "a PUBLISH comes after CONNECT"
         received = session.particulars.received
         if packet_id in received:
             known = received[packet_id]
@@ -108,7 +95,7 @@ class Exchanges:
             if is_stored is None:
                 # The client comes back and sends it again; by then the records are at hand.
                 why = "the log is not at hand to look up a message that is sent again"
-                self._disconnect(connection, ReasonCode.SERVER_BUSY, why)
+                self._turn.end(connection, ReasonCode.SERVER_BUSY, why)
                 return None
             if is_stored:
                 received[packet_id] = None
@@ -116,11 +103,11 @@ class Exchanges:
                 if session.expiry_s:
                     self._step(session, MarkKind.RECEIVED, PacketType.PUBREC, ack)
                 else:
-                    self._repeated.append(ack)
+                    self._turn.repeated.append(ack)
                 return None
         elif connection.version == 5 and len(received) >= self._receive_maximum:
             code = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED  # [MQTT-3.3.4-9]
-            self._disconnect(connection, code, "Receive Maximum exceeded")
+            self._turn.end(connection, code, "Receive Maximum exceeded")
             return None
         if not session.expiry_s:
             received[packet_id] = None
@@ -129,43 +116,36 @@ class Exchanges:
         tail = self._log_port.tail(queue) or 0
         now_ms = self._clock.now_ms()
         received[packet_id] = taken = Received(packet_id, name, tail, now_ms)
-        self._taken.append((session, taken))
+        self._turn.taken.append((session, taken))
         self._appending[session.client_id, packet_id] = None
-        self._marks.append(
+        self._turn.marks.append(
             Mark(MarkKind.RECEIVED, session.client_id, packet_id, name, tail, now_ms)
         )
         return f"{MQTT_PACKET_ID}\x01{exchange_name(packet_id, now_ms)}\x02".encode()
 
-    def take_marks(self) -> list[tuple[Any, ...]]:
-        """Return the record of this turn's marks, to be appended before their messages."""
-        if not self._marks:
-            return []
-        marks, self._marks = self._marks, []
-        return [self._journal.received_marks(marks)]
-
     def _answer_with(self, ticket: Ticket | None, ack: tuple[int, int]) -> None:
         if ticket is None:
-            self._taken_again.append(ack)
+            self._turn.taken_again.append(ack)
         else:
             self._answers.answer(PacketType.PUBREC, [ack], ticket)
 
     def appended(self, ticket: Ticket) -> None:
-        """Note what becomes of the messages that were taken in this turn: ``ticket`` tells it."""
-        if not self._taken:
-            return
-        taken, self._taken = self._taken, []
-        again, self._taken_again = self._taken_again, []
+        """Note what becomes of the messages that the turn has taken: ``ticket`` says it."""
+        turn = self._turn
+        taken, turn.taken = turn.taken, []
+        again, turn.taken_again = turn.taken_again, []
         for session, received in taken:
             self._appending[session.client_id, received.packet_id] = ticket
         self._answers.after(ticket, partial(self._settled, taken))
         self._answers.answer(PacketType.PUBREC, again, ticket)
 
     def lose(self) -> None:
-        """Forget what was taken in this turn, as it is not appended: it is sent again."""
-        for session, received in self._taken:
+        """Forget what the turn has taken, as it is not appended: it is sent again."""
+        turn = self._turn
+        for session, received in turn.taken:
             session.particulars.received.pop(received.packet_id, None)
             self._appending.pop((session.client_id, received.packet_id), None)
-        for collected in (self._taken, self._taken_again, self._marks):
+        for collected in (turn.taken, turn.taken_again, turn.marks):
             collected.clear()
 
     def _settled(self, taken: list[tuple[Session, Received]], error: MotelogError | None) -> None:
@@ -274,10 +254,10 @@ class Exchanges:
                 self._step(session, MarkKind.COMPLETED, kind, ack)
         elif flight >= 0 and flight & 3 != 2:
             why = "PUBREC for a message with QoS 1"
-            self._disconnect(connection, ReasonCode.PROTOCOL_ERROR, why)
+            self._turn.end(connection, ReasonCode.PROTOCOL_ERROR, why)
         elif is_refused and flight < 0:
             why = "PUBREC refuses a message that an earlier one has taken"
-            self._disconnect(connection, ReasonCode.PROTOCOL_ERROR, why)
+            self._turn.end(connection, ReasonCode.PROTOCOL_ERROR, why)
         elif is_refused:  # the client does not take it [MQTT-4.4.0-2]
             self._end(session, packet_id)
         else:
@@ -293,34 +273,23 @@ class Exchanges:
         else:
             due = "PUBREC" if flight & 3 == 2 else "PUBACK"
             why = f"PUBCOMP for a message whose {due} has not come"
-            self._disconnect(connection, ReasonCode.PROTOCOL_ERROR, why)
+            self._turn.end(connection, ReasonCode.PROTOCOL_ERROR, why)
 
     def _end(self, session: Session, packet_id: int) -> None:
         session.inflight.ack(packet_id)
         self._mark(session, MarkKind.COMPLETED, packet_id)
-        self._delivery.acknowledged(session)
+        self._turn.have_room[session] = None
 
     def _step(
         self, session: Session, mark: MarkKind, kind: AnswerKind, ack: tuple[int, int]
     ) -> None:
         """Mark a step, and owe its answer to the end of the turn."""
         self._mark(session, mark, ack[1])
-        self._steps.setdefault(kind, []).append(ack)
+        self._turn.steps.setdefault(kind, []).append(ack)
 
     def _mark(self, session: Session, kind: MarkKind, packet_id: int) -> None:
         if session.expiry_s:
             self._journal.mark(Mark(kind, session.client_id, packet_id))
-
-    def commit(self) -> None:
-        """Append this turn's marks; the answers leave when their ticket has settled."""
-        if self._repeated:
-            repeated, self._repeated = self._repeated, []
-            self._answers.answer_behind(PacketType.PUBREC, repeated)
-        if self._steps:
-            steps, self._steps = self._steps, {}
-            ticket = self._journal.commit()
-            for kind, acks in steps.items():
-                self._answers.answer(kind, acks, ticket)
 
 
 def _keep(kept: dict[_K, _V], key: _K, value: _V) -> None:

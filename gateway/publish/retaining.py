@@ -1,34 +1,31 @@
-"""Retained publishes: the copies that go into the log with them, and how many there may be.
+"""Retained publishes: how many there may be, and the copy that goes into the log with each.
 
-Owns: the copies of one append, the limits on retained messages.
-Must not touch: what is retained already (``state.retained`` has it), who gets it (``deliver``).
-Invariant: a copy lies before its message in the same append. So whoever subscribes meanwhile gets
-the message live, or retained, or both ways, and never neither.
+Owns: the limits on retained messages.
+Must not touch: what is retained already (``state.retained`` has it), who gets it (``deliver``), the
+append (``commit``).
 Spec: MQTT 5.0 section 3.3.1.3.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from motelog.core.message import MQTT_RETAIN, encode_properties
-from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.state.retained import RetainedStore, Written
 from motelog.gateway.state.view import ViewError
+from motelog.gateway.turn import Message
 
 #: The part of a property text that says that the publisher has set RETAIN.
 RETAIN_TEXT: Final = encode_properties({MQTT_RETAIN: "1"})
 
 
 class Retaining:
-    """Collects the copies for one append: ``add`` each, ``take`` them all, tell their ticket."""
+    """What may be retained at one gateway."""
 
     def __init__(
         self, store: RetainedStore, *, count_max: int, client_count_max: int, bytes_max: int
     ) -> None:
         self._store = store
-        #: What is to be appended with the next batch.
-        self.added: list[Written] = []
         self.limit(count_max=count_max, client_count_max=client_count_max, bytes_max=bytes_max)
 
     def limit(self, *, count_max: int, client_count_max: int, bytes_max: int) -> None:
@@ -37,7 +34,7 @@ class Retaining:
         self._client_count_max = client_count_max
         self._bytes_max = bytes_max
 
-    def has_room(self, client_id: str, name: bytes, message: tuple[Any, ...]) -> bool:
+    def has_room(self, client_id: str, name: bytes, message: Message) -> bool:
         """Return whether the limits allow ``message`` to be retained."""
         _, payload, properties, *_ = message
         if not payload:
@@ -63,16 +60,9 @@ class Retaining:
             and store.size_bytes + size_bytes <= self._bytes_max
         )
 
-    def add(self, name: bytes, message: tuple[Any, ...]) -> None:
-        """Have ``message`` retained, or with an empty payload the one before it removed."""
-        self.added.append(self._store.write(name.decode(), message))
+    def write(self, name: bytes, message: Message) -> Written:
+        """Return the copy of ``message``, or what removes the one before it: the payload is empty.
 
-    def take(self) -> list[tuple[Any, ...]]:
-        """Return the copies, to be appended before their messages."""
-        return [written.record for written in self.added]
-
-    def appended(self, ticket: Ticket) -> None:
-        """Take the ticket of the append."""
-        for written in self.added:
-            written.ticket = ticket
-        self.added.clear()
+        Its record goes before the message in the same append, whose ticket it is given.
+        """
+        return self._store.write(name.decode(), message)

@@ -7,7 +7,7 @@ Spec: MQTT 5.0 sections 3.1.2.5 and 3.1.3.2.
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Final
 
 from motelog.core.clock import Clock
 from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
@@ -19,7 +19,9 @@ from motelog.gateway.mapping.message_properties import publisher_properties
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.publish.retaining import RETAIN_TEXT, Retaining
 from motelog.gateway.publish.routes import QOS_TEXTS, Routes
+from motelog.gateway.state.retained import Written
 from motelog.gateway.state.stored import StoredWill
+from motelog.gateway.turn import Message
 
 logger = logging.getLogger(__name__)
 
@@ -78,21 +80,21 @@ class Wills:
             route.queue, will.payload, text, route.tags_code, self._clock.now_ms(), _HOST,
             0, 0, 0, 0,
         )  # fmt: skip
-        if will.retain:
-            self._retain(client_id, will, message)
-        ticket = self._log_port.append([*self._retaining.take(), message])
-        self._retaining.appended(ticket)
+        written = self._retain(client_id, will, message) if will.retain else None
+        if written is None:
+            ticket = self._log_port.append([message])
+        else:
+            ticket = written.ticket = self._log_port.append([written.record, message])
         if ticket.error is not None:
             self._lost(client_id, will, str(ticket.error))
         else:
             self._metrics.wills_published += 1
             self._metrics.messages_appended += 1
 
-    def _retain(self, client_id: str, will: StoredWill, message: tuple[Any, ...]) -> None:
+    def _retain(self, client_id: str, will: StoredWill, message: Message) -> Written | None:
         name = will.topic.encode()
         if self._retaining.has_room(client_id, name, message):
-            self._retaining.add(name, message)
-            return
+            return self._retaining.write(name, message)
         self._metrics.retained_refused += 1
         logger.warning(
             "a will message is not retained: there are as many retained messages as"
@@ -101,6 +103,7 @@ class Wills:
             client_id,
             will.topic,
         )
+        return None
 
     @staticmethod
     def _lost(client_id: str, will: StoredWill, why: str) -> None:

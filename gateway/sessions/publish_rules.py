@@ -1,7 +1,7 @@
 """PUBLISH and its acknowledgements: how the gateway refuses what it does not take.
 
 Owns: the answer to a publish that is not stored, the error for an unexpected packet.
-Must not touch: connections, sessions, the log. ``publish.reactor_listener`` and ``deliver`` take
+Must not touch: connections, sessions, the log. ``listener`` and ``deliver`` take
 the plain cases in batches and do not ask here.
 Spec: MQTT 5.0 and 3.1.1 sections 3.3 to 3.7.
 """

@@ -33,9 +33,8 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from motelog.core.clock import LastingClock
-from motelog.core.errors import MotelogError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
-from motelog.gateway.log.log_port import SETTLED, LogPort, QueueHandle, Ticket
+from motelog.gateway.log.log_port import SETTLED, After, LogPort, QueueHandle, Then, Ticket
 from motelog.gateway.state.follower import Follower
 from motelog.gateway.state.progress import Marked, SessionState, move, state_of
 from motelog.gateway.state.records import (
@@ -80,9 +79,6 @@ UNREAD_MAX: Final = 250
 _NOT_READ: Final = 1 << 62
 
 
-#: Called with the error of the append that takes a record along.
-Then: TypeAlias = Callable[[MotelogError | None], None]
-
 #: What changes one session: an entry or mark of a record, or a record. A whole one is kept as its
 #: bytes: there may be thousands, and hardly any is asked for before it has been read back.
 _Change: TypeAlias = bytes | EndRecord | Progress | Mark
@@ -124,12 +120,15 @@ class SessionJournal:
         self._life = view.life
         #: Client identifiers whose changes by other gateways are to be heard of.
         self.awaited = self._rows.awaited
+        #: Rows that the turn has asked for with ``fetch``.
+        self.fetched = self._rows.fetched
         #: Returns what this gateway has served alone without storing it, and where that lags; from
         #: then on it does store it.
         self.served_alone: Callable[[], list[tuple[StoredSession, list[str]]]] = list
         #: Has a ``Then`` called when a ticket has settled.
-        self.after: Callable[[Ticket, Then], None] = _at_once
-        self._is_turn = False
+        self.after: After = _at_once
+        #: Whether ``collect`` waits for ``flush``, as a turn is under way.
+        self.is_gathering = False
         #: All runs that this process has begun.
         self._own_runs: set[int] = set()
         self._begin_run()
@@ -142,12 +141,13 @@ class SessionJournal:
         # The record that asks the log whether this run lives, and when it was appended; None if
         # that is not in doubt.
         self._question: tuple[int, Ticket, int] | None = None
-        self._ticked_ms = self.clock.monotonic_ms()
+        #: When this run has last been sure that it lives.
+        self.ticked_ms = self.clock.monotonic_ms()
         # The record that says so; the view is current once it has been read back.
         self._started: tuple[int, Ticket] | None = None
         self._marks: list[Mark] = []
         # Collected in this turn, with their messages, before the marks; whose sessions they are.
-        self._collected: list[tuple[Record, tuple[Any, ...]]] = []
+        self.collected: list[tuple[Record, tuple[Any, ...]]] = []
         self._collected_names: set[str] = set()
         self._collected_bytes = 0
         self._thens: list[Then] = []
@@ -193,15 +193,11 @@ class SessionJournal:
             records.append(SessionRecord(*self._head(), session))
         return self._append(records)
 
-    def begin_turn(self) -> None:
-        """Have ``collect`` collect until ``end_turn``."""
-        self._is_turn = True
-
-    def end_turn(self) -> None:
-        """Append what the turn has collected, as one batch."""
-        self._is_turn = False
-        self._rows.fetched.clear()
-        if self._collected:
+    def flush(self) -> None:
+        """Append what a turn has collected, as one batch, and forget what it has fetched."""
+        self.is_gathering = False
+        self.fetched.clear()
+        if self.collected:
             self._flush()
 
     def collect(
@@ -212,7 +208,7 @@ class SessionJournal:
         claim: int = 0,
         then: Then | None = None,
     ) -> None:
-        """Save as ``save`` does, but with the rest of the turn, and before any other record.
+        """Save as ``save`` does, but with the rest of the turn (``flush``), before other records.
 
         ``then`` is called when the append has settled, maybe before this returns.
         """
@@ -227,13 +223,13 @@ class SessionJournal:
         is_large = size_bytes > _ALONE_BYTES
         if is_large:
             self._flush()
-        self._collected += collected
+        self.collected += collected
         self._collected_names.add(session.client_id)
         self._collected_bytes += size_bytes
         if then is not None:
             self._thens.append(then)
         is_full = self._collected_bytes > _COLLECTED_BYTES_MAX
-        if is_large or is_full or not self._is_turn:
+        if is_large or is_full or not self.is_gathering:
             self._flush()
 
     def _owe(self, session: StoredSession, lagging: Iterable[str]) -> None:
@@ -324,7 +320,7 @@ class SessionJournal:
         While other gateways live, there is always a record, and runs that are silent are lost.
         """
         self._marked = SETTLED
-        self._ticked_ms = self.clock.monotonic_ms()
+        self.ticked_ms = self.clock.monotonic_ms()
         owed = self._owed
         for entry in progress:
             owed[entry.client_id] = entry
@@ -416,10 +412,10 @@ class SessionJournal:
             self.after(ticket, then)
 
     def _append_collected(self) -> tuple[Ticket, list[Then]]:
-        if not self._collected:
+        if not self.collected:
             return SETTLED, []
         self._appended_ms = self.clock.monotonic_ms()
-        collected, self._collected = self._collected, []
+        collected, self.collected = self.collected, []
         thens, self._thens = self._thens, []
         self._collected_names.clear()
         self._collected_bytes = 0
@@ -623,7 +619,7 @@ class SessionJournal:
             self._start()
             is_more = self._started is not None and self._started[1].error is None
         if not self.is_current:
-            self._ticked_ms = self.clock.monotonic_ms()  # nobody is served yet
+            self.ticked_ms = self.clock.monotonic_ms()  # nobody is served yet
             # All else is of the past.
             heard = self._rows.heard
             heard[:] = [h for h in heard if isinstance(h, ClaimHeard) and h.run == self._run]
@@ -733,7 +729,7 @@ class SessionJournal:
         return self._is_late(STILL_MS_MAX)
 
     def _is_late(self, ms: int) -> bool:
-        return self.clock.monotonic_ms() - self._ticked_ms > ms and self.others_live
+        return self.clock.monotonic_ms() - self.ticked_ms > ms and self.others_live
 
     def is_in_doubt(self) -> bool:
         """Whether it is open if this run lives: then nothing is to be taken or sent.
@@ -747,7 +743,7 @@ class SessionJournal:
                 number, _, asked_ms = self._question
                 if self._last_number < number or self.is_over:
                     return True
-                self._ticked_ms, self._question = asked_ms, None
+                self.ticked_ms, self._question = asked_ms, None
             else:
                 record = TickRecord(*self._head(), {}, (), self._heard)
                 asked_ms = self.clock.monotonic_ms()

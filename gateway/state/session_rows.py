@@ -681,7 +681,8 @@ class SessionRows:
         if fetched and self.count:
             for client_id, *row in self._view.execute(_FETCH_ROWS, (_json(fetched),)):
                 fetched[client_id] = tuple(row)
-        self.fetched = fetched
+        self.fetched.clear()
+        self.fetched.update(fetched)
 
     def as_of_now(
         self, state: SessionState, positions: Mapping[str, Position] | None = None

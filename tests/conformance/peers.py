@@ -129,7 +129,7 @@ class Gateway:
 
     def _tick(self) -> None:
         """Do what the gateway does each second."""
-        while self.stage.clients.tick():
+        while self.stage.tick():
             pass
         while self.stage.journal.refresh(1000):
             pass

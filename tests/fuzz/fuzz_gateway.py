@@ -456,7 +456,7 @@ class Game:
     # --- the gateway's life --------------------------------------------------------------
 
     def _tick(self) -> None:
-        self.stage.clients.tick()
+        self.stage.tick()
         while self.stage.journal.refresh(self.chance.choice((1, 7, 1000))):
             pass
         if self.chance.random() < 0.1:

@@ -122,7 +122,7 @@ class World:
 
     def read(self, gateway: str, limit: int) -> None:
         if gateway in self.fleet.stages:
-            self.fleet[gateway].clients.read_back(limit)
+            self.fleet[gateway].read_back(limit)
 
     def deliver(self, gateway: str) -> None:
         if gateway in self.fleet.stages:

@@ -134,7 +134,7 @@ class SharedSubscription(RuleBasedStateMachine):
     @rule()
     def tick(self) -> None:
         self.take_all()
-        self.stage.clients.tick()
+        self.stage.tick()
         self.stage.journal.refresh(1000)
         self.told = set(self.acked)
 

@@ -91,7 +91,7 @@ class GroupOfGateways(RuleBasedStateMachine):
 
     @rule(name=NAMES, limit=st.integers(1, 5))
     def read_back(self, name: str, limit: int) -> None:
-        self.fleet[name].clients.read_back(limit)
+        self.fleet[name].read_back(limit)
         self.fleet[name].delivery.deliver(self.fleet.clock.now_ms())
 
     @rule()

@@ -60,7 +60,7 @@ class Fleet:
                 self.read_back(stage)
 
     def read_back(self, stage: Stage) -> None:
-        while stage.clients.read_back(2):
+        while stage.read_back(2):
             pass
         while stage.delivery.refresh_retained(100):
             pass
@@ -72,7 +72,7 @@ class Fleet:
         self.clock.advance(1000)
         self.log.now_ms = self.clock.now_ms()
         for name in names or list(self.stages):
-            while self.stages[name].clients.tick():
+            while self.stages[name].tick():
                 pass
         self.settle()
 
@@ -80,7 +80,7 @@ class Fleet:
         """Let time pass at once for gateways that have not stood still meanwhile."""
         self.clock.advance(ms)
         for stage in self.stages.values():
-            stage.journal._ticked_ms = self.clock.monotonic_ms()
+            stage.journal.ticked_ms = self.clock.monotonic_ms()
 
     def connect(
         self, name: str, number: int, client_id: str = "dev", *, version: int = 5, **how: Any

@@ -9,6 +9,7 @@ import logging
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, cast
 
 from motelog.core.clock import ManualClock, SteadyClock
@@ -83,6 +84,8 @@ class Stage:
         if access is not None:
             self.access = Access(access, self.metrics, clock=self.clock, listeners=listeners)
             self.access.read()
+        #: Whether it has been asked to have another turn begin.
+        self.is_woken = False
         #: Whether it has been asked to have ``clients.read_back`` called.
         self.wants_to_meet = False
         #: By how much packet identifiers go on that a client may have; None: as in a server.
@@ -105,12 +108,13 @@ class Stage:
             self.metrics,
             self.clock,
             connections_max=connections_max,
-            wake=lambda: None,
+            wake=self._wake,
             meet=self._meet,
             access=self.access,
             random_skip=lambda: random_skip() if self.skips is None else self.skips,
         )
-        self.connections = parts.connections
+        self.turn_under_way = parts.turn
+        self.connections = parts.turn.connections
         self.answers = parts.answers
         self.delivery = parts.delivery
         self.clients = parts.clients
@@ -122,6 +126,9 @@ class Stage:
         self.rates = parts.rates
         self.memory = parts.memory
         self.configure = parts.configure
+
+    def _wake(self) -> None:
+        self.is_woken = True
 
     def _meet(self) -> None:
         self.wants_to_meet = True
@@ -162,6 +169,24 @@ class Stage:
         )
         return cast("Turn", made)
 
+    def carry(self) -> None:
+        """Do what a server does when it is woken, but for deliveries."""
+        if self.is_woken:
+            self.is_woken = False
+            self.listener.during(lambda: None)
+
+    def tick(self) -> bool:
+        """Play what a server does each second."""
+        return self.listener.during(self.clients.tick)
+
+    def read_back(self, limit: int) -> bool:
+        """Read back what gateways have written, as a server does; return whether there is more."""
+        return self.listener.during(partial(self.clients.read_back, limit))
+
+    def recheck(self) -> bool:
+        """Look at sessions after a change of rights, as a server does."""
+        return self.listener.during(self.clients.recheck)
+
     def connect(self, connection: int, version: int = 4) -> None:
         connect = Connect(
             version=version, clean_start=True, keep_alive_s=60, client_id=f"c{connection}"
@@ -174,9 +199,14 @@ class Stage:
         assert self.access is not None
         while (job := self.access.logins.next()) is not None:
             self.access.logins.done(job, job.slow.work())
+        self.carry()
 
     def sent(self, connection: int) -> list[bytes]:
-        """Return what a client was sent; Reason Strings are taken out, into ``reasons``."""
+        """Return what a client was sent; Reason Strings are taken out, into ``reasons``.
+
+        What waits for the next turn is carried before, as in a server.
+        """
+        self.carry()
         packets = []
         for packet in self.output.sent.pop(connection, []):
             if self.output.variants.get(connection) == 5 or packet[0] == 0x20:

@@ -268,7 +268,7 @@ def test_log_lines_about_peers_are_bounded_by_the_clock(caplog: pytest.LogCaptur
     ("part", "frame"),
     [
         ("clients._subscribing.handle", SUBSCRIBE_V5),
-        ("listener._publish", bytes.fromhex("3208 0001 61 0001 02 0100")),
+        ("listener._publishing.publish", bytes.fromhex("3208 0001 61 0001 02 0100")),
         ("listener._exchanges.go_on", bytes.fromhex("6202 0001")),
     ],
     ids=["SUBSCRIBE", "PUBLISH", "PUBREL"],
@@ -332,7 +332,7 @@ def test_a_connection_that_the_gateway_fails_to_end_in_order_is_cut(
 
     with monkeypatch.context() as patch:
         patch.setattr(stage.clients, "_handle", fail)
-        patch.setattr(stage.clients, "disconnect", fail)
+        patch.setattr(stage.clients, "end", fail)
         stage.turn((1, SUBSCRIBE_V5), (2, b"\xc0\x00"))
     assert stage.sent(2) == [b"\xd0\x00"]
     assert stage.output.aborted == [1]

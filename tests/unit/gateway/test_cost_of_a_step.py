@@ -168,7 +168,7 @@ def found(count: int) -> int:
     gateway, reader, packet_ids = with_in_flight(count, 2)
     reader.send(b"".join(encode_ack(PUBREC, 5, packet_id) for packet_id in packet_ids))
     for _ in range(count):
-        gateway.stage.clients.tick()
+        gateway.stage.tick()
     return executed(lambda: gateway.stage.journal.load("reader"))
 
 

@@ -76,9 +76,9 @@ def test_client_that_does_not_acknowledge_keeps_what_is_in_flight() -> None:
     publish(stage, *numbers(0, 20))
     settle(stage)
     assert payloads(stage, 1) == numbers(0, 3)
-    stage.clients.tick()
+    stage.tick()
     assert dropped(stage) == 7
-    stage.clients.tick()
+    stage.tick()
     assert dropped(stage) == 7
     # A crash: what the tick has told is what holds.
     after = Stage(config, log=stage.log)
@@ -127,7 +127,7 @@ def test_quota_in_bytes_is_by_the_size_of_what_was_read_last() -> None:
     publish(stage, *numbers(10, 30))
     settle(stage)
     assert payloads(stage, 1) == numbers(10, 13)
-    stage.clients.tick()
+    stage.tick()
     # What is in flight stays, and ten are to come.
     assert stage.metrics.messages_dropped_quota == dropped(stage) == 7
     ack(stage, 1, 0x40, 1, 2, 3)
@@ -147,7 +147,7 @@ def test_quota_in_bytes_holds_for_a_session_that_was_away() -> None:
     settle(after)
     # Of this queue nothing had been read: the first messages said how large they are.
     assert payloads(after, 1) == numbers(10, 13)
-    after.clients.tick()
+    after.tick()
     assert after.metrics.messages_dropped_quota == dropped(after) == 22
     ack(after, 1, 0x40, 1, 2, 3)
     settle(after)
@@ -160,7 +160,7 @@ def test_quota_of_less_than_a_message_leaves_one() -> None:
     subscribe(stage, 1, "t/#")
     publish(stage, *numbers(10, 20))
     settle(stage)
-    stage.clients.tick()
+    stage.tick()
     assert payloads(stage, 1) == [b"10"]
     ack(stage, 1, 0x40, 1)
     settle(stage)

@@ -67,7 +67,7 @@ def kill(gateway: Gateway) -> Gateway:
 
 
 def tick(gateway: Gateway) -> None:
-    gateway.stage.clients.tick()
+    gateway.stage.tick()
     while gateway.stage.delivery.refresh_retained(1000):
         pass
 

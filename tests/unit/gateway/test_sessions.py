@@ -210,11 +210,11 @@ def test_session_expires() -> None:
     subscribe(stage, 1, "t/#")
     lose(stage, 1)
     stage.clock.advance(3_599_000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.metrics.sessions_expired == 0
     stage.journal.refresh(1000)
     stage.clock.advance(1_000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.metrics.sessions_expired == 1
     assert not connect(stage, 1)
 
@@ -230,7 +230,7 @@ def test_a_clock_that_is_set_forward_ends_no_session_early(is_restarted: bool) -
     lose(stage, 2)
     stage.journal.refresh(1000)
     stage.clock.step_wall(5 * 3_600_000)
-    stage.clients.tick()
+    stage.tick()
     if is_restarted:
         # The log's clock goes on from its notes.
         stage = Stage(log=stage.log, clock=stage.clock, steady=stage.steady)
@@ -238,14 +238,14 @@ def test_a_clock_that_is_set_forward_ends_no_session_early(is_restarted: bool) -
     lose(stage, 3)
     stage.journal.refresh(1000)
     stage.clock.advance(3_599_000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.metrics.sessions_expired == 0
     assert connect(stage, 1)
     settle(stage)
     assert got(stage, 1) == [(0x32, 1, b"waits")]
     stage.journal.refresh(1000)
     stage.clock.advance(1_000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.metrics.sessions_expired == 2
     assert not connect(stage, 2, "other")
     assert not connect(stage, 3, "later")
@@ -309,7 +309,7 @@ def test_session_that_was_connected_when_the_gateway_died_loses_nothing() -> Non
     publish(stage, b"a", b"b")
     settle(stage)
     ack(stage, 1, 0x40, 1)
-    stage.clients.tick()
+    stage.tick()
     publish(stage, b"c")
     settle(stage)
     stage = restart(stage)
@@ -776,10 +776,10 @@ def test_queue_that_was_left_and_is_wanted_again_is_not_read_again_after_a_crash
     publish(stage, b"before")
     connect(stage, 1, "first", properties=NO_PROPERTIES)
     subscribe(stage, 1, "t/#")
-    stage.clients.tick()  # tells where the queue is
+    stage.tick()  # tells where the queue is
     lose(stage, 1)
     if ticks:
-        stage.clients.tick()
+        stage.tick()
     stage.log.knows_tails = False
     connect(stage, 2)
     ask_to_subscribe(stage, 2, "t/#", qos=2)
@@ -790,7 +790,7 @@ def test_queue_that_was_left_and_is_wanted_again_is_not_read_again_after_a_crash
     assert [payload for _, _, payload in got(stage, 2)] == [b"a"]
     ack(stage, 2, 0x50, 1)
     ack(stage, 2, 0x70, 1)
-    stage.clients.tick()
+    stage.tick()
     stage.log.knows_tails = True
     stage = restart(stage)
     connect(stage, 2)
@@ -809,6 +809,7 @@ def test_suback_waits_until_it_is_known_where_the_queues_end(topic_filter: str) 
     publish(stage, b"not acknowledged yet")
     assert subacks(stage, 1) == []
     stage.log.tell_tails()
+    stage.carry()
     stage.log.tell_tails()  # of "other"
     assert subacks(stage, 1) == [7, 8]
     stage.log.knows_tails = True
@@ -858,7 +859,7 @@ def test_session_goes_on_in_a_log_that_has_lost_its_end(
     settle(stage)
     ack(stage, 1, 0x40, 1, 2, 3)
     lose(stage, 1)
-    stage.clients.tick()
+    stage.tick()
     [key] = [key for key in stage.log.records if key[0] == "t" and stage.log.records[key]]
     stage.log.resume(key, stage.log.records[key][:1])
     stage = restart(stage)
@@ -885,10 +886,10 @@ def test_suback_comes_without_the_ends_of_queues_whose_broker_is_away() -> None:
         ask_to_subscribe(stage, number, "other", packet_id=8)
     lose(stage, 2)
     stage.clock.advance(3_999)
-    stage.clients.tick()
+    stage.tick()
     assert subacks(stage, 1) == []
     stage.clock.advance(1)
-    stage.clients.tick()
+    stage.tick()
     assert subacks(stage, 1) == [7]
     stage.log.tell_tails()
     assert subacks(stage, 1) == [8]
@@ -962,12 +963,12 @@ def test_delayed_will_is_published_when_its_time_has_come() -> None:
     lose(stage, 1)
     stage.journal.refresh(1000)
     stage.clock.advance(29_000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.metrics.wills_published == 0
     stage.clock.advance(1_000)
-    stage.clients.tick()
+    stage.tick()
     stage.journal.refresh(1000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.metrics.wills_published == 1
     assert connect(stage, 1)
 
@@ -975,17 +976,17 @@ def test_delayed_will_is_published_when_its_time_has_come() -> None:
 def test_delayed_will_survives_a_restart() -> None:
     stage = Stage()
     connect(stage, 1, will=will(30))
-    stage.clients.tick()
+    stage.tick()
     stage = restart(stage)
     stage.clock.advance(30_000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.metrics.wills_published == 1
 
 
 def test_will_that_was_due_before_a_resume_is_published() -> None:
     stage = Stage()
     connect(stage, 1, will=will())
-    stage.clients.tick()
+    stage.tick()
     stage = restart(stage)  # killed: the connection was lost without a word
     assert connect(stage, 1)
     assert stage.metrics.wills_published == 1
@@ -998,7 +999,7 @@ def test_delayed_will_is_cancelled_by_a_resume() -> None:
     assert connect(stage, 1)
     stage.clock.advance(60_000)
     stage.journal.refresh(1000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.metrics.wills_published == 0
 
 
@@ -1012,7 +1013,7 @@ def test_delayed_will_is_published_when_its_session_ends() -> None:
     lose(stage, 2)
     stage.journal.refresh(1000)
     stage.clock.advance(5_000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.metrics.wills_published == 2
 
 
@@ -1207,10 +1208,10 @@ def test_sys_topics_come_at_once_and_then_at_intervals() -> None:
     assert set(at_once) == {"$SYS/broker/version", "$SYS/broker/uptime"}
     assert {packet[0] for packet in at_once.values()} == {0x31}
     stage.clock.advance(9_000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.sent(1) == []
     stage.clock.advance(1_000)
-    stage.clients.tick()
+    stage.tick()
     later = {published(p).topic: published(p).payload for p in stage.sent(1)}
     assert later["$SYS/broker/uptime"] == b"10 seconds"
     assert stage.stored() == []
@@ -1230,7 +1231,7 @@ def test_sys_topics_are_not_for_wildcards_that_begin_a_filter() -> None:
     connect(stage, 1, properties=NO_PROPERTIES)
     subscribe(stage, 1, "#", "+/broker/uptime")
     stage.clock.advance(10_000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.sent(1) == []
 
 
@@ -1242,7 +1243,7 @@ def test_subscription_to_sys_topics_outlives_its_connection() -> None:
     stage = restart(stage)
     connect(stage, 1)
     stage.clock.advance(10_000)
-    stage.clients.tick()
+    stage.tick()
     [packet] = stage.sent(1)
     message = published(packet)
     assert (message.topic, message.payload) == ("$SYS/broker/clients/connected", b"1")

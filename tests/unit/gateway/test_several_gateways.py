@@ -154,7 +154,7 @@ def test_sessions_whose_turn_has_come_are_found_with_one_look(
     monkeypatch.setattr(fleet["b"].view, "execute", counted)
     for number in range(1, 11):
         fleet.connect("b", number, f"dev{number}")
-    while fleet["b"].clients.read_back(50):
+    while fleet["b"].read_back(50):
         pass
     assert [fleet["b"].sent(number)[0][2:4] for number in range(1, 11)] == [b"\x01\x00"] * 10
     assert looks == []  # for one session each
@@ -418,7 +418,7 @@ def test_gateway_that_stands_still_declares_nobody_lost() -> None:
     fleet.tick()
     for _ in range(3 * LOST_TICKS):  # a's ticks come while b reads nothing back
         fleet.clock.advance(1000)
-        fleet["b"].clients.tick()
+        fleet["b"].tick()
     fleet.tick("a")
     for _ in range(2 * LOST_TICKS):
         fleet.tick()
@@ -438,7 +438,7 @@ def test_gateway_that_was_taken_for_lost_drops_its_clients_and_begins_again(
     assert fleet.connected("b", 2)
     assert wills(fleet) == 1
     fleet.stages["a"] = still
-    still.journal._ticked_ms = fleet.clock.monotonic_ms()  # it was cut off: it did not stand still
+    still.journal.ticked_ms = fleet.clock.monotonic_ms()  # it was cut off: it did not stand still
     still.turn((1, frame("t/1", b"late")))
     fleet.settle()
     assert still.packets(1)[-1] == b"\xe0\x01\x89"
@@ -457,7 +457,7 @@ def test_claims_wait_for_no_view_that_is_being_made_again() -> None:
     fleet = Fleet("a", "b")
     fleet.connected("a", 1)
     fleet.connect("b", 2)
-    fleet["b"].clients.read_back(100)  # it waits for a
+    fleet["b"].read_back(100)  # it waits for a
     fleet["b"].view.rebuild("for the test")
     fleet.connect("b", 3, "other")
     fleet.settle()
@@ -503,7 +503,7 @@ def test_gateway_that_has_stood_still_keeps_its_clients_if_nobody_says_that_it_i
     fleet.clock.advance(STILL_MS_MAX + 1)  # for b too: the machine was busy
     assert still.journal.is_in_doubt()
     assert still.journal.run == 0  # what waits behind marks is given up
-    assert still.clients.tick() is False
+    assert still.tick() is False
     assert still.journal.is_in_doubt()
     records = len(fleet.log.records[MQTT_SESSION_TOPIC, 0])
     fleet.read_back(still)
@@ -714,8 +714,8 @@ def test_connect_that_waits_too_long_is_refused() -> None:
     fleet.settle()
     for _ in range(WAIT_MS_MAX // 1000):  # a is there, but does not read
         fleet.clock.advance(1000)
-        still.clients.tick()
-        fleet["b"].clients.tick()
+        still.tick()
+        fleet["b"].tick()
         fleet.settle()
     assert fleet["b"].sent(2) == []  # taken over by the next
     assert fleet["b"].sent(3) == [b"\x20\x02\x00\x03"]
@@ -797,11 +797,11 @@ def test_will_that_is_due_while_its_client_comes_back_is_published_once(
     fleet.jump(5000)
     fleet.log.now_ms = fleet.clock.now_ms()
     if is_claimed_first:
-        fleet["a"].clients.tick()
+        fleet["a"].tick()
         fleet.connect("b", 2)
     else:
         fleet.connect("b", 2)
-        fleet["a"].clients.tick()
+        fleet["a"].tick()
     fleet.settle()
     assert [packet[0] for packet in fleet["b"].sent(2)] == [0x20]
     assert wills(fleet) == 1
@@ -965,7 +965,7 @@ def test_of_rivals_for_a_client_identifier_somebody_always_gets_in() -> None:
         # A rival comes between each append and what is read back of it.
         here, elsewhere = ("a", "b") if number % 2 else ("b", "a")
         fleet.connect(here, number)
-        fleet[elsewhere].clients.read_back(1000)
+        fleet[elsewhere].read_back(1000)
         for name in ("a", "b"):
             sent = fleet[name].output.sent
             answered |= {(name, one) for one, packets in sent.items() if packets}
@@ -1004,10 +1004,10 @@ def test_a_connect_does_not_wait_for_long_behind_one_whose_turn_does_not_come() 
     fleet.connect("b", 2)
     fleet.connect("b", 3)
     fleet.clock.advance(BEHIND_MS_MAX - 1)
-    fleet["b"].clients.tick()
+    fleet["b"].tick()
     assert fleet["b"].output.closed == []
     fleet.clock.advance(1)
-    fleet["b"].clients.tick()
+    fleet["b"].tick()
     assert fleet["b"].output.closed == [2]
     fleet.stages["a"] = still
     fleet.settle()

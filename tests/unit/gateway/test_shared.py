@@ -383,7 +383,7 @@ def test_group_is_not_lost_when_the_gateway_dies() -> None:
     send(stage, *bodies(4))
     assert len(payloads(stage, 1)) == len(payloads(stage, 2)) == 2
     ack(stage, 1, 0x40, 1)
-    stage.clients.tick()
+    stage.tick()
     send(stage, b"4")
     stage = restart(stage)
     assert connect(stage, 1, "m1")
@@ -401,7 +401,7 @@ def test_what_was_acknowledged_after_the_group_was_stored_does_not_come_again() 
     connect(stage, 1, "m1")
     subscribe(stage, 1, GROUP)
     ack(stage, 2, 0x40, 1)
-    stage.clients.tick()
+    stage.tick()
     stage = restart(stage)
     assert connect(stage, 1, "m1")
     settle(stage)
@@ -418,7 +418,7 @@ def test_what_a_member_had_that_has_left_is_not_lost_when_the_gateway_dies() -> 
     stage.turn((2, encode_unsubscribe(5, Unsubscribe(8, (GROUP,)))))
     settle(stage)
     ack(stage, 1, 0x40, 1)
-    stage.clients.tick()
+    stage.tick()
     stage = restart(stage)
     assert connect(stage, 1, "m1")
     settle(stage)
@@ -434,7 +434,7 @@ def test_group_is_kept_for_its_member_that_is_away_while_others_come_and_go() ->
     send(stage, b"a", b"b")
     assert payloads(stage, 2) == [b"a", b"b"]
     ack(stage, 2, 0x40, 1)
-    stage.clients.tick()
+    stage.tick()
     stage = restart(stage)
     assert connect(stage, 1, "m1")
     settle(stage)
@@ -460,7 +460,7 @@ def test_qos_2_message_of_a_group_is_sent_once_though_the_gateway_dies() -> None
     for number in (1, 2):
         connect(stage, number, f"m{number}")
         subscribe(stage, number, GROUP, qos=2)
-    stage.clients.tick()
+    stage.tick()
     send(stage, b"a", b"b", qos=2)
     [first] = payloads(stage, 1)
     ack(stage, 2, 0x50, 1)
@@ -481,12 +481,12 @@ def test_group_ends_with_the_session_of_its_last_member() -> None:
     subscribe(stage, 1, GROUP)
     lose(stage, 1)
     send(stage, b"a")
-    stage.clients.tick()
+    stage.tick()
     assert stage.journal.load(part_name(GROUP, 0)) is not None
     told: dict[PropertyId, Any] = {PropertyId.SESSION_EXPIRY_INTERVAL: 0}
     connect(stage, 1, "m1")
     stage.turn((1, encode_disconnect(5, 0, told)))
-    stage.clients.tick()
+    stage.tick()
     assert stage.journal.load(part_name(GROUP, 0)) is None
     member(stage, 2)
     settle(stage)
@@ -500,8 +500,8 @@ def test_group_ends_when_the_session_of_its_last_member_expires() -> None:
     lose(stage, 1)
     stage.journal.refresh(1000)
     stage.clock.advance(3_600_000)
-    stage.clients.tick()
-    stage.clients.tick()
+    stage.tick()
+    stage.tick()
     assert stage.journal.load("m1") is None
     assert stage.journal.load(part_name(GROUP, 0)) is None
 
@@ -513,7 +513,7 @@ def test_group_that_lost_its_members_in_a_crash_ends_after_the_start() -> None:
     stage.journal.end("m1")
     stage = restart(stage)
     assert stage.journal.load(part_name(GROUP, 0)) is not None
-    stage.clients.tick()
+    stage.tick()
     assert stage.journal.load(part_name(GROUP, 0)) is None
 
 
@@ -522,7 +522,7 @@ def test_group_of_clients_without_expiry_writes_nothing() -> None:
     member(stage, 1)
     send(stage, b"a")
     lose(stage, 1)
-    stage.clients.tick()
+    stage.tick()
     assert stage.journal.load(part_name(GROUP, 0)) is None
     member(stage, 1)
     send(stage)

@@ -436,7 +436,7 @@ def test_group_that_stands_by_is_found_again_when_the_view_is_made_anew(is_delet
     fleet["b"].view.rebuild("for the test")
     publish(fleet, "a", b"one")
     fleet.lose("a", 1)
-    while fleet["b"].clients.read_back(1):
+    while fleet["b"].read_back(1):
         pass
     fleet.settle()
     for _ in range(WAIT_MS_MAX // 1000 + 1):
@@ -541,9 +541,9 @@ def test_group_that_another_gateway_has_claimed_does_not_end() -> None:
     assert take(fleet, "a", 1) == [b"done"]
     fleet.lose("a", 1)
     for _ in range(2):
-        fleet["a"].clients.tick()
+        fleet["a"].tick()
         fleet.read_back(fleet["a"])
-    fleet["b"].clients.read_back(1000)  # all that a has written at once
+    fleet["b"].read_back(1000)  # all that a has written at once
     fleet.settle()
     publish(fleet, "b", b"later")
     assert take(fleet, "b", 2) == [b"later"]
@@ -611,7 +611,7 @@ def test_a_gateway_whose_last_member_leaves_ends_no_group_that_another_has_joine
         fleet.connected("b", 2, "m2", properties=NO_PROPERTIES, clean_start=True)
     subscribe(fleet, "b", 2, GROUP, 1)
     fleet.lose("a", 1)
-    while fleet["a"].clients.tick():
+    while fleet["a"].tick():
         pass
     fleet.settle()
     fleet.tick()

@@ -198,7 +198,7 @@ def test_stream_of_a_stored_session_goes_on_after_a_restart(is_killed: bool) -> 
     suback(stage, 1)
     settle(stage)
     assert [payload for _, _, payload in got(stage, 1)] == [b"b", b"c"]
-    stage.clients.tick()
+    stage.tick()
     if not is_killed:
         lose(stage, 1)
     again = restart(stage)
@@ -245,6 +245,7 @@ def test_later_changes_wait_for_the_start() -> None:
     stream(stage, 1, "$stream/u/#", "earliest")
     assert stage.sent(1) == []
     stage.log.tell_tails()
+    stage.carry()
     stage.log.tell_tails()
     assert [packet[0] for packet in stage.sent(1)] == [0x90, 0xB0, 0x90]
     assert stage.metrics.subscriptions_now == 1

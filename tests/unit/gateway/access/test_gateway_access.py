@@ -337,7 +337,7 @@ def recheck(stage: Stage) -> None:
     assert stage.access is not None
     stage.access.read()
     stage.clients.access_changed()
-    while stage.clients.recheck():
+    while stage.recheck():
         pass
 
 
@@ -455,9 +455,9 @@ def test_will_needs_a_right_at_connect_and_when_it_fires(stage: Stage) -> None:
     assert connect(stage, 3, "alice", will=late) == 0
     stage.turn(closed=[(3, CloseReason.PEER)])
     change(stage, "")
-    stage.clients.read_back(100)
+    stage.read_back(100)
     stage.clock.advance(31_000)
-    stage.clients.tick()
+    stage.tick()
     assert names(stage) == ["alice/x"]
     assert stage.metrics.wills_not_allowed == 4
 
@@ -476,10 +476,10 @@ def test_connection_ends_when_its_certificate_does(stage: Stage, has_logins: boo
     for number in (1, 2, 3, 4):
         assert connect(stage, number, user, client_id=str(number)) == 0
     stage.clock.advance(59_000)
-    stage.clients.tick()
+    stage.tick()
     assert not stage.output.closed
     stage.clock.advance(1000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.output.closed == [1]
     assert stage.sent(1) == [bytes((0xE0, 1, 0x87))]  # Not authorized
     # The number is another client's meanwhile, which has shown none.
@@ -487,7 +487,7 @@ def test_connection_ends_when_its_certificate_does(stage: Stage, has_logins: boo
     stage.output.certificates.clear()
     assert connect(stage, 2, user, client_id="5") == 0
     stage.clock.advance(600_000)
-    stage.clients.tick()
+    stage.tick()
     assert stage.output.closed == [1]
 
 
@@ -505,9 +505,9 @@ def test_rules_can_name_the_certificate_of_whoever_has_logged_in(stage: Stage) -
         assert connect(stage, number, "alice", client_id=str(number)) == 0
         assert subscribe(stage, number, "line/a/b/#", "line//x") == [0x87, 0x87]
     stage.turn(closed=[(1, CloseReason.PEER)])
-    stage.clients.read_back(100)
+    stage.read_back(100)
     stage.clock.advance(31_000)
-    stage.clients.tick()
+    stage.tick()
     assert names(stage) == ["line/press-7/x", "line/press-7/gone"]
 
 

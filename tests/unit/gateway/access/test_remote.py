@@ -196,9 +196,9 @@ def test_a_will_granted_by_a_login_is_published_when_the_session_has_left(
     late = Will("own/alice/x", b"", 1, False, Properties(will_delay_interval_s=30))
     assert connect(stage, 2, "alice", will=late) == 0
     stage.turn(closed=[(2, CloseReason.PEER)])
-    stage.clients.read_back(100)
+    stage.read_back(100)
     stage.clock.advance(31_000)
-    stage.clients.tick()
+    stage.tick()
     assert names(stage) == ["own/alice/x"]
 
 
@@ -222,7 +222,7 @@ def test_a_session_comes_back_with_the_rules_of_the_new_login(service: HttpServi
     connect(stage, 1, "alice")
     assert subscribe(stage, 1, "own/alice/+", "other/+") == [1, 1]
     stage.turn(closed=[(1, CloseReason.PEER)])
-    stage.clients.read_back(100)
+    stage.read_back(100)
     service.answer = {"result": "allow", "rules": OWN}
     assert connect(stage, 2, "alice") == 0
     assert list(stage.clients._by_client_id["c"].filters) == ["own/alice/+"]

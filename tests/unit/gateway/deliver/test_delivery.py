@@ -28,6 +28,7 @@ from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.stored import StoredFilter, StoredSession
 from motelog.gateway.state.view import IN_MEMORY, View
+from motelog.gateway.turn import Turn
 from tests.support.fake_log import HOST, FakeLog
 from tests.support.memory_output import MemoryOutput
 from tests.support.mqtt_wire import published
@@ -48,16 +49,16 @@ class Stage:
         self.journal = SessionJournal(self.log, view, SystemClock(), gateway="stage")
         self.log.create_topic("MQTT_DEFAULT", 1)
         self.log.create_topic("t", 2)
+        self.turn = Turn(self.connections)
         self.delivery = Delivery(
+            self.turn,
             self.log,
             TopicMapping((), default_topic="MQTT_DEFAULT"),
             self.tree,
             self.journal,
             RetainedStore(self.log, view, SystemClock()),
             self.metrics,
-            connections=self.connections,
             after=lambda ticket, then: then(ticket.error),
-            disconnect=lambda connection, reason_code, why: None,
             quota=Quota(0, 0),
             output_bytes_high=262_144,
             clock=SystemClock(),
@@ -128,12 +129,13 @@ def test_only_what_a_turn_leaves_over_wakes_somebody(monkeypatch: pytest.MonkeyP
     stage.session(1, "t/+", 0)
     for count, left in ((1, 0), (2, 0), (3, 1)):
         stage.wakes = 0
-        stage.delivery.begin_turn()
+        stage.turn.is_open = True
         for number in range(count):
             stage.publish("t/a", b"%d" % number)
         assert stage.wakes == 0
         assert stage.delivery.deliver(stage.log.now_ms) == bool(left)
         assert stage.wakes == left
+        stage.turn.is_open = False
         stage.deliver()
         stage.wakes = 0
         stage.publish("t/a", b"of another gateway")

@@ -297,17 +297,17 @@ def test_what_a_turn_collects_is_one_append_and_is_found_before(
     stage = Stage()
     counts = appends(stage, monkeypatch)
     heard: list[MotelogError | None] = []
-    stage.journal.begin_turn()
+    stage.journal.is_gathering = True
     for number in range(3):
         stage.journal.collect(StoredSession(f"dev{number}", 10), then=heard.append)
     assert (counts, heard) == ([], [])
-    stage.journal.end_turn()
+    stage.journal.flush()
     assert (counts, heard) == ([3], [None] * 3)
-    stage.journal.begin_turn()
+    stage.journal.is_gathering = True
     stage.journal.collect(left(SESSION, 5))
     assert stage.journal.load("dev") == left(SESSION, 5)
     assert counts == [3, 1]
-    stage.journal.end_turn()
+    stage.journal.flush()
     assert counts == [3, 1]
     assert stage.load() == left(SESSION, 5)
     stage.journal.collect(SESSION)  # outside of a turn nothing waits
@@ -317,14 +317,14 @@ def test_what_a_turn_collects_is_one_append_and_is_found_before(
 def test_what_a_turn_collects_keeps_its_order_among_other_records() -> None:
     stage = Stage()
     stage.journal.save(SESSION)
-    stage.journal.begin_turn()
+    stage.journal.is_gathering = True
     stage.journal.mark(Mark(MarkKind.SENT, "dev", 3, QUEUE, 11))
     stage.journal.collect(left(SESSION, 5))  # replaces what the mark tells
     stage.journal.collect(StoredSession("other", 10))
     stage.journal.end("other")
     stage.journal.collect(StoredSession("third", 10))
     stage.log.append([stage.journal.received_marks([Mark(0, "third", 9, QUEUE, 33)])])
-    stage.journal.end_turn()
+    stage.journal.flush()
     assert stage.load().inflight == ()
     assert stage.journal.load("other") is None
     assert stage.load("third").received == (Received(9, QUEUE, 33),)
@@ -333,10 +333,10 @@ def test_what_a_turn_collects_keeps_its_order_among_other_records() -> None:
 def test_collected_records_that_the_log_refuses_are_not_found() -> None:
     stage = Stage()
     heard: list[MotelogError | None] = []
-    stage.journal.begin_turn()
+    stage.journal.is_gathering = True
     stage.journal.collect(SESSION, then=heard.append)
     stage.log.error = StoreFullError("full")
-    stage.journal.end_turn()
+    stage.journal.flush()
     assert [type(error) for error in heard] == [StoreFullError]
     assert stage.journal.load("dev") is None
     stage.log.error = None
@@ -347,7 +347,7 @@ def test_collected_records_that_the_log_refuses_are_not_found() -> None:
 def test_collected_records_are_appended_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage()
     counts = appends(stage, monkeypatch)
-    stage.journal.begin_turn()
+    stage.journal.is_gathering = True
     stage.journal.collect(SESSION)
     stage.journal.collect(
         StoredSession("large", 10, will=StoredWill("state", b"x" * 70_000, 1, False, 0, b"", ""))
@@ -356,7 +356,7 @@ def test_collected_records_are_appended_in_bounded_parts(monkeypatch: pytest.Mon
     small = StoredWill("state", b"x" * 6_000, 1, False, 0, b"", "")
     for number in range(7):
         stage.journal.collect(StoredSession(f"dev{number}", 10, will=small))
-    stage.journal.end_turn()
+    stage.journal.flush()
     assert counts == [1, 1, 6, 1]
     assert stage.journal.load("dev6") is not None
 
@@ -406,10 +406,10 @@ def test_fetched_sessions_are_found_until_the_turn_ends() -> None:
         stage.journal.save(StoredSession(name, 10, 5))
     stage.read()
     stage.journal.save(StoredSession("dev1", 20, 5))  # not read back yet
-    stage.journal.begin_turn()
+    stage.journal.is_gathering = True
     stage.journal.fetch(names)
     found = [stage.journal.load(name) for name in names]
-    stage.journal.end_turn()
+    stage.journal.flush()
     assert found == [stage.journal.load(name) for name in names]
     assert [one is not None for one in found[:4]] == [True, True, True, False]
     stage.journal.fetch(["dev0"])

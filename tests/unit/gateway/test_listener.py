@@ -8,11 +8,11 @@ import pytest
 
 from motelog.core.errors import BrokerError, FlushTimeoutError, StoreFencedError, StoreFullError
 from motelog.core.net.reactor import CloseReason, Fault
+from motelog.gateway import listener
 from motelog.gateway.config import GatewayConfig, TopicRule
 from motelog.gateway.errors import OutcomeUnknownError
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
-from motelog.gateway.publish import reactor_listener
 from tests.support.gateway_stage import Stage, publish
 from tests.support.mqtt_wire import varint
 
@@ -369,7 +369,7 @@ def test_a_turn_without_memory_ends_its_clients_and_nobody_else(
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(reactor_listener, "split", fail)
+        patched.setattr(listener, "split", fail)
         stage.turn((1, publish("t/a", b"1", 1)), (2, publish("t/a", b"2", 2)))
     assert stage.output.closed == [1, 2]
     assert [c is not None for c in stage.connections[1:4]] == [False, False, True]

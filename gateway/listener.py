@@ -1,0 +1,311 @@
+"""Carries a turn: the packets of the reactor in, one append, one batch of answers out.
+
+Owns: the hot loop over a turn's packets, when a turn begins and ends. Must not touch: what a packet
+means (``publishing``, ``exchanges``, ``clients``), the append (``commit``), who receives a message
+(``delivery``), how fast packets may come (``rates``).
+Invariant: the packets of one connection take effect in the order in which they came. ``turn`` says
+why the rest of the order is as it is.
+Spec: MQTT 5.0 sections 3.3, 3.4 and 4.6; 3.1.1 likewise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter_ns
+from typing import Final, TypeVar
+
+from motelog.core.clock import Clock
+from motelog.core.limited_log import LimitedLog
+from motelog.core.net import reactor
+from motelog.gateway.access.access import Access
+from motelog.gateway.claims import Claims
+from motelog.gateway.clients import Clients
+from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.errors import GatewayError, ProtocolViolationError
+from motelog.gateway.log.log_port import Settled
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.frames import split, split_one
+from motelog.gateway.output import Output
+from motelog.gateway.publish.acknowledge import Answers
+from motelog.gateway.publish.commit import Commit
+from motelog.gateway.publish.exchanges import Exchanges
+from motelog.gateway.publish.publishing import Publishing
+from motelog.gateway.publish.rates import Rates
+from motelog.gateway.publish.routes import QOS_TEXTS, Routes
+from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.state.journal import STILL_MS_MAX, SessionJournal
+from motelog.gateway.turn import Packet, Turn
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+LACK_PERIOD_S: Final = 60.0
+
+
+class Listener:
+    """Carries every turn of one gateway."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        output: Output,
+        journal: SessionJournal,
+        claims: Claims,
+        routes: Routes,
+        clients: Clients,
+        delivery: Delivery,
+        publishing: Publishing,
+        exchanges: Exchanges,
+        answers: Answers,
+        commit: Commit,
+        rates: Rates,
+        metrics: GatewayMetrics,
+        *,
+        clock: Clock,
+        access: Access | None = None,
+    ) -> None:
+        """``access`` is None where clients are not told apart."""
+        self._turn = turn
+        self._output = output
+        self._journal = journal
+        self._claims = claims
+        self._make_message = routes.message
+        self._clients = clients
+        self._delivery = delivery
+        self._publishing = publishing
+        self._exchanges = exchanges
+        self._answers = answers
+        self._commit = commit
+        self._rates = rates
+        self._metrics = metrics
+        self._connections = turn.connections
+        self._clock = clock
+        self._access = access
+        self._faults = LimitedLog(
+            logger,
+            lines_max=1,
+            period_s=LACK_PERIOD_S,
+            monotonic_s=lambda: clock.monotonic_ms() / 1000,
+        )
+
+    # --- turns ---------------------------------------------------------------------------
+
+    def handle_turn(self, received: reactor.Turn) -> None:
+        """Handle one batch of the reactor; called by ``core.net.driver.drive``."""
+        turn = self._turn
+        self._begin()
+        try:
+            if turn.monotonic_ms - self._journal.ticked_ms > STILL_MS_MAX:
+                self._clients.check_life()
+            if turn.ended or turn.again:  # put there between two turns
+                self._carry()
+            self._receive(received)
+            self._settle()
+            self._delivery.deliver(turn.now_ms)
+            if turn.ended:
+                self._settle()
+        finally:
+            turn.is_open = self._journal.is_gathering = False
+
+    def during(self, work: Callable[[], _T]) -> _T:
+        """Do something else than packets in a turn: in the one under way, or in one of its own."""
+        turn = self._turn
+        if turn.is_open:
+            return work()
+        self._begin()
+        try:
+            done = work()
+            self._commit.run()
+            self._settle()
+        finally:
+            turn.is_open = self._journal.is_gathering = False
+        if self._delivery.grown:
+            turn.wake()
+        return done
+
+    def settled(self, settled: Settled) -> None:
+        """Answer what has waited for tickets that have settled."""
+        self.during(partial(self._answers.settled, settled))
+        self._output.flush()
+
+    def deliver(self) -> bool:
+        """Carry what was put on the turn between turns, and deliver; return whether there is more.
+
+        To be called when ``wake`` has asked for it.
+        """
+        is_more = self.during(partial(self._delivery.deliver, self._clock.now_ms()))
+        self._output.flush()
+        return is_more
+
+    def _begin(self) -> None:
+        turn, clock = self._turn, self._clock
+        turn.now_ms, turn.monotonic_ms = clock.now_ms(), clock.monotonic_ms()
+        turn.is_open = self._journal.is_gathering = True
+
+    def _receive(self, received: reactor.Turn) -> None:
+        turn, clients = self._turn, self._clients
+        for number, _, _ in received.opened:
+            clients.opened(self._output, number)
+        if self._rates.is_on:
+            self._note_rates(received)
+        if received.frames:
+            turn.began_ns = perf_counter_ns()
+            self._metrics.received_bytes += len(received.data)
+            try:
+                self._handle_frames(received)
+            except MemoryError:
+                self._lose(received)
+        for number, fault in received.faults:
+            clients.faulted(self._output, number, fault)
+        for number, reason in received.closed:
+            clients.closed(number, reason)
+        for number in received.drained:
+            connection = self._connections[number]
+            if connection is not None and connection.session is not None:
+                turn.have_room[connection.session] = None
+
+    def _settle(self) -> None:
+        """Carry what is on the turn behind its append; then visit those that it names."""
+        turn, journal, claims = self._turn, self._journal, self._claims
+        if turn.ended or turn.again:
+            self._carry()
+        if turn.have_room:
+            have_room, turn.have_room = turn.have_room, {}
+            for session in have_room:
+                if session.connection is not None:  # not ended in this turn
+                    self._delivery.acknowledged(session)
+        if turn.decided:
+            turn.decided.clear()
+        if journal.collected or journal.fetched:
+            journal.flush()
+            if turn.ended or turn.again:
+                self._carry()
+        if claims.new or claims.given_up:
+            claims.commit_soon()
+
+    def _carry(self) -> None:
+        """End connections and take up packets that have waited, until there are none."""
+        turn = self._turn
+        while turn.ended or turn.again:
+            self._clients.end_all()
+            again, turn.again = turn.again, []
+            for connection, packets in again:
+                if self._connections[connection.number] is connection:
+                    self._handle_packets(packets)
+            self._commit.run()
+
+    def _note_rates(self, received: reactor.Turn) -> None:
+        rates, now_ms = self._rates, self._turn.monotonic_ms
+        if received.opened:
+            rates.opened([item[0] for item in received.opened], now_ms)
+        if received.frames and rates.limits_publishes:
+            rates.received(received.data, received.index, now_ms)
+
+    # --- packets -------------------------------------------------------------------------
+
+    def _handle_frames(self, received: reactor.Turn) -> None:
+        metrics = self._metrics
+        packets = split(received.data, received.index, metrics.received_packets, True)
+        # Some connection has not sent CONNECT, or it waits.
+        if metrics.connections_opened - metrics.connections_closed > metrics.sessions_now:
+            self._clients.expect([(p[0], p[3] or b"") for p in packets if p[1] == 0x10])
+        self._handle_packets(packets)
+        self._commit.run()
+
+    def _lose(self, received: reactor.Turn) -> None:
+        """End the clients of a turn that lacks memory: what is not acknowledged they send again.
+
+        What has been collected before is appended, and answers nobody.
+        """
+        self._faults.fault("a turn lacks memory, and its clients are closed: free memory")
+        numbers = memoryview(received.index).cast("B").cast("I")
+        for i in range(0, 4 * received.frames, 4):
+            self._clients.shed(numbers[i])
+        try:
+            self._commit.run()
+        except MemoryError:
+            self._commit.lose()
+
+    def _handle_packets(self, packets: list[Packet]) -> None:
+        access = self._access
+        if access is not None and access.acl is not None:
+            self._publishing.put_aside_unasked(packets)
+        # The hot loop runs once per PUBLISH and PUBACK, so it avoids calls where it can.
+        turn, connections, make_message = self._turn, self._connections, self._make_message
+        now_ms, messages, acks, have_room = turn.now_ms, turn.messages, turn.acks, turn.have_room
+        for packet in packets:
+            number, first_byte, topic, payload, packet_id, extra = packet
+            connection = connections[number]
+            if connection is not None:
+                if first_byte & 0xF0 == 0x30:  # PUBLISH
+                    # A packet is split into a topic name only after CONNECT, so there is a session.
+                    if topic and extra is None and not first_byte & 1:
+                        message = make_message(
+                            topic,
+                            payload,
+                            QOS_TEXTS[first_byte >> 1 & 3],
+                            connection.origin or self._publishing.make_origin(connection),
+                            now_ms,
+                            connection.host,
+                        )
+                        if message is not None:
+                            if first_byte & 2:
+                                acks.append((number, packet_id))
+                            elif first_byte & 4:
+                                message = self._publishing.receive(connection, packet_id, message)
+                                if message is None:
+                                    continue
+                            messages.append(message)
+                            continue
+                elif first_byte == 0x40 and packet_id:  # PUBACK
+                    # Of a turn they are joined; one that came alone has a reason code there.
+                    packet_ids = extra if type(extra) is list else (packet_id,)
+                    session = connection.session
+                    try:
+                        if session is not None and session.acknowledge(packet_ids):
+                            have_room[session] = None
+                    except ProtocolViolationError as exc:
+                        turn.end(connection, exc.reason_code, str(exc))
+                    continue
+                elif first_byte == 0xC0 and not payload:  # PINGREQ
+                    turn.pings.append(number)
+                    continue
+                elif 0x50 <= first_byte < 0x80 and connection.session is not None and packet_id:
+                    # PUBREC, PUBREL or PUBCOMP; not one that came in the turn of its CONNECT.
+                    with self._clients.boundary:
+                        self._exchanges.go_on(connection, first_byte >> 4, packet_id, extra)
+                        continue
+                    self._clients.failed(number)
+                    continue
+            self._handle_rare(packet, connection)
+
+    def _handle_rare(self, packet: Packet, connection: Connection | None) -> None:
+        number, first_byte, topic, payload, packet_id, extra = packet
+        if connection is None and self._clients.keep(packet):
+            return
+        session = connection.session if connection is not None else None
+        if connection is not None and session is not None and 0x30 <= first_byte < 0x80:
+            if payload is not None and topic is None:
+                # It came in the turn of its CONNECT, when no version was known.
+                self._handle_packets([split_one(first_byte, payload, connection.version, number)])
+                return
+            with self._clients.boundary:
+                try:
+                    self._publishing.publish(connection, session, packet)
+                except GatewayError as exc:
+                    self._metrics.publishes_refused += 1
+                    self._turn.end(connection, exc.reason_code, str(exc))
+                return
+            self._clients.failed(number)
+            return
+        # Any other packet takes effect after the publishes that came before it.
+        self._commit.run()
+        if self._turn.ended:
+            self._clients.end_all()
+        if first_byte == 0:
+            self._clients.malformed(number, packet_id, extra)
+        else:
+            self._clients.handle(number, first_byte, payload or b"")

@@ -1,0 +1,85 @@
+"""What the log keeps of a session that is in memory, and the record that says so.
+
+Owns: the state of a session as it is stored. Must not touch: when that is due (``clients``,
+``subscribing``), how it is appended and found again (``state``).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.log.log_port import Then
+from motelog.gateway.sessions.groups import Receiver
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.sharing import SharedSubscriptions
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.stored import Received, StoredFilter, StoredSession
+
+
+class Storing:
+    """Stores the sessions of one gateway."""
+
+    def __init__(
+        self,
+        subscriptions: SubscriptionTree[Receiver],
+        shared: SharedSubscriptions,
+        delivery: Delivery,
+        journal: SessionJournal,
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._shared = shared
+        self._delivery = delivery
+        self._journal = journal
+
+    def store(self, session: Session, *, claim: int = 0, then: Then | None = None) -> None:
+        """Put the state of a connected session into the log, with the rest of the turn.
+
+        ``claim`` is the number of the claim that this settles, 0 if there is none. ``then`` is
+        called when it is there, or with the reason why not.
+        """
+        lagging = [queue.name for queue in session.lagging or ()]
+        self._journal.collect(self.state(session), lagging=lagging, claim=claim, then=then)
+
+    def leave(self, session: Session) -> None:
+        """Put the state of a session into the log whose client has gone."""
+        self._journal.collect(self.state(session, left_ms=self._journal.clock.now_ms()))
+
+    def state(self, session: Session, *, left_ms: int | None = None) -> StoredSession:
+        """Return the state of a session as the log keeps it."""
+        filters = tuple([self._filter(session, text) for text in session.filters])
+        if session.has_particulars:
+            filters += self._shared.filters(session)
+        stored = StoredSession(
+            session.client_id,
+            session.expiry_s,
+            left_ms,
+            filters,
+            self._delivery.cursors(session),
+            self._delivery.inflight(session),
+            owner=session.owner,
+        )
+        if not session.has_particulars:
+            return stored
+        particulars = session.particulars
+        return msgspec.structs.replace(
+            stored,
+            received=tuple(
+                known or Received(packet_id, "", 0)
+                for packet_id, known in particulars.received.items()
+            ),
+            delivered=tuple((queue.name, at) for queue, at in particulars.delivered),
+            will=particulars.will,
+            replays=self._delivery.replays(session),
+        )
+
+    def _filter(self, session: Session, topic_filter: str) -> StoredFilter:
+        options = self._subscriptions.options(topic_filter, session)
+        assert options is not None, "a session's filters are in the tree"
+        if not session.has_particulars:
+            return StoredFilter(topic_filter, options)
+        particulars = session.particulars
+        since = {queue.name: at for queue, at in particulars.since.get(topic_filter, {}).items()}
+        identifier = particulars.identifiers.get(topic_filter, 0)
+        return StoredFilter(topic_filter, options, identifier, since)
