@@ -7,8 +7,7 @@ message must not land where the broker reads its own state from.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from motelog.core.broker.acknowledge import policy_of
 from motelog.core.broker.tables.topics import TopicTable
@@ -16,7 +15,6 @@ from motelog.core.broker.waiting.append_line import AppendLine
 from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError
-from motelog.core.limited_log import LimitedLog
 from motelog.core.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS, encode_properties
 from motelog.core.records.append import AppendMessage, QueueTail
 from motelog.core.remoting.codes import ResponseCode
@@ -25,7 +23,6 @@ from motelog.core.store.disk.disk_watch import DiskWatch
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
 from motelog.core.store.due_time import in_time, timer_queue
 from motelog.core.store.message_store import MessageStore
-from motelog.core.store.readable import ALWAYS, Follower
 from motelog.core.store.store_reader import ReadResult, ReadStatus
 from motelog.core.topic_names import (
     GATEWAY_TOPICS,
@@ -45,8 +42,6 @@ __all__ = [
     "ReadStatus",
     "is_state_of_session",
 ]
-
-logger = logging.getLogger(__name__)
 
 _SESSIONS = MQTT_SESSION_TOPIC.encode()
 _REVIVE = REVIVE_PREFIX.encode()
@@ -79,11 +74,11 @@ class BrokerApi:
         self.clock = clock
         #: By which messages are dated: it knows its steps, also over a restart.
         self.steady_clock = store.clock
-        self._faults = LimitedLog(logger)
         self.store_host = store_host
         self.acknowledge = policy_of(store)
         # The hot calls go straight to the store.
         self.read = store.reader.read
+        self.follow = store.readable.follow
         self.is_there = store.reader.is_there
         self.queue_tail = store.queue_tail
         self.now_ms = store.now_ms
@@ -204,21 +199,6 @@ class BrokerApi:
     def topics(self) -> list[str]:
         """Return the users' topics in the order of creation."""
         return self._topics.user_topics()
-
-    def on_growth(self, listener: Follower, waits: Collection[object] = ALWAYS) -> None:
-        """Call ``listener`` with queues that have more to read, while ``waits`` holds anything.
-
-        It must not append. An exception of the listener is logged; the message is in the log all
-        the same.
-        """
-
-        boundary = self._faults.boundary("hearing of new messages failed, a fault of this server")
-
-        def hear(tails: list[QueueTail]) -> None:
-            with boundary:
-                listener(tails)
-
-        self._store.readable.follow(hear, waits)
 
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the name of each users' topic that is created or changed."""

@@ -364,8 +364,6 @@ def assemble(
         after_turns=processors.after_turns,
         on_closed=processors.connection_closed,
     )
-    api.on_growth(processors.pull.queues_grew, processors.pull.held.by_key)
-    api.on_growth(processors.pop.queues_grew, processors.pop.awaited)
     return BrokerParts(
         store,
         schedule,

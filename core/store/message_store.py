@@ -1,6 +1,6 @@
 """The store as the broker sees it: append a batch, wait until it is on disk; its reader reads.
 
-Owns: MessageStore: opening and closing a folder, the order log -> ConsumeQueues -> listeners, the
+Owns: MessageStore: opening and closing a folder, the order log -> ConsumeQueues -> readers, the
 fence. Must not touch: byte formats (core.records), the operating system (files), reads
 (store_reader), when to flush (flush), how to recover (recovery), what a checkpoint is
 (checkpointer), when the disk is full (disk_watch).
@@ -15,8 +15,8 @@ fence. Must not touch: byte formats (core.records), the operating system (files)
 
 Concurrency: everything runs in the thread of the trio run, except open and close (called in a
 thread before and after) and the syncs, which get paths and offsets only.
-Invariants: an append is all or nothing; what it wrote is in the ConsumeQueues and the listeners
-have been called when it returns; after a failed write or flush every append and every wait raises
+Invariants: an append is all or nothing; when it returns, what it wrote is in the ConsumeQueues and
+who waits for it has been woken; after a failed write or flush every append and every wait raises
 StoreFencedError until a restart.
 """
 
@@ -401,13 +401,14 @@ class MessageStore:
     ) -> int:
         """Append a batch, all or nothing; return the physical offset behind it.
 
-        When it returns, the records below ``readable_offset`` can be read, and the listeners have
-        been called; the batch is durable after ``wait_durable`` of the returned offset. ``placed``
-        gets (physical offset, queue offset) per message. ``store_timestamp_ms`` is a value of
-        ``now_ms``, for callers that derive a due time from it. ``even_if_full`` is for appends that
-        make room: the limits on the disk's use do not apply to them. Raises RecordTooLargeError,
-        StoreFullError or StoreFencedError. If the next CommitLog file is not made yet, it waits
-        for it, or without ``may_wait`` raises NextFileError. The event loop may not wait.
+        When it returns, the records below ``readable_offset`` can be read, and who waits for them
+        has been woken; the batch is durable after ``wait_durable`` of the returned offset.
+        ``placed`` gets (physical offset, queue offset) per message. ``store_timestamp_ms`` is a
+        value of ``now_ms``, for callers that derive a due time from it. ``even_if_full`` is for
+        appends that make room: the limits on the disk's use do not apply to them. Raises
+        RecordTooLargeError, StoreFullError or StoreFencedError. If the next CommitLog file is not
+        made yet, it waits for it, or without ``may_wait`` raises NextFileError. The event loop may
+        not wait.
         """
         if self._fence_reason is not None:
             raise StoreFencedError(self._fence_reason)

@@ -1,7 +1,8 @@
-"""How far the log may be read: one bound for all readers, and the followers that wake them.
+"""How far the log may be read: one bound for all readers, and who is woken as it rises.
 
-Owns: Readable: the bound as a physical offset and as a queue offset, the followers, the queues with
-records above the bound. Must not touch: records, files.
+Owns: Readable: the bound as a physical offset and as a queue offset, the queues with records above
+the bound; Growth: what one reader waits for, and which of it has grown. Must not touch: records,
+files.
 
                        readable.offset      the log's end
     ----- may be read -----|---- hidden ----|
@@ -9,15 +10,17 @@ records above the bound. Must not touch: records, files.
 Without a limit the bound is the log's end, and asking costs one comparison. A limit is for a log
 whose end may have to be taken back: a message that a reader has seen must not go away. A limit lies
 where a record begins or ends.
-Invariants: hidden records alone wake nobody. Followers hear of a queue whenever it has more that
-may be read and they wait for anything: an append costs those that wait for nothing no call.
+An append calls no reader. It notes the queues that grew with those who wait for them, and wakes
+each of these once until it has taken what was noted.
+Invariants: hidden records alone wake nobody. A queue is noted whenever it has more that may be read
+and is waited for.
 Concurrency: the thread of the trio run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
 from motelog.core.errors import StoreError
 from motelog.core.records.append import QueueTail
@@ -25,10 +28,30 @@ from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.queues.consume_queue import ConsumeQueue
 
 NO_LIMIT: Final = (1 << 63) - 1
-#: What somebody waits for who is always told.
-ALWAYS: Final = (True,)
+#: What somebody waits for who wants to know of all queues.
+ALL_QUEUES: Final = (True,)
 
-Follower: TypeAlias = Callable[[list[QueueTail]], None]
+
+class Growth:
+    """What one reader waits for, and which of these queues have grown since it last looked.
+
+    ``waits`` is the reader's own and may change: topics, and queues as (topic, queue id), the
+    topics as bytes.
+    """
+
+    __slots__ = ("queues", "waits", "wake")
+
+    def __init__(self, waits: Collection[object], wake: Callable[[], None]) -> None:
+        self.waits = waits
+        self.wake = wake
+        #: The queues that have grown, each once, in the order in which they did.
+        self.queues: dict[QueueTail, None] = {}
+
+    def take(self) -> list[QueueTail]:
+        """Return the queues that have grown since the last call."""
+        grown = list(self.queues)
+        self.queues.clear()
+        return grown
 
 
 class Readable:
@@ -38,7 +61,7 @@ class Readable:
         self._log = log
         self._queues = queues
         self._limit = NO_LIMIT
-        self._followers: list[tuple[Collection[object], Follower]] = []
+        self._followers: list[Growth] = []
         # Queues that have got messages since ``take_grown``.
         self._grown: set[QueueTail] = set()
         # Queues with records above the limit, and where the last append to them ended.
@@ -68,7 +91,7 @@ class Readable:
         return end
 
     def set_limit(self, physical_offset: int) -> None:
-        """Let records that begin below ``physical_offset`` be read, and tell the followers."""
+        """Let records that begin below ``physical_offset`` be read, and wake who waits for them."""
         before = self.offset
         self._limit = physical_offset
         if physical_offset < before:
@@ -83,36 +106,48 @@ class Readable:
         if physical_offset >= self._log.end_offset:
             self._ends.clear()
         if grown and self.offset > before:
-            self._tell(grown)
+            self._note(grown)
 
     def appended(self, tails: list[QueueTail], begin: int, end: int) -> None:
-        """Note that queues got records in [begin, end) of the log; tell followers if readable."""
+        """Note that queues got records in [begin, end) of the log; wake who may read them."""
         if end > self._limit:
             self._hidden.update(dict.fromkeys(tails, end))
         if begin < self._limit:
-            self._tell(tails)
+            self._note(tails)
 
-    def follow(self, follower: Follower, waits: Collection[object] = ALWAYS) -> None:
-        """Call ``follower`` with queues that have more to read, while ``waits`` holds anything.
+    def follow(
+        self, waits: Collection[object] = ALL_QUEUES, wake: Callable[[], None] = lambda: None
+    ) -> Growth:
+        """Return what the queues are noted in that grow and are in ``waits`` then.
 
-        It must not append.
+        ``wake`` is called, within the append, when there are any where none was: it sets an event.
         """
-        self._followers.append((waits, follower))
+        growth = Growth(waits, wake)
+        self._followers.append(growth)
+        return growth
 
-    def unfollow(self, follower: Follower) -> None:
-        """Call ``follower`` no more."""
-        self._followers = [one for one in self._followers if one[1] != follower]
+    def unfollow(self, growth: Growth) -> None:
+        """Note nothing more in ``growth``."""
+        self._followers.remove(growth)
 
     def take_grown(self) -> set[QueueTail]:
         """Return the queues that have had more to read since the last call."""
         grown, self._grown = self._grown, set()
         return grown
 
-    def _tell(self, tails: list[QueueTail]) -> None:
+    def _note(self, tails: list[QueueTail]) -> None:
         self._grown.update(tails)
-        for waits, follower in self._followers:
-            if waits:
-                follower(tails)
+        for growth in self._followers:
+            waits, queues = growth.waits, growth.queues
+            if not waits:
+                continue
+            is_awake = bool(queues)
+            for tail in tails:
+                topic = tail.topic
+                if waits is ALL_QUEUES or topic in waits or (topic, tail.queue_id) in waits:
+                    queues[tail] = None
+            if queues and not is_awake:
+                growth.wake()
 
     def _check(self) -> None:
         """Assert the invariants."""

@@ -8,6 +8,7 @@ the log need not be synced, a ticket waits only for the next CommitLog file.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, Pageable, PageIns, ReadStatus
 from motelog.core.errors import StoreError
+from motelog.core.limited_log import LimitedLog
 from motelog.core.records.append import QueueTail
 from motelog.core.topic_names import TIMER_TOPIC
 from motelog.gateway.log.log_port import (
@@ -27,6 +29,8 @@ from motelog.gateway.log.log_port import (
     Waiting,
     choose_queue,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class PagingIn:
@@ -46,13 +50,13 @@ class LocalLog:
 
     def __init__(self, api: BrokerApi) -> None:
         self._api = api
+        self._faults = LimitedLog(logger)
         # The hot calls go straight to the broker.
         self._append = api.line.append
         self._wait = api.line.wait
         self._read = api.read
         self.topics = api.topics
         self.on_topic_created = api.on_topic_created
-        self.on_growth = api.on_growth
         self.delayed = api.delayed
         self._tell_settled: Callable[[Settled], None] = _tell_nobody
         self._answers: AnswerQueue[Ticket] = AnswerQueue(
@@ -146,6 +150,20 @@ class LocalLog:
 
     def fence(self, run: Callable[[], int]) -> None:
         """Do nothing: no message waits behind its mark."""
+
+    def on_growth(self, listener: Callable[[Sequence[QueueHandle]], None]) -> None:
+        """Call ``listener`` within each append, which it must not make itself.
+
+        An exception of the listener is logged; the message is in the log all the same.
+        """
+
+        def hear() -> None:
+            try:
+                listener(growth.take())
+            except Exception:
+                self._faults.fault("hearing of new messages failed, a fault of this server")
+
+        growth = self._api.follow(wake=hear)
 
     def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
         """Do nothing: growth is a call."""

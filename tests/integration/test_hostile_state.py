@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.gateway.log.local_log import LocalLog
 from tests.support.broker_stack import (
     Peer,
     connected,
@@ -250,7 +251,7 @@ async def test_a_listener_that_fails_keeps_nobody_from_appending(
         raise KeyError("a fault of ours")
 
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
-        stack.broker.api.on_growth(fail)
+        LocalLog(stack.broker.api).on_growth(fail)
         assert (await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"))).code == OK
         assert (await peer.ask(RequestCode.PULL_MESSAGE, pull_ext("T", 0))).code == OK
     assert len(errors(caplog)) == 1

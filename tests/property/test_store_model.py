@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from motelog.core.clock import ManualClock
 from motelog.core.message import tags_code
-from motelog.core.records.append import QueueTail
 from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
@@ -61,15 +60,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
             hashed = tags_code(str(code))
             messages.append(message(tail, body, properties=properties, tags_code=hashed))
             self.model[key].append((body, code))
-        grown: list[tuple[bytes, int]] = []
-
-        def follow(tails: list[QueueTail]) -> None:
-            grown.extend((t.topic, t.queue_id) for t in tails)
-
-        self.store.readable.follow(follow)
+        growth = self.store.readable.follow()
         placed: list[tuple[int, int]] = []
         end = self.store.append(messages, placed)
-        self.store.readable.unfollow(follow)
+        self.store.readable.unfollow(growth)
+        grown = [(tail.topic, tail.queue_id) for tail in growth.take()]
         assert end == self.store.end_offset
         assert (
             sorted(set(grown))

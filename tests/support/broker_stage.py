@@ -141,8 +141,6 @@ class BrokerStage:
         self.held = self.pulls.held
         self._by_code = self.processors.by_code()
         self._plain = self.processors.plain()
-        self.api.on_growth(self.pulls.queues_grew, self.held.by_key)
-        self.api.on_growth(self.processors.pop.queues_grew, self.processors.pop.awaited)
         for name in TOPICS:
             self.topic(name, QUEUES)
 

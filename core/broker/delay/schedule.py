@@ -55,6 +55,7 @@ from motelog.core.remoting.fields import Int64
 from motelog.core.store.due_time import number, timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues.consume_queue import UNIT
+from motelog.core.store.readable import Growth
 from motelog.core.threads import run_in_thread
 from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
 
@@ -150,30 +151,29 @@ class ScheduleService:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Deliver what is due until cancelled, then save; ends early when the store is fenced."""
-        self._store.readable.follow(self._hear)
+        growth = self._store.readable.follow(_TOPICS, self._hear)
         self._store.cleaner.before_removal.append(self._keep)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._save_regularly)
                 task_status.started()
-                await self._deliver()
+                await self._deliver(growth)
                 nursery.cancel_scope.cancel()
         finally:
-            self._store.readable.unfollow(self._hear)
+            self._store.readable.unfollow(growth)
             self._store.cleaner.before_removal.remove(self._keep)
             with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_SAVE_S_MAX):
                 await self._save()
 
-    def _hear(self, tails: list[QueueTail]) -> None:
-        for tail in tails:
-            if tail.topic in _TOPICS:
-                self._grown.set()
+    def _hear(self) -> None:
+        self._grown.set()
 
     # -- delivery --------------------------------------------------------------------------
 
-    async def _deliver(self) -> None:
+    async def _deliver(self, growth: Growth) -> None:
         while True:
             self._grown = trio.Event()
+            growth.take()
             try:
                 async with self._lock:
                     next_ms = min(await self._deliver_levels(), await self._deliver_timer())

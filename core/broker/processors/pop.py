@@ -104,9 +104,11 @@ class PopProcessor:
             requests_per_owner_max=config.held_pulls_per_connection_max,
         )
         #: By each topic that they look at: what is waited for.
-        self.awaited: dict[str, dict[_HeldKey, None]] = {}
-        self._grown: dict[_HeldKey, None] = {}
+        self.awaited: dict[bytes, dict[_HeldKey, None]] = {}
+        # What can go on without a queue having grown.
+        self._freed: dict[_HeldKey, None] = {}
         self._waker = Waker(self.held, shared.clock, wake=self.wake_grown)
+        self._growth = shared.api.follow(self.awaited, self._waker.want)
         self._has_found = False
         self._count = 0
         pop.on_freed.append(self._queues_freed)
@@ -121,23 +123,13 @@ class PopProcessor:
 
     # -- waking ----------------------------------------------------------------------------
 
-    def queues_grew(self, tails: list[QueueTail]) -> None:
-        """Note what waits for queues that grew; ``run`` wakes it."""
-        for tail in tails:
-            for key in self.awaited.get(tail.topic.decode(), ()):
-                # A retry is for all who wait for the topic, whichever queue they name.
-                if key[3] in (-1, tail.queue_id) or tail.topic.startswith(_RETRY_BYTES):
-                    self._grown[key] = None
-        if self._grown:
-            self._waker.want()
-
     def queue_freed(self, queue: QueueKey) -> None:
         """Note that a group may pop a queue again that it could not; ``run`` wakes it."""
         topic, group, queue_id = queue
-        for key in self.awaited.get(topic, ()):
+        for key in self.awaited.get(topic.encode(), ()):
             if key[2] == group and (key[3] in (-1, queue_id) or topic.startswith(RETRY_PREFIX)):
-                self._grown[key] = None
-        if self._grown:
+                self._freed[key] = None
+        if self._freed:
             self._waker.want()
 
     def _queues_freed(self, queues: list[QueueKey]) -> None:
@@ -160,7 +152,9 @@ class PopProcessor:
 
     def wake_grown(self) -> None:
         """Read again for those whose queues grew: one of a group, and the next if it found some."""
-        grown, self._grown = self._grown, {}
+        grown, self._freed = self._freed, {}
+        for tail in self._growth.take():
+            grown.update(dict.fromkeys(self._waiting_for(tail)))
         for key in grown:
             if key[0] == _NOTICE:
                 self.held.wake(key)
@@ -170,6 +164,13 @@ class PopProcessor:
                     self._has_found = False
                     self.held.wake(key, count_max=1)
             self._forget_if_gone(key)
+
+    def _waiting_for(self, tail: QueueTail) -> Iterator[_HeldKey]:
+        """Yield what waits for a queue."""
+        for key in self.awaited.get(tail.topic, ()):
+            # A retry is for all who wait for the topic, whichever queue they name.
+            if key[3] in (-1, tail.queue_id) or tail.topic.startswith(_RETRY_BYTES):
+                yield key
 
     def connection_closed(self, connection: Connection) -> None:
         keys = self.held.keys_of(connection)
@@ -459,7 +460,7 @@ class PopProcessor:
         key = self._keep(_POP, pop, self._take_up)
         if rest:
             # A filter had no time for all: it goes on, after others have had their turn.
-            self._grown[key] = None
+            self._freed[key] = None
             self._waker.want()
         return None
 
@@ -471,13 +472,13 @@ class PopProcessor:
         key = kind, pop.topic, group, pop.queue_id
         self._waker.hold(key, pop.deadline_ms, partial(take_up, pop, key), owner=pop.connection)
         for topic in _topics_of(key):
-            self.awaited.setdefault(topic, {})[key] = None
+            self.awaited.setdefault(topic.encode(), {})[key] = None
         return key
 
     def _forget_if_gone(self, key: _HeldKey) -> None:
         if self.held.is_held(key):
             return
-        for topic in _topics_of(key):
+        for topic in map(str.encode, _topics_of(key)):
             keys = self.awaited.get(topic)
             if keys is not None:
                 keys.pop(key, None)

@@ -22,7 +22,7 @@ from typing import Final
 
 import trio
 
-from motelog.core.broker.api import NotInMemoryError, QueueTail, ReadResult, ReadStatus
+from motelog.core.broker.api import NotInMemoryError, ReadResult, ReadStatus
 from motelog.core.broker.processors.filtered_reads import read_matching
 from motelog.core.broker.processors.offset_moved import OffsetMovedEvents
 from motelog.core.broker.processors.pull_request import COMMIT_OFFSET, Pull, PullRequests
@@ -76,8 +76,8 @@ class PullProcessor:
             requests_max=config.held_pulls_max,
             requests_per_owner_max=config.held_pulls_per_connection_max,
         )
-        self._grown: dict[tuple[str, int], None] = {}
         self._waker = Waker(self.held, shared.clock, wake=self.wake_grown)
+        self._growth = shared.api.follow(self.held.by_key, self._waker.want)
         self.woken_count = 0
 
     def processors(self) -> dict[int, Processor]:
@@ -134,15 +134,6 @@ class PullProcessor:
             connection.reply(request.answer(code, remark, ext, result.records))
         return True
 
-    def queues_grew(self, tails: list[QueueTail]) -> None:
-        """Note which queues have new messages; ``run`` wakes the pulls that are held for them."""
-        for tail in tails:
-            queue = (tail.topic.decode(), tail.queue_id)
-            if self.held.is_held(queue):
-                self._grown[queue] = None
-        if self._grown:
-            self._waker.want()
-
     async def run(
         self,
         server: RemotingServer,
@@ -154,9 +145,8 @@ class PullProcessor:
 
     def wake_grown(self) -> None:
         """Read again for pulls that wait for a queue that grew, and for no others."""
-        grown, self._grown = self._grown, {}
-        for queue in grown:
-            self.woken_count += self.held.wake(queue)
+        for tail in self._growth.take():
+            self.woken_count += self.held.wake((tail.topic, tail.queue_id))
 
     def connection_closed(self, connection: Connection) -> None:
         self.held.close_owner(connection)
@@ -222,7 +212,7 @@ class PullProcessor:
         """Hold a pull until its deadline; if there is no room for it, return its answer."""
         if self.held.is_full_for(pull.connection) or not pull.connection.is_open:
             return self._answer(pull, result)
-        queue = pull.topic, pull.queue_id
+        queue = pull.topic.encode(), pull.queue_id
         take_up = partial(self._take_up, pull)
         self._waker.hold(queue, pull.deadline_ms, take_up, owner=pull.connection)
         return None

@@ -135,7 +135,7 @@ def _append(
     reader = Reader(store)
     if with_reader:
         reader.read_new(tails)
-        store.readable.follow(reader.read_new)
+        growth = store.readable.follow(wake=lambda: reader.read_new(growth.take()))
     spent = 0.0
     for batch in _batches(tails, records, with_keys):
         begin = time.thread_time()
@@ -192,14 +192,14 @@ async def _follow(store: MessageStore, records: int) -> list[float]:
     lags_us: list[float] = []
     grew = trio.Event()
     appended_at = 0.0
-    store.readable.follow(lambda _: grew.set())
+    growth = store.readable.follow(wake=lambda: grew.set())
 
     async def follow() -> None:
         nonlocal grew
         while reader.count < records:
             await grew.wait()
             grew = trio.Event()
-            reader.read_new(tails)
+            reader.read_new(growth.take())
             lags_us.append((time.perf_counter() - appended_at) * 1e6)
 
     async with trio.open_nursery() as nursery:

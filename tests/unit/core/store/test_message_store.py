@@ -10,7 +10,6 @@ import trio
 from motelog.core.clock import ManualClock
 from motelog.core.errors import RecordError, StoreError
 from motelog.core.message import tags_code
-from motelog.core.records.append import QueueTail
 from motelog.core.records.decode import decode, decode_messages
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.checkpoint import StoreCheckpoint
@@ -85,14 +84,14 @@ def test_listeners_get_the_queues_that_grew_when_the_records_can_be_read(tmp_pat
     with opened(tmp_path) as store:
         seen: list[tuple[bytes, int, int]] = []
 
-        def look(tails: list[QueueTail]) -> None:
-            for tail in tails:
+        def look() -> None:
+            for tail in growth.take():
                 topic = tail.topic.decode()
                 offset = tail.next_offset - 1
                 found = store.reader.read(topic, tail.queue_id, offset)
                 seen.append((tail.topic, offset, found.count))
 
-        store.readable.follow(look)
+        growth = store.readable.follow(wake=look)
         one, two = store.queue_tail("A", 0), store.queue_tail("B", 0)
         store.append([message(one), message(two), message(one)])
         assert seen == [(b"A", 1, 1), (b"B", 0, 1)]

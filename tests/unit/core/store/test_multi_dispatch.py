@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from motelog.core.clock import ManualClock
-from motelog.core.records.append import QueueTail
 from motelog.core.records.decode import decode_messages
 from motelog.core.records.dispatch import MULTI_OFFSET, Dispatched, dispatched
 from motelog.core.store.message_store import MessageStore
@@ -52,11 +51,11 @@ def check(store: MessageStore) -> None:
 def test_messages_are_read_from_each_queue_and_say_where_they_are(tmp_path: Path) -> None:
     grown: list[bytes] = []
 
-    def hear(tails: list[QueueTail]) -> None:
-        grown.extend(tail.topic for tail in tails)
+    def hear() -> None:
+        grown.extend(tail.topic for tail in growth.take())
 
     with opened(tmp_path, lmq=True) as store:
-        store.readable.follow(hear)
+        growth = store.readable.follow(wake=hear)
         fill(store)
         check(store)
         # Once for each append that had something for a queue.

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from motelog.core.clock import ManualClock
 from motelog.core.errors import RecordError
 from motelog.core.message import KEYS, UNIQ_KEY
-from motelog.core.records.append import QueueTail
 from motelog.core.records.decode import decode_messages
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
@@ -93,7 +92,9 @@ def test_no_read_sees_beyond_the_limit(tmp_path: Path) -> None:
 def test_readers_hear_of_what_they_may_read_and_of_nothing_else(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         heard: list[list[bytes]] = []
-        store.readable.follow(lambda tails: heard.append(sorted(t.topic for t in tails)))
+        growth = store.readable.follow(
+            wake=lambda: heard.append(sorted(tail.topic for tail in growth.take()))
+        )
         append(store, b"1", topic="A")
         assert heard == [[b"A"]]
         store.readable.set_limit(store.end_offset)
@@ -122,13 +123,12 @@ def test_a_limit_below_what_was_readable_hides_it_until_it_rises(tmp_path: Path)
     with opened(tmp_path) as store:
         first = append(store, b"1", topic="A")
         append(store, b"2", topic="B")
-        heard: list[QueueTail] = []
-        store.readable.follow(heard.extend)
+        growth = store.readable.follow()
         store.readable.set_limit(first)
         assert read_bodies(store) == {("A", 0): [b"1"]}
-        assert heard == []
+        assert growth.take() == []
         store.readable.set_limit(store.end_offset)
-        assert [tail.topic for tail in heard] == [b"B"]
+        assert [tail.topic for tail in growth.take()] == [b"B"]
         assert read_bodies(store) == {("A", 0): [b"1"], ("B", 0): [b"2"]}
 
 
@@ -169,11 +169,11 @@ def test_what_is_read_is_what_lies_below_the_limit(
     appended: list[tuple[int, bytes]] = []
     known: dict[int, int] = {}
 
-    def look(tails: list[QueueTail]) -> None:
-        for tail in tails:
+    def look() -> None:
+        for tail in growth.take():
             known[tail.queue_id] = store.reader.max_offset("T", tail.queue_id)
 
-    store.readable.follow(look)
+    growth = store.readable.follow(wake=look)
     limit = FOREVER_MS
     for number, (step, value) in enumerate(steps):
         if step == "append":
@@ -197,3 +197,30 @@ def test_what_is_read_is_what_lies_below_the_limit(
         }
         store.readable._check()
     store.close()
+
+
+def test_an_append_wakes_who_waits_for_its_queues_once_until_these_are_taken(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as store:
+        woken: list[int] = []
+        waits: dict[object, None] = {(b"T", 1): None, b"A": None}
+        growth = store.readable.follow(waits, lambda: woken.append(store.end_offset))
+        append(store, b"another queue", topic="T", queue_id=0)
+        assert (woken, growth.take()) == ([], [])
+        first = append(store, b"a queue", topic="T", queue_id=1)
+        append(store, b"the same queue", topic="T", queue_id=1)
+        append(store, b"a topic", topic="A", queue_id=3)
+        # Woken within the append, when all of it could be read, and not again.
+        assert woken == [first]
+        assert [(tail.topic, tail.queue_id) for tail in growth.take()] == [(b"T", 1), (b"A", 3)]
+        assert growth.take() == []
+        last = append(store, b"again", topic="T", queue_id=1)
+        assert woken == [first, last]
+        waits.clear()
+        growth.take()
+        append(store, b"nobody waits", topic="T", queue_id=1)
+        store.readable.unfollow(growth)
+        waits[b"T"] = None
+        append(store, b"nobody follows", topic="T", queue_id=1)
+        assert (woken, growth.take()) == ([first, last], [])

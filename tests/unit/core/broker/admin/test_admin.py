@@ -416,7 +416,7 @@ def test_an_offline_group_is_reset_at_once_and_a_running_one_by_its_next_pull(
     assert answer.ext["nextBeginOffset"] == "0"
     stage.code(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
     assert offsets.query("G", "T", 0) == 1
-    assert stage.pulls.held.is_held(("T", 0))
+    assert stage.pulls.held.is_held((b"T", 0))
 
 
 @pytest.mark.parametrize("language", [Language.JAVA, Language.CPP])
