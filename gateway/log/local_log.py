@@ -51,6 +51,8 @@ class LocalLog:
     def __init__(self, api: BrokerApi) -> None:
         self._api = api
         self._faults = LimitedLog(logger)
+        # Queues whose tail was asked for, as the broker's readers name what they wait for.
+        self._awaited: set[tuple[bytes, int]] = set()
         # The hot calls go straight to the broker.
         self._append = api.line.append
         self._wait = api.line.wait
@@ -152,9 +154,10 @@ class LocalLog:
         """Do nothing: no message waits behind its mark."""
 
     def on_growth(self, listener: Callable[[Sequence[QueueHandle]], None]) -> None:
-        """Call ``listener`` within each append, which it must not make itself.
+        """Call ``listener`` within each append to a queue whose tail was asked for.
 
-        An exception of the listener is logged; the message is in the log all the same.
+        It must not append itself. An exception of the listener is logged; the message is in the log
+        all the same.
         """
 
         def hear() -> None:
@@ -163,7 +166,7 @@ class LocalLog:
             except Exception:
                 self._faults.fault("hearing of new messages failed, a fault of this server")
 
-        growth = self._api.follow(wake=hear)
+        growth = self._api.follow(self._awaited, hear)
 
     def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
         """Do nothing: growth is a call."""
@@ -227,7 +230,9 @@ class LocalLog:
         return True
 
     def tail(self, queue: QueueHandle, then: Callable[[int], None] | None = None) -> int | None:
-        return self._api.max_offset(*_place(queue))
+        topic, queue_id = _place(queue)
+        self._awaited.add((topic.encode(), queue_id))
+        return self._api.max_offset(topic, queue_id)
 
     def offset_at(
         self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
