@@ -19,7 +19,6 @@ from motelog.core.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS, encode_prop
 from motelog.core.records.append import AppendMessage, QueueTail
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.topic_config import TopicConfig
-from motelog.core.store.disk.disk_watch import DiskWatch
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageIns
 from motelog.core.store.due_time import in_time, timer_queue
 from motelog.core.store.message_store import MessageStore
@@ -70,6 +69,8 @@ class BrokerApi:
         cold_reads_max: int,
     ) -> None:
         self._store = store
+        #: How full the disk is, and why messages are refused while it has no room for them.
+        self.disk = store.disk_watch
         self._topics = topics
         self.clock = clock
         #: By which messages are dated: it knows its steps, also over a restart.
@@ -114,7 +115,7 @@ class BrokerApi:
         what is there. They are small, and the limit leaves room. A batch that has anything else too
         is refused as a whole.
         """
-        is_state = self._store.full_reason is not None and all(map(_is_state, messages))
+        is_state = self.disk.full_reason is not None and all(map(_is_state, messages))
         return self._store.append(
             messages,
             placed,
@@ -122,11 +123,6 @@ class BrokerApi:
             even_if_full=is_state,
             may_wait=False,
         )
-
-    @property
-    def disk(self) -> DiskWatch:
-        """How full the disk is, and why messages are refused while it has no room for them."""
-        return self._store.disk_watch
 
     def topic_queue_count(self, topic: str) -> int | None:
         """Return how many queues may be written to; None if there is no such topic.

@@ -72,7 +72,7 @@ class Plain(Protocol):
 class Lateness(Protocol):
     """What is asked about requests that have waited in their sockets, as the server was held up."""
 
-    def begin_turn(self) -> bool:
+    def turn_begins(self) -> bool:
         """Note that a turn begins; return whether its requests may have waited."""
         ...
 
@@ -333,7 +333,8 @@ class RemotingServer:
         items = plain.split(data, turn.index, turn.frames) if plain else [None] * turn.frames
         # Each number is looked at several times, and a view makes it anew each time.
         index = turn.index.tolist()
-        late = self._find_late(turn)
+        lateness = self._lateness
+        late = {} if lateness is None or not lateness.turn_begins() else self._find_late(turn)
         for i, item in zip(range(0, 4 * turn.frames, 4), items, strict=True):
             connection = self._connections.get(index[i])
             if connection is None or connection in broken:
@@ -393,8 +394,7 @@ class RemotingServer:
     def _find_late(self, turn: Turn) -> dict[int, int]:
         """Return the connections of a turn whose requests may be too late, and how late in ms."""
         lateness, index = self._lateness, turn.index
-        if lateness is None or not lateness.begin_turn():
-            return {}
+        assert lateness is not None
         waited = {
             connection_id: self.reactor.silent_ms(connection_id)
             for connection_id in {index[i] for i in range(0, 4 * turn.frames, 4)}
@@ -428,8 +428,10 @@ class RemotingServer:
 
     def _finish_turn(self) -> None:
         # A processor that gathers requests answers them itself, even when it fails.
-        with self._faults.boundary("the end of a turn failed, a fault of this server"):
+        try:
             self._end_turn()
+        except Exception:
+            self._faults.fault("the end of a turn failed, a fault of this server")
 
     def _close(self, connection: Connection, reason: str) -> None:
         """Close a connection; output queued for it is still sent."""

@@ -431,10 +431,12 @@ class MessageStore:
         dirty: list[QueueTail] = []
         fresh: list[QueueTail] = []
         has_keys = any_keyed(messages)
+        flusher = self.unit_flusher
         try:
             # Whatever can fail for lack of space or descriptors comes before the first byte.
             self._log.make_room(total, largest, may_wait=may_wait)
-            self.unit_flusher.make_room(units_count)
+            if flusher.unwritten_units + units_count > flusher.units_max:
+                flusher.write_now()
         except OSError as exc:
             if exc.errno in NO_ROOM:
                 text = no_room_text(exc)
@@ -460,11 +462,11 @@ class MessageStore:
             grown, grown_fresh = add_units(indexed, messages, at, self._log.size_at)
             dirty += grown
             fresh += grown_fresh
-        self.unit_flusher.note(fresh, units_count)
+        flusher.note(fresh, units_count)
         if has_keys:
             self.index.note(began_at, len(messages))
         self.stats.note_append(len(messages), end_offset - began_at, perf_counter_ns() - began_ns)
-        self.readable.appended(dirty, began_at, end_offset)
+        self.readable.grew(dirty, began_at, end_offset)
         return end_offset
 
     def now_ms(self) -> int:

@@ -80,7 +80,7 @@ class Readable:
         StoreError if its units cannot be read.
         """
         if self._limit >= self._log.end_offset:
-            return queue.max_offset
+            return queue.tail.next_offset
         limit, end = self._ends.get(queue.tail, (-1, queue.max_offset))
         if limit != self._limit:
             try:
@@ -106,14 +106,26 @@ class Readable:
         if physical_offset >= self._log.end_offset:
             self._ends.clear()
         if grown and self.offset > before:
-            self._note(grown)
+            self.grew(grown, before, self.offset)
 
-    def appended(self, tails: list[QueueTail], begin: int, end: int) -> None:
-        """Note that queues got records in [begin, end) of the log; wake who may read them."""
+    def grew(self, tails: list[QueueTail], begin: int, end: int) -> None:
+        """Note that queues have new records in [begin, end) of the log; wake who may read them."""
         if end > self._limit:
             self._hidden.update(dict.fromkeys(tails, end))
-        if begin < self._limit:
-            self._note(tails)
+        if begin >= self._limit:
+            return
+        self._grown.update(tails)
+        for growth in self._followers:
+            waits, queues = growth.waits, growth.queues
+            if not waits:
+                continue
+            is_awake = bool(queues)
+            for tail in tails:
+                topic = tail.topic
+                if waits is ALL_QUEUES or topic in waits or (topic, tail.queue_id) in waits:
+                    queues[tail] = None
+            if queues and not is_awake:
+                growth.wake()
 
     def follow(
         self, waits: Collection[object] = ALL_QUEUES, wake: Callable[[], None] = lambda: None
@@ -134,20 +146,6 @@ class Readable:
         """Return the queues that have had more to read since the last call."""
         grown, self._grown = self._grown, set()
         return grown
-
-    def _note(self, tails: list[QueueTail]) -> None:
-        self._grown.update(tails)
-        for growth in self._followers:
-            waits, queues = growth.waits, growth.queues
-            if not waits:
-                continue
-            is_awake = bool(queues)
-            for tail in tails:
-                topic = tail.topic
-                if waits is ALL_QUEUES or topic in waits or (topic, tail.queue_id) in waits:
-                    queues[tail] = None
-            if queues and not is_awake:
-                growth.wake()
 
     def _check(self) -> None:
         """Assert the invariants."""

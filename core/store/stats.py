@@ -48,7 +48,9 @@ class StoreStats:
         took_us = took_ns // 1000
         self.put_messages += messages
         self.put_bytes += stored_bytes
-        self.append_us.observe(took_us)
+        times = self.append_us
+        times.counts[bisect_left(LATENCY_US_BOUNDS, took_us)] += 1
+        times.total += took_us
         if took_us > self.append_us_max:
             self.append_us_max = took_us
         if messages:
@@ -60,7 +62,9 @@ class StoreStats:
         took_us = took_ns // 1000
         self.got_messages += messages
         self.got_bytes += found_bytes
-        self.read_us.observe(took_us)
+        times = self.read_us
+        times.counts[bisect_left(LATENCY_US_BOUNDS, took_us)] += 1
+        times.total += took_us
         if took_us > self.read_us_max:
             self.read_us_max = took_us
         if messages:

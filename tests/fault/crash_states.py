@@ -185,7 +185,8 @@ class Scenario:
             # The event loop goes on while a thread waits for the disk, but not within an append,
             # nor with one that would write units itself while the thread does.
             flusher = store.unit_flusher
-            has_to_wait = flusher._calling.locked() and not flusher.has_memory_for(BATCH_MAX)
+            is_full = flusher.unwritten_units + BATCH_MAX > flusher.units_max
+            has_to_wait = flusher._calling.locked() and is_full
             if not is_appending and not has_to_wait and chance.random() < 0.2:
                 append()
 

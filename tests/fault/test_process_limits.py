@@ -205,10 +205,10 @@ def test_a_batch_without_memory_for_room_is_refused(
     store.open()
     tail = store.queue_tail("T", 0)
 
-    def fail(_: int) -> None:
+    def fail(*_: int, may_wait: bool) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(store.unit_flusher, "make_room", fail)
+    monkeypatch.setattr(store._log, "make_room", fail)
     with pytest.raises(StoreFullError, match="free memory"):
         store.append([message(tail)])
     monkeypatch.undo()

@@ -114,7 +114,7 @@ class RuntimeInfo:
             "msgGetTotalTodayMorning": str(self._today_morning[1]),
             "msgGetTotalTodayNow": str(self._messages_out()),
             "timerCongestNum": str(self._timers_near()),
-            "sendThreadPoolQueueSize": str(self._line.batches_count),
+            "sendThreadPoolQueueSize": str(len(self._line.batches)),
             "sendThreadPoolQueueHeadWaitTimeMills": str(self._line.head_waited_ms),
             "pageCacheLockTimeMills": str(self._line.head_waited_ms),
         }

@@ -89,7 +89,8 @@ class AppendLine:
         self._clock = clock
         self._timeout_ms = timeout_ms
         self._busy_ms = busy_ms
-        self._batches: deque[_Batch] = deque()
+        #: Batches that wait.
+        self.batches: deque[_Batch] = deque()
         self._bytes = 0
         self._wanted = trio.Event()
         self._faults = LimitedLog(logger)
@@ -102,12 +103,7 @@ class AppendLine:
     @property
     def head_waited_ms(self) -> int:
         """How long the first batch has waited for the next file; 0 if none waits."""
-        return self._clock.monotonic_ms() - self._batches[0].came_ms if self._batches else 0
-
-    @property
-    def batches_count(self) -> int:
-        """Batches that wait."""
-        return len(self._batches)
+        return self._clock.monotonic_ms() - self.batches[0].came_ms if self.batches else 0
 
     @property
     def is_busy(self) -> bool:
@@ -117,7 +113,7 @@ class AppendLine:
     @property
     def is_waiting(self) -> bool:
         """Whether a batch waits; then others have to wait behind it."""
-        return bool(self._batches)
+        return bool(self.batches)
 
     def append(
         self,
@@ -129,7 +125,7 @@ class AppendLine:
 
         Raises what MessageStore.append raises.
         """
-        if self._batches:
+        if self.batches:
             return None
         try:
             return self._append(messages, placed, store_timestamp_ms=store_timestamp_ms)
@@ -158,7 +154,7 @@ class AppendLine:
             messages, size = [], 0
         self._bytes += size
         now_ms = self._clock.monotonic_ms()
-        self._batches.append(
+        self.batches.append(
             _Batch(
                 messages,
                 placed,
@@ -176,8 +172,8 @@ class AppendLine:
 
     def go_on(self) -> None:
         """Append the batches that can be appended, and refuse those whose time is over."""
-        while self._batches:
-            batch = self._batches[0]
+        while self.batches:
+            batch = self.batches[0]
             end_offset, error = 0, batch.error
             if error is None:
                 try:
@@ -200,7 +196,7 @@ class AppendLine:
                     self._faults.fault("an append failed, a fault of this server; it is refused")
                     error = StoreError("the append failed, the broker's log says how")
             # Removed before anybody is told: the callee may append.
-            self._batches.popleft()
+            self.batches.popleft()
             self._bytes -= batch.bytes
             with self._faults.boundary(_TELLING_FAILED):
                 if error is None:
@@ -227,7 +223,7 @@ class AppendLine:
     def _refuse_overdue(self) -> None:
         """Refuse what has stood behind the first batch for longer than it may."""
         now_ms = self._clock.monotonic_ms()
-        head, *behind = self._batches
+        head, *behind = self.batches
         overdue = [
             batch
             for batch in behind
@@ -236,12 +232,12 @@ class AppendLine:
         if not overdue:
             return
         gone = set(map(id, overdue))
-        self._batches = deque([head, *(batch for batch in behind if id(batch) not in gone)])
+        self.batches = deque([head, *(batch for batch in behind if id(batch) not in gone)])
         self.overdue_count += len(overdue)
         for batch in overdue:
             self._bytes -= batch.bytes
         for batch in overdue:
-            error = BusyError(waited_too_long(now_ms - batch.came_ms, len(self._batches)))
+            error = BusyError(waited_too_long(now_ms - batch.came_ms, len(self.batches)))
             with self._faults.boundary(_TELLING_FAILED):
                 batch.refused(error)
 
@@ -257,10 +253,10 @@ class AppendLine:
 
     async def _go_on_until_empty(self, after: Callable[[], None]) -> None:
         while True:
-            while self._batches:
+            while self.batches:
                 self.go_on()
                 after()
-                if self._batches:
+                if self.batches:
                     await trio.sleep(POLL_S)
             await self._wanted.wait()
             self._wanted = trio.Event()

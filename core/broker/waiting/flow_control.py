@@ -73,6 +73,7 @@ class FlowControl:
     ) -> None:
         self._line = line
         self._store = store
+        self._has_buffers = store.config.write_buffer
         self._clock = clock
         self._is_enabled = config.fast_failure
         self._send_wait_ms_max = config.send_wait_ms_max
@@ -98,7 +99,10 @@ class FlowControl:
     @property
     def is_refusing(self) -> bool:
         """Whether all sends are refused, as nothing can be appended for now."""
-        return self._line.is_busy or self._store.lacks_buffer
+        line = self._line
+        return (bool(line.batches) and line.is_busy) or (
+            self._has_buffers and self._store.lacks_buffer
+        )
 
     def guard(self, process: Processor) -> Processor:
         """Return ``process`` for a send, which is refused while all of them are."""
@@ -111,7 +115,7 @@ class FlowControl:
 
         return guarded
 
-    def begin_turn(self) -> bool:
+    def turn_begins(self) -> bool:
         """Note that a turn begins; return whether its requests may have waited."""
         now_ms = self._line.pauses.note()
         last_ms, self._turn_ms = self._turn_ms, now_ms

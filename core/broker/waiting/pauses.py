@@ -34,9 +34,11 @@ class Pauses:
 
     def note(self) -> int:
         """Note that the thread runs, and a pause if there was one; return the monotonic time."""
+        now_ms = self._clock.monotonic_ms()
         seen_ms, worked_ms = self._seen_ms, self._worked_ms
-        now_ms, self._worked_ms = self._clock.monotonic_ms(), self._clock.worked_ms()
-        self._seen_ms = now_ms
+        if now_ms == seen_ms:
+            return now_ms
+        self._seen_ms, self._worked_ms = now_ms, self._clock.worked_ms()
         begin_ms = seen_ms + self._worked_ms - worked_ms
         if now_ms - begin_ms >= PAUSE_MS:
             self._pauses.append((begin_ms, now_ms))

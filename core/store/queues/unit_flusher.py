@@ -73,14 +73,15 @@ class UnitFlusher:
         self._file_bytes = config.consume_queue_file_units * UNIT_BYTES
         self._interval_s = config.consume_queue_flush_interval_ms / 1000
         self._least_units = -(-config.consume_queue_flush_least_pages * PAGE_BYTES // UNIT_BYTES)
-        self._units_max = config.consume_queue_memory_bytes_max // UNIT_BYTES
+        #: Units that may be in memory; who would add more writes those that are there.
+        self.units_max = config.consume_queue_memory_bytes_max // UNIT_BYTES
         self._queue_of = queue_of
         self._on_failure = on_failure
         self._file_system: FileSystem | None = None
         # Dictionaries, as sets in an order that does not depend on addresses.
         self._unwritten: dict[QueueTail, None] = {}
-        # At least as many units as there are: a prepared record has none.
-        self._unwritten_units = 0
+        #: At least as many units as there are in memory: a prepared record has none.
+        self.unwritten_units = 0
         self._unsynced: dict[ConsumeQueue, None] = {}
         self._left: list[SyncPlan] = []
         self._wanted = trio.Event()
@@ -102,20 +103,11 @@ class UnitFlusher:
 
     # -- append ----------------------------------------------------------------------------
 
-    def has_memory_for(self, count: int) -> bool:
-        """Say whether ``count`` more units may wait in memory."""
-        return self._unwritten_units + count <= self._units_max
-
-    def make_room(self, count: int) -> None:
-        """Have room in memory for ``count`` units; OSError if what is there cannot be written."""
-        if not self.has_memory_for(count):
-            self.write_now()
-
     def note(self, fresh: list[QueueTail], count: int) -> None:
         """Tails have got units, ``count`` in all at most; the ``fresh`` ones held none before."""
         self._unwritten.update(dict.fromkeys(fresh))
-        self._unwritten_units += count
-        if self._unwritten_units > self._units_max // 2:
+        self.unwritten_units += count
+        if self.unwritten_units > self.units_max // 2:
             self._wanted.set()
 
     # -- writing ---------------------------------------------------------------------------
@@ -180,7 +172,7 @@ class UnitFlusher:
             total += pending
             if pending >= least_units:
                 chosen.append(tail)
-        self._unwritten_units = total
+        self.unwritten_units = total
         return chosen
 
     def _calls(
@@ -206,7 +198,7 @@ class UnitFlusher:
             queue = self._queue_of[tail]
             before = tail.pending
             queue.note_written(end)
-            self._unwritten_units -= before - tail.pending
+            self.unwritten_units -= before - tail.pending
             self._unsynced[queue] = None
             if not tail.pending:
                 self._unwritten.pop(tail, None)
@@ -253,4 +245,4 @@ class UnitFlusher:
         """Assert that the tails to be written are those with units."""
         with_units = {tail for tail in self._queue_of if tail.pending}
         assert self._unwritten.keys() == with_units
-        assert self._unwritten_units >= sum(tail.pending for tail in with_units)
+        assert self.unwritten_units >= sum(tail.pending for tail in with_units)

@@ -177,7 +177,7 @@ def test_who_stands_behind_others_for_too_long_is_refused_and_the_first_waits_on
     stage.clock.advance(1)
     stage.line.go_on()
     assert stage.told == [(b"hasty", BusyError)]
-    assert (stage.line.overdue_count, stage.line.batches_count) == (1, 3)
+    assert (stage.line.overdue_count, len(stage.line.batches)) == (1, 3)
     stage.has_file = True
     stage.line.go_on()
     assert stage.log == [b"first", b"patient", b"later"]

@@ -69,20 +69,20 @@ def test_each_kind_of_request_may_wait_for_a_time_of_its_own(stage: BrokerStage)
 
 def test_requests_are_looked_at_only_after_the_thread_was_held_up(stage: BrokerStage) -> None:
     flow = flow_of(stage)
-    flow.begin_turn()
+    flow.turn_begins()
     stage.clock.advance(2_000)
-    assert flow.begin_turn()
+    assert flow.turn_begins()
     # Requests that waited may come in several turns.
     stage.clock.advance(10)
-    assert flow.begin_turn()
+    assert flow.turn_begins()
     for _ in range(100):
         stage.clock.advance(HELD_UP_MS - 1)
-        watched = flow.begin_turn()
+        watched = flow.turn_begins()
     assert not watched
     stage.clock.advance(HELD_UP_MS)
-    assert flow.begin_turn()
+    assert flow.turn_begins()
     flow.enable(False)
-    assert not flow.begin_turn()
+    assert not flow.turn_begins()
     assert flow.send_wait_ms_max is None
 
 
@@ -91,20 +91,20 @@ def test_what_came_while_the_process_did_not_run_has_not_waited(
     stage: BrokerStage, pauses: list[int]
 ) -> None:
     flow, send = flow_of(stage), RemotingCommand(SEND)
-    flow.begin_turn()
+    flow.turn_begins()
     for pause_ms in pauses:
         stage.clock.advance(pause_ms)
-        flow.begin_turn()
-    assert flow.begin_turn() == (max(pauses) >= HELD_UP_MS)
+        flow.turn_begins()
+    assert flow.turn_begins() == (max(pauses) >= HELD_UP_MS)
     assert not flow.is_late(400)
     assert flow.refusal(send, 400, 3) is None
     # What is still late when all of it could have been read is refused.
     for _ in range(4):
         stage.clock.work(49)
-        flow.begin_turn()
+        flow.turn_begins()
     assert flow.refusal(send, 596, 3) is None
     stage.clock.work(4)
-    flow.begin_turn()
+    flow.turn_begins()
     assert flow.is_late(600)
     refusal = flow.refusal(send, 600, 3)
     assert refusal is not None
@@ -122,18 +122,18 @@ def test_what_came_while_the_thread_worked_or_appended_has_waited(
         stage.clock.advance(150)
         return append(*arguments, **names)  # type: ignore[arg-type]  # handed on as it came
 
-    flow.begin_turn()
+    flow.turn_begins()
     stage.clock.work(150)
     stage.clock.advance(PAUSE_MS - 1)
     monkeypatch.setattr(line, "_append_now", slow)
     assert stage.code(SEND, send_ext("A")) == ResponseCode.SUCCESS
-    assert flow.begin_turn()
+    assert flow.turn_begins()
     for waited_ms in (200, 300):
         assert flow.is_late(waited_ms)
         assert flow.refusal(RemotingCommand(SEND), waited_ms, 0) is not None
     # A pause behind it adds nothing.
     stage.clock.advance(1_000)
-    flow.begin_turn()
+    flow.turn_begins()
     assert flow.refusal(RemotingCommand(SEND), 1_199, 0) is None
     assert flow.refusal(RemotingCommand(SEND), 1_200, 0) is not None
 
