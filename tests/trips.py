@@ -40,7 +40,7 @@ from tests.support.broker_stack import store_config
 from tests.support.fake_log import FakeLog
 from tests.support.gateway_stage import Stage, publish
 from tests.support.pull_requests import pull_fields, pull_frame
-from tests.support.send_requests import fields, frame
+from tests.support.send_requests import KEY, fields, frame
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 ROOMS: Final = ("bridge", "core", "gateway", "src")
@@ -194,7 +194,8 @@ def _subscribe(topic_filter: str) -> bytes:
 
 
 def _send(topic: str) -> bytes:
-    return frame(fields("TAGS\x01a\x02", b=topic, e="0"), b"body", Serialize.JSON)
+    properties = f"TAGS\x01a\x02UNIQ_KEY\x01{KEY}\x02"  # clients give each message a key
+    return frame(fields(properties, b=topic, e="0"), b"body", Serialize.JSON)
 
 
 def _pull(topic: str, queue_offset: int) -> bytes:

@@ -58,6 +58,7 @@ from motelog.core.reader_key import write_key
 from motelog.core.remoting.codes import RequestCode
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.pulls import split_pulls
+from motelog.core.remoting.sends import split_sends
 from motelog.core.remoting.server import Connection, Processor, RemotingServer
 from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.store.message_store import MessageStore
@@ -186,14 +187,17 @@ class Processors:
 
     def plain(self) -> PlainRequests:
         """Return what takes requests that need not be decoded."""
-        return PlainRequests(self.send, self.pull)
+        return PlainRequests(self.flow, self.send, self.pull)
 
     def end_turn(self) -> None:
         """Append what the turn's requests have gathered, and answer them."""
         self.send.end_turn()
-        self.recall.end_turn()
-        self.transactions.end_turn()
-        self.pop_service.log.flush()
+        if self.recall.staged:
+            self.recall.end_turn()
+        if self.transactions.staged:
+            self.transactions.end_turn()
+        if self.pop_service.log.staged:
+            self.pop_service.log.flush()
 
     def after_turns(self) -> None:
         """Have the disk asked for what the answers of all turns at hand wait for."""
@@ -211,8 +215,9 @@ class Processors:
 class PlainRequests:
     """Sends and pulls of a turn, cut out of their frames by kernels."""
 
-    def __init__(self, send: SendProcessor, pull: PullProcessor) -> None:
-        self._send = send
+    def __init__(self, flow: FlowControl, send: SendProcessor, pull: PullProcessor) -> None:
+        self._flow = flow
+        self._rules = send.rules
         self.takers: Mapping[int, Callable[[Any, Connection], bool]] = {
             RequestCode.SEND_MESSAGE_V2: send.take,
             RequestCode.SEND_BATCH_MESSAGE: send.take,
@@ -221,8 +226,15 @@ class PlainRequests:
         }
 
     def split(self, data: Any, index: Any, count: int) -> list[Any]:
-        """Return a plain send, a plain pull or None for each of the first ``count`` frames."""
-        items: list[Any] = self._send.split(data, index, count)
+        """Return a plain send, a plain pull or None for each of the first ``count`` frames.
+
+        No send is plain while all of them are refused.
+        """
+        items: list[Any]
+        if self._flow.is_refusing:
+            items = [None] * count
+        else:
+            items = split_sends(data, index, count, self._rules)
         split_pulls(data, index, items)
         return items
 

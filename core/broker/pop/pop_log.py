@@ -38,20 +38,20 @@ class PopLog:
     def __init__(self, line: AppendLine) -> None:
         self._line = line
         self._messages: list[AppendMessage] = []
-        self._staged: list[_Staged] = []
+        self.staged: list[_Staged] = []
         self._faults = LimitedLog(logger)
 
     def stage(self, messages: list[AppendMessage], *, appended: Appended, refused: Refused) -> None:
         """Append ``messages`` with the others of this turn, then call one of the two."""
         self._messages += messages
-        self._staged.append(_Staged(len(messages), appended, refused))
+        self.staged.append(_Staged(len(messages), appended, refused))
 
     def flush(self) -> None:
         """Append what was staged; called at the end of each turn, and of what is no turn."""
         # Who is told may stage again: a pop that was answered wakes the next.
-        while self._staged:
+        while self.staged:
             messages, self._messages = self._messages, []
-            staged, self._staged = self._staged, []
+            staged, self.staged = self.staged, []
             placed: list[tuple[int, int]] = []
 
             def appended(

@@ -86,7 +86,7 @@ class EndTransactionProcessor:
         self._cold = shared.api.cold_reads
         self._ledger = ledger
         self._timeout_ms = round(shared.config.transaction_timeout_s * 1000)
-        self._staged: list[_Staged] = []
+        self.staged: list[_Staged] = []
         self.queue: AnswerQueue[_Answers] = AnswerQueue(
             shared.api.acknowledge,
             clock=shared.clock,
@@ -132,7 +132,7 @@ class EndTransactionProcessor:
             # Another copy was ended, or a crash has come before the op.
             is_over = self._ledger.is_over(half.queue_offset)
             ops = () if is_over else (self._op(half),)
-            self._staged.append(_Staged(request, connection, None, ops))
+            self.staged.append(_Staged(request, connection, None, ops))
             return None
         if past.open.queue_offset in self._ledger.ending:
             raise BrokerError(ResponseCode.SYSTEM_BUSY, "the transaction is being ended")
@@ -140,7 +140,7 @@ class EndTransactionProcessor:
         if end == COMMIT:
             messages = (real_message(half, self._real_tail(half)), *messages)
         self._ledger.ending.add(past.open.queue_offset)
-        self._staged.append(_Staged(request, connection, past.open, messages))
+        self.staged.append(_Staged(request, connection, past.open, messages))
         return None
 
     def _resume(
@@ -171,7 +171,7 @@ class EndTransactionProcessor:
                 raise BrokerError(ResponseCode.SYSTEM_BUSY, "the transaction is being ended")
             messages += (self._op(past.open),)
             self._ledger.ending.add(past.open.queue_offset)
-        self._staged.append(_Staged(request, connection, past.open, messages))
+        self.staged.append(_Staged(request, connection, past.open, messages))
         return None
 
     def _half_at(self, physical_offset: int, *, may_wait: bool) -> HalfMessage:
@@ -195,9 +195,7 @@ class EndTransactionProcessor:
 
     def end_turn(self) -> None:
         """Append what the turn's requests end, and answer them."""
-        if not self._staged:
-            return
-        staged, self._staged = self._staged, []
+        staged, self.staged = self.staged, []
         messages = [message for one in staged for message in one.messages]
         placed: list[tuple[int, int]] = []
         appended = partial(self._appended, staged, placed)

@@ -58,7 +58,7 @@ class RecallProcessor:
         self._broker_name = shared.config.name
         self._waiting_max = shared.config.waiting_answers_max
         self._is_enabled = shared.config.recall_messages
-        self._staged: list[tuple[_Recall, AppendMessage]] = []
+        self.staged: list[tuple[_Recall, AppendMessage]] = []
         self.queue: AnswerQueue[list[_Recall]] = AnswerQueue(
             shared.api.acknowledge,
             clock=shared.clock,
@@ -111,22 +111,20 @@ class RecallProcessor:
             raise BrokerError(ResponseCode.ILLEGAL_OPERATION, str(exc)) from exc
         tail = self._api.queue_tail(TIMER_TOPIC, timer_queue(handle.due_ms))
         message = (tail, b"0", properties, -handle.due_ms, now_ms, connection.host, 0, 0, 0, 0)
-        self._staged.append((_Recall(request, connection, handle), message))
+        self.staged.append((_Recall(request, connection, handle), message))
 
     def end_turn(self) -> None:
         """Append the recalls of the turn, and answer them."""
-        if not self._staged:
-            return
         # A turn takes a while. Nothing is delivered between this look at the clock and the append.
         now_ms = self._api.now_ms()
         staged, messages = [], []
-        for recall, message in self._staged:
+        for recall, message in self.staged:
             if recall.handle.due_ms > now_ms:
                 staged.append(recall)
                 messages.append(message)
             else:
                 self._tell(recall, ResponseCode.ILLEGAL_OPERATION, _TOO_LATE)
-        self._staged.clear()
+        self.staged.clear()
         if not staged:
             self._send_queued()
             return

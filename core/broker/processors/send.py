@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Final
 
 from motelog.core.broker.api import is_state_of_session
 from motelog.core.broker.delay.delays import DELAY_PROPERTIES, find_waiting_place
@@ -60,7 +60,7 @@ from motelog.core.remoting.frames import (
     decode_batch_items,
 )
 from motelog.core.remoting.recall_handle import RecallHandle
-from motelog.core.remoting.sends import PlainSend, split_batch, split_sends
+from motelog.core.remoting.sends import PlainSend, split_batch
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import (
     DLQ_PREFIX,
@@ -116,6 +116,20 @@ _FULL: Final = _Names()
 _LETTERS: Final = _Names("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "l", "m")
 
 
+@dataclass(slots=True)
+class _Turn:
+    """What one turn appends, and whom it answers then."""
+
+    messages: list[AppendMessage] = field(default_factory=list)
+    staged: list[StagedSend] = field(default_factory=list)
+    #: (topic, group) of messages that consumers send back.
+    sent_back: list[tuple[str, str]] = field(default_factory=list)
+    #: (group, topic, message id) of messages that consumers have given up.
+    dead: list[tuple[str, str, str]] = field(default_factory=list)
+    #: The delays of the messages begin at this time; their records are dated with it.
+    stamp_ms: int | None = None
+
+
 class SendProcessor:
     """Takes sends; state changes only within a turn and in ``run``, between two awaits."""
 
@@ -123,6 +137,7 @@ class SendProcessor:
         config = shared.config
         self._flow = flow
         self._api = shared.api
+        self._disk = shared.store.disk_watch
         self._topics = shared.tables.topics
         self._groups = shared.tables.groups
         self._locks = shared.tables.locks
@@ -132,11 +147,11 @@ class SendProcessor:
         self._waiting_answers_max = config.waiting_answers_max
         self._added = {_MSG_REGION: config.region, _TRACE_ON: "true", _CLUSTER: config.cluster}
         self._added_text = _join_properties(self._added)
-        self._rules = make_rules(
+        self.rules = make_rules(
             shared.api.store_host, config.region, self._added_text.encode(), _ODD_NAMES
         )
         self.answers = SendAnswers(
-            shared.api, clock=shared.clock, region=config.region, rules=self._rules
+            shared.api, clock=shared.clock, region=config.region, rules=self.rules
         )
         self._ids = UniqueIds(address=self._api.store_host[:-4], process_id=os.getpid())
         self._is_closing = not config.permission & Permission.WRITE
@@ -144,14 +159,7 @@ class SendProcessor:
         self._light_queues = LightQueues(shared.store)
         self._broker_name = config.name
         self._next_queue = 0
-        self._messages: list[AppendMessage] = []
-        # The delays of the turn's messages begin at this time; their records are dated with it.
-        self._stamp_ms: int | None = None
-        self._staged: list[StagedSend] = []
-        # (topic, group) of messages that consumers send back.
-        self._sent_back: list[tuple[str, str]] = []
-        # (group, topic, message id) of messages that consumers have given up.
-        self._dead: list[tuple[str, str, str]] = []
+        self._turn = _Turn()
         self._dead_log = LimitedLog(logger)
         self.messages_count = 0
         self.dead_letters_count = 0
@@ -162,12 +170,6 @@ class SendProcessor:
             RequestCode.SEND_MESSAGE_V2: self._flow.guard(self._send_v2),
             RequestCode.SEND_BATCH_MESSAGE: self._flow.guard(self._send_batch),
         }
-
-    def split(self, data: Any, index: Any, count: int) -> list[PlainSend | None]:
-        """Return the plain sends among a turn's frames; none while all sends are refused."""
-        if self._flow.is_refusing:
-            return [None] * count
-        return split_sends(data, index, count, self._rules)
 
     def take(self, send: PlainSend, connection: Connection) -> bool:
         """Stage a plain send; False if there is anything to say against it, or to do before it.
@@ -191,83 +193,71 @@ class SendProcessor:
             return False
         tail = self._api.queue_tail(topic, queue_id)
         host = connection.host
+        turn = self._turn
         if is_batch:
-            messages = split_batch(body, tail, born_ms, host, self._rules)
+            messages = split_batch(body, tail, born_ms, host, self.rules)
             if messages is None:
                 return False
-            self._messages += messages
+            turn.messages += messages
             count = len(messages)
         else:
             sys_flag &= _SYS_FLAG_CLIENT
-            self._messages.append(
+            turn.messages.append(
                 (tail, body, properties, code, born_ms, host, sys_flag, flag, times, 0)
             )
             count = 1
-        self._staged.append((connection, opaque, serialize, is_oneway, queue_id, count, key, waits))
+        turn.staged.append((connection, opaque, serialize, is_oneway, queue_id, count, key, waits))
         return True
 
     def end_turn(self) -> None:
         """Append the messages that the turn staged, and answer their sends."""
-        stamp_ms, self._stamp_ms = self._stamp_ms, None
-        if not self._staged:
+        turn = self._turn
+        if not turn.staged:
+            turn.stamp_ms = None
             return
-        staged, self._staged = self._staged, []
-        messages, self._messages = self._messages, []
-        sent_back, self._sent_back = self._sent_back, []
-        dead, self._dead = self._dead, []
-        if self._api.disk.full_reason is not None:
+        self._turn = _Turn()
+        if self._disk.full_reason is not None:
             # What gateways tell of sessions is taken all the same, so it must be on its own.
-            staged, messages, state, state_messages = _split(staged, messages)
-            self._append(state, state_messages, [], [], stamp_ms)
-        self._append(staged, messages, sent_back, dead, stamp_ms)
+            state = _take_state(turn)
+            if state.staged:
+                self._append(state)
+        if turn.staged:
+            self._append(turn)
 
-    def _append(
-        self,
-        staged: list[StagedSend],
-        messages: list[AppendMessage],
-        sent_back: list[tuple[str, str]],
-        dead: list[tuple[str, str, str]],
-        stamp_ms: int | None,
-    ) -> None:
-        if not staged:
-            return
+    def _append(self, turn: _Turn) -> None:
         placed: list[tuple[int, int]] = []
-        count = len(messages)
-
-        def appended(end_offset: int) -> None:
-            self._note_appended(count, sent_back, dead)
-            self.answers.succeed(staged, placed, end_offset)
-
-        refused = partial(self._refuse, staged)
         line = self._api.line
         try:
-            end_offset = line.append(messages, placed, stamp_ms)
+            end_offset = line.append(turn.messages, placed, turn.stamp_ms)
         except StoreError as exc:
-            refused(exc)
+            self._refuse(turn, exc)
             return
         except Exception:
-            refused(StoreError("the append failed, the broker's log says how"))
+            self._refuse(turn, StoreError("the append failed, the broker's log says how"))
             raise
         if end_offset is None:
             line.wait(
-                messages,
+                turn.messages,
                 placed,
-                stamp_ms,
+                turn.stamp_ms,
                 behind_ms_max=self._flow.send_wait_ms_max,
-                appended=appended,
-                refused=refused,
+                appended=partial(self._appended, turn, placed),
+                refused=partial(self._refuse, turn),
             )
         else:
-            appended(end_offset)
+            self._appended(turn, placed, end_offset)
 
-    def _note_appended(
-        self, count: int, sent_back: list[tuple[str, str]], dead: list[tuple[str, str, str]]
-    ) -> None:
-        self.messages_count += count
-        for topic, group in sent_back:
+    def _appended(self, turn: _Turn, placed: list[tuple[int, int]], end_offset: int) -> None:
+        self.messages_count += len(turn.messages)
+        if turn.sent_back or turn.dead:
+            self._note_sent_back(turn)
+        self.answers.succeed(turn.staged, placed, end_offset)
+
+    def _note_sent_back(self, turn: _Turn) -> None:
+        for topic, group in turn.sent_back:
             self._stats.note_sent_back(topic, group)
-        self.dead_letters_count += len(dead)
-        for letter in dead:
+        self.dead_letters_count += len(turn.dead)
+        for letter in turn.dead:
             self._dead_log.warning(
                 "a consumer group has given up a message and does not get it again; it is now in"
                 " the group's %%DLQ%% topic: find out why it fails, then send it once more"
@@ -275,8 +265,8 @@ class SendProcessor:
                 *map(ascii, letter),
             )
 
-    def _refuse(self, staged: list[StagedSend], exc: StoreError) -> None:
-        for send in staged:
+    def _refuse(self, turn: _Turn, exc: StoreError) -> None:
+        for send in turn.staged:
             self.answers.refuse(send, exc)
 
     def _send(self, request: RemotingCommand, connection: Connection) -> None:
@@ -346,9 +336,9 @@ class SendProcessor:
             reconsume_times,
             0,
         )
-        self._messages.append(dispatched(message))
+        self._turn.messages.append(dispatched(message))
         is_waiting = pairs.get(WAIT) != "false"
-        self._staged.append(_staged(request, connection, queue_id, 1, told, is_waiting))
+        self._turn.staged.append(_staged(request, connection, queue_id, 1, told, is_waiting))
 
     def stage_again(
         self,
@@ -375,7 +365,7 @@ class SendProcessor:
                 place.pairs,
             )
         properties = _encode(_join_properties(pairs))
-        self._messages.append(
+        self._turn.messages.append(
             (
                 tail,
                 body,
@@ -389,14 +379,14 @@ class SendProcessor:
                 0,
             )
         )
-        self._staged.append(_staged(request, connection, queue_id, 1, None, True))
-        self._sent_back.append(sent_back)
+        self._turn.staged.append(_staged(request, connection, queue_id, 1, None, True))
+        self._turn.sent_back.append(sent_back)
         if topic.startswith(DLQ_PREFIX):
             self._note_dead(sent_back[1], pairs)
 
     def _note_dead(self, group: str, pairs: dict[str, str]) -> None:
         message_id = pairs.get(UNIQ_KEY) or pairs.get(ORIGIN_MESSAGE_ID, "")
-        self._dead.append((group, pairs.get(RETRY_TOPIC, ""), message_id))
+        self._turn.dead.append((group, pairs.get(RETRY_TOPIC, ""), message_id))
 
     def _stage_batch(self, request: RemotingCommand, connection: Connection, names: _Names) -> None:
         ext = request.ext
@@ -420,11 +410,13 @@ class SendProcessor:
         for flag, body, item_text in items:
             properties, code = self._item_properties(item_text)
             messages.append((tail, body, properties, code, born_ms, connection.host, 0, flag, 0, 0))
-        self._messages += messages
+        self._turn.messages += messages
         is_waiting = batch_pairs.get(WAIT) != "false"
         unique_key = batch_pairs.get(UNIQ_KEY)
         told = None if unique_key is None else unique_key.encode()
-        self._staged.append(_staged(request, connection, queue_id, len(messages), told, is_waiting))
+        self._turn.staged.append(
+            _staged(request, connection, queue_id, len(messages), told, is_waiting)
+        )
 
     def _item_properties(self, item_text: bytes) -> tuple[bytes, int]:
         """Return the properties to store of one message of a batch, and its tag hash."""
@@ -532,31 +524,25 @@ class SendProcessor:
 
     def _now_ms(self) -> int:
         """Return the time with which this turn's messages will be dated."""
-        if self._stamp_ms is None:
-            self._stamp_ms = self._api.now_ms()
-        return self._stamp_ms
+        turn = self._turn
+        if turn.stamp_ms is None:
+            turn.stamp_ms = self._api.now_ms()
+        return turn.stamp_ms
 
 
-def _split(
-    staged: list[StagedSend], messages: list[AppendMessage]
-) -> tuple[list[StagedSend], list[AppendMessage], list[StagedSend], list[AppendMessage]]:
-    """Return the sends and messages that are not state of sessions, then those that are."""
-    others: list[StagedSend] = []
-    other_messages: list[AppendMessage] = []
-    state: list[StagedSend] = []
-    state_messages: list[AppendMessage] = []
+def _take_state(turn: _Turn) -> _Turn:
+    """Take the sends of a turn whose messages are state of sessions out of it; return them."""
+    messages, staged = turn.messages, turn.staged
+    turn.messages, turn.staged = [], []
+    state = _Turn(stamp_ms=turn.stamp_ms)
     begin = 0
     for send in staged:
-        count = send[5]
-        of_send = messages[begin : begin + count]
-        begin += count
-        if all(map(is_state_of_session, of_send)):
-            state.append(send)
-            state_messages += of_send
-        else:
-            others.append(send)
-            other_messages += of_send
-    return others, other_messages, state, state_messages
+        of_send = messages[begin : begin + send[5]]
+        begin += send[5]
+        of_turn = state if all(map(is_state_of_session, of_send)) else turn
+        of_turn.messages += of_send
+        of_turn.staged.append(send)
+    return state
 
 
 def _staged(

@@ -136,7 +136,7 @@ def test_a_plain_send_is_stored_and_answered_as_one_that_is_decoded(
     ext = {k: str(v) for k, v in send_ext("T", properties=properties, h=3, j=2, f=1).items()}
     request = RemotingCommand(V2, 5, ext=ext, body=b"body", serialize=serialize)
     taken, decoded = Client(), Client()
-    (item,) = stage.processors.send.split(*turn([encode(request)]), 1)
+    (item,) = stage._plain.split(*turn([encode(request)]), 1)
     assert item is not None
     stage.process(request, taken)
     processor = stage.processors.send.processors()[V2]
