@@ -122,7 +122,7 @@ class Listener:
             self._settle()
         finally:
             turn.is_open = self._journal.is_gathering = False
-        if self._delivery.grown:
+        if self._delivery.is_due:
             turn.wake()
         return done
 

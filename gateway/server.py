@@ -34,7 +34,7 @@ from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.assembly import GatewayParts, assemble
 from motelog.gateway.clients import CONNECTIONS_RESERVED
 from motelog.gateway.config import LIVE, GatewayConfig
-from motelog.gateway.log.log_port import LogPort, QueueHandle
+from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.metrics import PLAIN, GatewayMetrics
 from motelog.gateway.operator import Operator
 from motelog.gateway.state.journal import SessionJournal
@@ -234,7 +234,8 @@ class Gateway:
             others = journal.others_count
             return min(others * max(GATHER_S, GATHER_RECORDS_S * others), GATHER_S_MAX)
 
-        def state_has_grown(queues: Sequence[QueueHandle]) -> None:
+        def log_has_grown() -> None:
+            queues = growth.take()
             is_awaited = journal.others_live or journal.is_far_behind
             if is_awaited and (journal.has_grown(queues) or retained.has_grown(queues)):
                 meet()
@@ -252,7 +253,7 @@ class Gateway:
                 self._log_port.settle_soon()
                 await trio.sleep(gather_s())
 
-        self._log_port.on_growth(state_has_grown)
+        growth = self._log_port.follow(log_has_grown)
         for topic in GATEWAY_TOPICS:
             self._log_port.gather(topic, gather_s)
         self._log_port.fence(lambda: journal.run)

@@ -19,13 +19,17 @@ Concurrency: the thread of the trio run.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from motelog.core.errors import StoreError
+from motelog.core.limited_log import LimitedLog
 from motelog.core.records.append import QueueTail
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.queues.consume_queue import ConsumeQueue
+
+_faults: Final = LimitedLog(logging.getLogger(__name__))
 
 NO_LIMIT: Final = (1 << 63) - 1
 #: What somebody waits for who wants to know of all queues.
@@ -125,7 +129,10 @@ class Readable:
                 if waits is ALL_QUEUES or topic in waits or (topic, tail.queue_id) in waits:
                     queues[tail] = None
             if queues and not is_awake:
-                growth.wake()
+                try:
+                    growth.wake()
+                except Exception:  # the records are in the log all the same
+                    _faults.fault("a reader could not be woken, a fault of this server")
 
     def follow(
         self, waits: Collection[object] = ALL_QUEUES, wake: Callable[[], None] = lambda: None

@@ -104,7 +104,7 @@ class CatchUp:
         self._asking: dict[WatchedQueue, list[Session]] = {}
         #: Receivers that have room again and wait for ``serve``.
         self.returning: dict[Session, None] = {}
-        self._elevators: dict[WatchedQueue, Elevator] = {}
+        self.elevators: dict[WatchedQueue, Elevator] = {}
         #: Of queues whose receivers have no room for the moment: one that drains alone has its
         #: elevator stand still after each window.
         self._idle: dict[WatchedQueue, Elevator] = {}
@@ -139,10 +139,10 @@ class CatchUp:
                 self.returning[session] = None
             if session.inflight.is_half_free:
                 self._board(session)
-        for queue, elevator in list(self._elevators.items()):
+        for queue, elevator in list(self.elevators.items()):
             elevator.run(now_ms)
             if elevator.is_idle:
-                del self._elevators[queue]
+                del self.elevators[queue]
                 if queue.lagging:
                     self._idle[queue] = elevator
         self._sender.send_batches()
@@ -203,7 +203,7 @@ class CatchUp:
         queue.lagging.discard(session)
         if not queue.lagging:
             self._idle.pop(queue, None)
-        elevator = self._elevators.get(queue)
+        elevator = self.elevators.get(queue)
         if elevator is not None:
             elevator.drop(session)
         if session.has_particulars:
@@ -263,7 +263,7 @@ class CatchUp:
                     offsets[queue] = tail
                     is_lost = True
         if is_lost:
-            elevator = self._elevators.get(queue)
+            elevator = self.elevators.get(queue)
             if elevator is not None:
                 elevator.look_again()
             self._wake()
@@ -273,23 +273,23 @@ class CatchUp:
 
     def live_moved(self, queue: WatchedQueue) -> None:
         """Have the receivers go on that lag in a queue and wait for its live position."""
-        elevator = self._elevators.get(queue)
+        elevator = self.elevators.get(queue)
         if elevator is not None:
             elevator.live_moved()
 
     def cursor_of(self, session: Session, queue: WatchedQueue) -> int:
         """Return from where on a session that lags in ``queue`` has to read."""
         assert session.lagging is not None
-        elevator = self._elevators.get(queue)
+        elevator = self.elevators.get(queue)
         riding = elevator.cursor_of(session) if elevator is not None else None
         return session.lagging[queue] if riding is None else riding
 
     @property
     def has_more(self) -> bool:
         """Whether ``serve`` has something to do before the log or a client says so."""
-        if self.returning or not self._elevators:
+        if self.returning or not self.elevators:
             return bool(self.returning)
-        return any(e.can_go_on for e in self._elevators.values())
+        return any(e.can_go_on for e in self.elevators.values())
 
     # --- quotas --------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class CatchUp:
         cursor = self.cursor_of(session, queue)
         if cursor >= begin:
             return
-        elevator = self._elevators.get(queue)
+        elevator = self.elevators.get(queue)
         if elevator is not None:
             elevator.drop(session)
         assert session.lagging is not None
@@ -349,7 +349,7 @@ class CatchUp:
             if room <= 0:
                 break
             room -= max(1, queue.next_offset - cursor) if tags is None else 1
-            elevator = self._elevators.get(queue)
+            elevator = self.elevators.get(queue)
             if elevator is None:
                 elevator = self._idle.pop(queue, None) or Elevator(
                     queue,
@@ -358,13 +358,13 @@ class CatchUp:
                     self._metrics,
                     wake=self._wake,
                 )
-                self._elevators[queue] = elevator
+                self.elevators[queue] = elevator
             elevator.board(session, cursor, tags)
 
     def filters_changed(self, session: Session) -> None:
         """Read on for what a session that lags can want now."""
         for queue in session.lagging or ():
-            elevator = self._elevators.get(queue)
+            elevator = self.elevators.get(queue)
             if elevator is not None:
                 assert session.lagging is not None
                 session.lagging[queue] = self.cursor_of(session, queue)

@@ -19,7 +19,7 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -44,7 +44,7 @@ from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.shares import Flights, Shares
 from motelog.gateway.deliver.sys_topics import SysTopics
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
-from motelog.gateway.log.log_port import After, LogPort, LogRead, QueueHandle
+from motelog.gateway.log.log_port import After, LogPort, LogRead
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
@@ -137,11 +137,12 @@ class Delivery:
             ),
             metrics,
             clock=journal.clock,
-            has_grown=lambda queue: queue in self.grown,
+            has_grown=self._has_grown,
             wake=wake,
         )
-        #: Queues that have more to read.
-        self.grown: dict[WatchedQueue, None] = {}
+        self._growth = log.follow(self._log_has_grown)
+        # Queues that have more to read, beside those that the log has noted.
+        self._grown: dict[WatchedQueue, None] = {}
         #: Queue whose tail is not known yet -> what waits for it.
         self._when_known: dict[WatchedQueue, list[Callable[[], None]]] = {}
         # The parts hold the state that subscriptions and acknowledgements change.
@@ -149,7 +150,6 @@ class Delivery:
         self.keep_to_quota = self._catch_up.keep_to_quota
         self.limit = self._catch_up.limit
         self.replays = self._replays.stored
-        log.on_growth(self._on_growth)
 
     # --- sessions ------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Delivery:
         self._queues.subscribe(topic_filter)
         for queue in self._queues.needed(topic_filter):
             is_lagging = queue.lagging and session in queue.lagging
-            if not (is_lagging or queue.is_waiting or queue in self.grown):
+            if not (is_lagging or queue.is_waiting or self._has_grown(queue)):
                 continue
             # The session has not got to the tail: what is before it is not for this filter.
             # [MQTT-4.5.0-1]
@@ -497,30 +497,45 @@ class Delivery:
 
     # --- the log has grown ---------------------------------------------------------------
 
-    def _on_growth(self, handles: Sequence[QueueHandle]) -> None:
-        queues = self._queues.by_handle
-        if queues:
-            for handle in handles:
-                queue = queues.get(handle)
-                if queue is not None:
-                    self.grown[queue] = None
-            if self.grown and not self._turn.is_open:
+    def _log_has_grown(self) -> None:
+        if not self._turn.is_open:  # else ``deliver`` ends the turn
+            self._note_growth()
+            if self._grown:
                 self._wake()
+
+    def _note_growth(self) -> None:
+        by_handle = self._queues.by_handle
+        for handle in self._growth.take():
+            if handle in by_handle:
+                self._grown[by_handle[handle]] = None
+
+    def _has_grown(self, queue: WatchedQueue) -> bool:
+        return queue in self._grown or queue.handle in self._growth.queues
+
+    @property
+    def is_due(self) -> bool:
+        """Whether some queue has grown that ``deliver`` has not looked at."""
+        return bool(self._grown or self._growth.queues)
 
     def deliver(self, now_ms: int) -> bool:
         """Deliver one slice to live and to lagging receivers; return whether more is at hand."""
-        if self.grown:
-            grown, self.grown = self.grown, {}
+        if self._growth.queues:
+            self._note_growth()
+        if self._grown:
+            grown, self._grown = self._grown, {}
             for queue in grown:
                 if self._deliver_queue(queue, now_ms):
-                    self.grown[queue] = None
-        catch_up = self._catch_up
-        if catch_up.has_more:
+                    self._grown[queue] = None
+        catch_up, shares, sender = self._catch_up, self.shares, self._sender
+        if (catch_up.returning or catch_up.elevators) and catch_up.has_more:
             catch_up.serve(now_ms)
-        if self.shares.returning:
-            self.shares.serve(now_ms)
-        self._sender.send_held()
-        is_more = bool(self.grown) or catch_up.has_more or bool(self.shares.returning)
+        if shares.returning:
+            shares.serve(now_ms)
+        if sender.held:
+            sender.send_held()
+        is_more = bool(self._grown or shares.returning or catch_up.returning) or (
+            bool(catch_up.elevators) and catch_up.has_more
+        )
         if is_more:
             self._wake()  # the caller may not call again
         return is_more
@@ -573,7 +588,7 @@ class Delivery:
     def _go_on(self, queue: WatchedQueue) -> None:
         """Go on with a queue that has waited for the log."""
         queue.is_waiting = False
-        self.grown[queue] = None
+        self._grown[queue] = None
         self._wake()
 
     def _tail_known(self, queue: WatchedQueue) -> None:

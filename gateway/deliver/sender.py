@@ -97,7 +97,8 @@ class Sender:
         self.changed: dict[Stored, Progress | None] = {}
         #: What sessions take of the slice that is being served.
         self._batches: dict[Session, Batch] = {}
-        self._held: list[Held] = []
+        #: QoS 2 messages whose marks are not in the log.
+        self.held: list[Held] = []
         #: Connection -> bytes of ``_held`` for it.
         self._held_bytes: dict[Connection, int] = {}
 
@@ -345,15 +346,13 @@ class Sender:
         self._journal.mark(
             Mark(MarkKind.SENT, session.client_id, packet_id, name, place.queue_offset)
         )
-        self._held.append(Held(connection, packet, number_at, packet_id))
+        self.held.append(Held(connection, packet, number_at, packet_id))
         self._held_bytes[connection] = waiting_bytes + len(packet)
         return True
 
     def send_held(self) -> None:
         """Put the marks of this slice into the log, and send what they are for."""
-        if not self._held:
-            return
-        held, self._held = self._held, []
+        held, self.held = self.held, []
         self._held_bytes = {}
 
         def marked(error: MotelogError | None) -> None:

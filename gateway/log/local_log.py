@@ -8,7 +8,6 @@ the log need not be synced, a ticket waits only for the next CommitLog file.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -17,11 +16,11 @@ from typing import Any
 from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, Pageable, PageIns, ReadStatus
 from motelog.core.errors import StoreError
-from motelog.core.limited_log import LimitedLog
 from motelog.core.records.append import QueueTail
 from motelog.core.topic_names import TIMER_TOPIC
 from motelog.gateway.log.log_port import (
     SETTLED,
+    Growth,
     LogRead,
     QueueHandle,
     Settled,
@@ -29,8 +28,6 @@ from motelog.gateway.log.log_port import (
     Waiting,
     choose_queue,
 )
-
-logger = logging.getLogger(__name__)
 
 
 class PagingIn:
@@ -50,7 +47,6 @@ class LocalLog:
 
     def __init__(self, api: BrokerApi) -> None:
         self._api = api
-        self._faults = LimitedLog(logger)
         # Queues whose tail was asked for, as the broker's readers name what they wait for.
         self._awaited: set[tuple[bytes, int]] = set()
         # The hot calls go straight to the broker.
@@ -153,23 +149,11 @@ class LocalLog:
     def fence(self, run: Callable[[], int]) -> None:
         """Do nothing: no message waits behind its mark."""
 
-    def on_growth(self, listener: Callable[[Sequence[QueueHandle]], None]) -> None:
-        """Call ``listener`` within each append to a queue whose tail was asked for.
-
-        It must not append itself. An exception of the listener is logged; the message is in the log
-        all the same.
-        """
-
-        def hear() -> None:
-            try:
-                listener(growth.take())
-            except Exception:
-                self._faults.fault("hearing of new messages failed, a fault of this server")
-
-        growth = self._api.follow(self._awaited, hear)
+    def follow(self, wake: Callable[[], None]) -> Growth:
+        return self._api.follow(self._awaited, wake)
 
     def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
-        """Do nothing: growth is a call."""
+        """Do nothing: growth is noted within the append."""
 
     def _answer(self, tickets: list[Ticket]) -> None:
         self._settle(tickets, None)

@@ -18,7 +18,7 @@ A port serves one gateway and calls its listeners in that gateway's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from zlib import crc32
@@ -68,6 +68,19 @@ class LogRead(NamedTuple):
     begin_offset: int
     next_offset: int
     is_more: bool
+
+
+class Growth(Protocol):
+    """Which queues have had more to read since their reader last looked."""
+
+    @property
+    def queues(self) -> Collection[QueueHandle]:
+        """They, while nobody has taken them."""
+        ...
+
+    def take(self) -> Sequence[QueueHandle]:
+        """Return them, each once, and forget them."""
+        ...
 
 
 class Waiting(Protocol):
@@ -140,7 +153,7 @@ class LogPort(Protocol):
         ...
 
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
-        """Call ``listener`` with each topic that gets queues, before their growth is told.
+        """Call ``listener`` with each topic that gets queues, before their growth is noted.
 
         Also when it gets another number of them, to write to or to read.
         """
@@ -229,7 +242,7 @@ class LogPort(Protocol):
         """Return the queue offset that the next record of the queue will have.
 
         None if it is not known yet; then the port finds it out and calls ``then`` with it, if there
-        is one. Growth from that offset on is told afterwards, and before that need not be. Of a
+        is one. Growth from that offset on is noted afterwards, and before that need not be. Of a
         handle for appends a port need not find it out: it returns None and does not call ``then``.
         """
         ...
@@ -244,12 +257,16 @@ class LogPort(Protocol):
         """
         ...
 
-    def on_growth(self, listener: Callable[[Sequence[QueueHandle]], None]) -> None:
-        """Call ``listener`` with the queues that have more to read, whoever appended."""
+    def follow(self, wake: Callable[[], None]) -> Growth:
+        """Return what notes the queues that have more to read from now on, whoever appended.
+
+        Those whose tail was asked for; others may be among them. ``wake`` is called when there are
+        some where there were none, maybe within an append: it must not append.
+        """
         ...
 
     def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
-        """Let what comes to a topic gather for ``pause_s`` after each growth that was told.
+        """Let what comes to a topic gather for ``pause_s`` after each growth that was noted.
 
         For a reader who takes all that there is at once, and no sooner. A port for which telling
         costs nothing need not.

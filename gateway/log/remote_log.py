@@ -92,7 +92,7 @@ class RemoteLog:
         self.topics = self._topics.names
         self.on_topic_created = self._topics.on_created
         self.on_topic_refused = self._topics.on_refused
-        self.on_growth = self._reads.on_growth
+        self.follow = self._reads.note_growth
         self.gather: Callable[[str, Callable[[], float]], None] = self._reads.gather
 
     @classmethod

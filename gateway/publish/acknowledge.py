@@ -100,7 +100,8 @@ class Answers:
                 self.refuse(kind, acks, ticket.error)
             else:
                 self._send(kind, acks)
-                self._took(began_ns, len(acks))
+                if began_ns:
+                    self._took(began_ns, len(acks))
             return
         if acks:
             self._wait(kind, acks, ticket, began_ns=began_ns)

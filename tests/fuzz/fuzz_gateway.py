@@ -579,11 +579,11 @@ class Game:
         kept = {
             "sessions": stage.clients._by_client_id,
             "changed": stage.delivery._sender.changed,
-            "held": stage.delivery._sender._held,
+            "held": stage.delivery._sender.held,
             "queues": stage.delivery._queues.by_handle,
             "wanted": stage.delivery._queues._wanted,
             "returning": stage.delivery._catch_up.returning,
-            "elevators": stage.delivery._catch_up._elevators,
+            "elevators": stage.delivery._catch_up.elevators,
             "idle elevators": stage.delivery._catch_up._idle,
             "reads": stage.delivery._catch_up._reads._attempts,
             "plans": {k: v for k, v in stage.delivery._plans.by_name.items() if v is not None},
@@ -631,7 +631,7 @@ class Game:
         counted = stage.metrics.receivers_lagging_now
         if len(lagging) != counted:
             raise FoundError(f"{lagging} lag, {counted} are counted")
-        for elevator in stage.delivery._catch_up._elevators.values():
+        for elevator in stage.delivery._catch_up.elevators.values():
             elevator._check()
 
 

@@ -244,14 +244,17 @@ async def test_an_append_that_fails_unexpectedly_refuses_the_turn_s_sends(
     assert len(errors(caplog)) == 1
 
 
-async def test_a_listener_that_fails_keeps_nobody_from_appending(
+async def test_a_reader_that_cannot_be_woken_keeps_nobody_from_appending(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_: object) -> None:
+    def fail() -> None:
         raise KeyError("a fault of ours")
 
     async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
-        LocalLog(stack.broker.api).on_growth(fail)
+        log = LocalLog(stack.broker.api)
+        log.create_topic("T", 4)
+        log.follow(fail)
+        assert [log.tail(queue) for queue in log.queues("T")] == [0] * 4
         assert (await peer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"))).code == OK
         assert (await peer.ask(RequestCode.PULL_MESSAGE, pull_ext("T", 0))).code == OK
     assert len(errors(caplog)) == 1

@@ -127,7 +127,7 @@ class CatchUpMachine(RuleBasedStateMachine):
     def nothing_comes_twice(self) -> None:
         for client in self.online:
             self.take(client)
-        for one in self.stage.delivery._catch_up._elevators.values():
+        for one in self.stage.delivery._catch_up.elevators.values():
             one._check()
 
     def drain(self) -> None:
@@ -150,7 +150,7 @@ class CatchUpMachine(RuleBasedStateMachine):
     def everything_comes_in_the_end(self) -> None:
         self.drain()
         assert not any(self.wanted.values()), dict(self.wanted)
-        assert not self.stage.delivery._catch_up._elevators
+        assert not self.stage.delivery._catch_up.elevators
 
 
 TestCatchUp = CatchUpMachine.TestCase

@@ -31,6 +31,7 @@ from motelog.core.message import (
 from motelog.core.records.append import QueueTail, encode_batch
 from motelog.core.records.decode import decode_brief
 from motelog.core.topic_names import TIMER_TOPIC
+from motelog.gateway.log.growth import NotedGrowth
 from motelog.gateway.log.log_port import (
     LogRead,
     QueueHandle,
@@ -88,7 +89,7 @@ class FakeLog:
         self._asked_tails: list[tuple[QueueHandle, Callable[[int], None]]] = []
         self._delivered: set[int] = set()
         self._asked_offsets: list[tuple[QueueHandle, int, Callable[[int], None]]] = []
-        self._growth: list[Callable[[Sequence[QueueHandle]], None]] = []
+        self._growth: list[NotedGrowth] = []
         self._created: list[Callable[[str], None]] = []
         self._refused: list[Callable[[str], None]] = []
         self._settled: list[Callable[[Settled], None]] = []
@@ -257,8 +258,8 @@ class FakeLog:
             self.end_offset += end
         for tail in dirty:
             tail.drop(tail.next_offset)
-        for listener in self._growth:
-            listener(dirty)
+        for growth in self._growth:
+            growth.note(dirty)
 
     # --- read ----------------------------------------------------------------------------
 
@@ -332,11 +333,13 @@ class FakeLog:
         is_late = (decode_brief(record, b"")[0][6] >= time_ms for record in records[begin:])
         return next((begin + n for n, late in enumerate(is_late) if late), len(records))
 
-    def on_growth(self, listener: Callable[[Sequence[QueueHandle]], None]) -> None:
-        self._growth.append(listener)
+    def follow(self, wake: Callable[[], None]) -> NotedGrowth:
+        growth = NotedGrowth(wake)
+        self._growth.append(growth)
+        return growth
 
     def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
-        """Do nothing: growth is told when a test says so."""
+        """Do nothing: growth is noted when a test says so."""
 
     # --- life ----------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ class _Listener:
         self.created: list[str] = []
         self.refused: list[str] = []
         log.on_settled(self._on_settled)
-        log.on_growth(self._on_growth)
+        self._growth = log.follow(self._grew)
         log.on_topic_created(self.created.append)
         log.on_topic_refused(self.refused.append)
 
@@ -126,8 +126,9 @@ class _Listener:
         assert all(ticket.is_settled and ticket.error is error for ticket, error in settled)
         self.settled += settled
 
-    def _on_growth(self, queues: Sequence[QueueHandle]) -> None:
-        self.grown += queues
+    def _grew(self) -> None:
+        assert self._growth.queues, "nobody is woken for nothing"
+        self.grown += self._growth.take()
 
 
 class _Appends:

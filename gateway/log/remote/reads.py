@@ -6,14 +6,14 @@ and all chunks together take ``kept_bytes_max`` (the longest unused one goes fir
 waited for a fetch gets its records even if they are not at hand any more.
 Spec: RocketMQ PullMessageRequestHeader.
 
-    tail(queue)      -> follow from there -> held pull -> chunk -> growth is told -> read
+    tail(queue)      -> follow from there -> held pull -> chunk -> growth is noted -> read
     read, no chunk   -> Fetch -> pull that is not held -> chunk -> read again
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
@@ -34,7 +34,8 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.records.decode import in_queue
 from motelog.core.remoting.frames import RemotingCommand, RequestCode
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
-from motelog.gateway.log.log_port import LogRead, QueueHandle
+from motelog.gateway.log.growth import NotedGrowth
+from motelog.gateway.log.log_port import LogRead
 from motelog.gateway.log.remote.links import BrokerLinks
 from motelog.gateway.log.remote.queues import Chunk, RemoteQueue
 
@@ -92,11 +93,10 @@ class Reads:
         self._fetching = trio.Semaphore(FETCHES_AT_ONCE)
         #: Tails that brokers have been asked for and have not told.
         self.tails_asked = 0
-        self._growth: list[Callable[[Sequence[QueueHandle]], None]] = []
+        self._growth: list[NotedGrowth] = []
         #: How long a follower rests after each chunk, by topic.
         self._pauses_s: dict[str, Callable[[], float]] = {}
         self._faults = LimitedLog(logger, lines_max=1, period_s=5)
-        self.on_growth = self._growth.append
 
     # --- what is at hand -----------------------------------------------------------------
 
@@ -207,8 +207,14 @@ class Reads:
 
     # --- what is new ---------------------------------------------------------------------
 
+    def note_growth(self, wake: Callable[[], None]) -> NotedGrowth:
+        """Return what notes the queues that grow, of those that are followed."""
+        growth = NotedGrowth(wake)
+        self._growth.append(growth)
+        return growth
+
     def follow(self, queue: RemoteQueue, queue_offset: int) -> None:
-        """Tell growth from an offset on."""
+        """Note growth from an offset on."""
         if queue.follower is not None:
             queue.follower.cancel()
         queue.follower = trio.CancelScope()
@@ -219,7 +225,7 @@ class Reads:
         self._client.start_soon(self._follow, queue, queue.follower)
 
     def ask_tail(self, queue: RemoteQueue, then: Callable[[int], None]) -> None:
-        """Say where the end of ``queue`` is, and tell of growth from there on."""
+        """Say where the end of ``queue`` is, and note growth from there on."""
         self.tails_asked += 1
         self._client.start_soon(self._ask_tail, queue, then)
 
@@ -270,7 +276,7 @@ class Reads:
                         await trio.sleep(pause_s())
                 elif result.next_offset != queue.pull_offset:
                     queue.move_to(result.next_offset)
-                    self._tell_growth(queue)
+                    self._note_growth(queue)
                 elif trio.current_time() - asked_at < HELD_S_MIN:
                     await trio.sleep(HELD_S_MIN)
 
@@ -282,11 +288,11 @@ class Reads:
         queue.unread_bytes += len(chunk.records)
         if queue.unread_bytes >= UNREAD_BYTES_MAX:
             queue.room = trio.Event()
-        self._tell_growth(queue)
+        self._note_growth(queue)
 
-    def _tell_growth(self, queue: RemoteQueue) -> None:
-        for listener in self._growth:
-            listener([queue])
+    def _note_growth(self, queue: RemoteQueue) -> None:
+        for growth in self._growth:
+            growth.note((queue,))
 
     # --- pulls ---------------------------------------------------------------------------
 

@@ -844,7 +844,7 @@ def test_what_the_live_path_has_still_to_read_is_not_for_a_new_subscription(
     assert [payload for _, _, payload in got(stage, 2)] == [b"behind"]
     stage.turn(closed=[(1, CloseReason.PEER), (2, CloseReason.PEER)])
     assert stage.metrics.receivers_lagging_now == 0
-    assert not stage.delivery._catch_up._elevators
+    assert not stage.delivery._catch_up.elevators
 
 
 @pytest.mark.parametrize("topic_filter", ["t/#", "$share/g/t/#"])

@@ -331,12 +331,18 @@ async def test_a_follower_stops_while_nobody_reads(monkeypatch: pytest.MonkeyPat
         assert len(decode_messages(found)) == 10
 
 
+def all_growth(log: RemoteLog) -> list[QueueHandle]:
+    """Return a list of what grows from now on."""
+    grown: list[QueueHandle] = []
+    growth = log.follow(lambda: grown.extend(growth.take()))
+    return grown
+
+
 async def test_records_gather_where_a_reader_takes_all_at_once() -> None:
     async with fake_cluster("a") as cluster, remote_log(cluster) as log:
         broker, queue = cluster.brokers[0], log.queues("T")[0]
         log.gather("T", lambda: 1.0)
-        grown: list[QueueHandle] = []
-        log.on_growth(grown.extend)
+        grown = all_growth(log)
         assert await tail_of(log, queue) == 0
         broker.store("T", 0, b"first")
         await eventually(lambda: queue in grown)  # it waits for nothing
@@ -386,8 +392,7 @@ async def test_asking_for_the_end_again_disturbs_no_reader() -> None:
     async with fake_cluster("a") as cluster, remote_log(cluster) as log:
         broker, queue = cluster.brokers[0], log.queues("T")[0]
         assert await tail_of(log, queue) == 0
-        grown: list[QueueHandle] = []
-        log.on_growth(grown.extend)
+        grown = all_growth(log)
         for number in range(20):
             broker.store("T", 0, b"%d" % number)
             assert await tail_of(log, queue) == number + 1
@@ -475,8 +480,7 @@ async def test_a_reader_goes_back_with_a_broker_that_has_lost_its_end() -> None:
         broker, queue = cluster.brokers[0], log.queues("T")[0]
         for number in range(5):
             broker.store("T", 0, b"%d" % number)
-        grown: list[QueueHandle] = []
-        log.on_growth(grown.extend)
+        grown = all_growth(log)
 
         def has_lost(request: RemotingCommand) -> RemotingCommand | None:
             if request.code != RequestCode.PULL_MESSAGE:
