@@ -368,7 +368,6 @@ class Clients:
         if not self._is_shut_down:  # else the tree ends too, and a million filters take seconds
             for topic_filter in session.filters:
                 self._subscriptions.remove(topic_filter, session)
-                self._delivery.replan(topic_filter)
             self._delivery.unwatch(session)
         self._shared.leave_all(session)
         del self._by_client_id[session.client_id]
@@ -390,7 +389,6 @@ class Clients:
             if one.identifier:
                 session.particulars.identifiers[one.topic_filter] = one.identifier
             self._metrics.subscriptions_now += 1
-            self._delivery.replan(one.topic_filter)
         for received in stored.received:
             known = received if received.queue else None
             session.particulars.received[received.packet_id] = known

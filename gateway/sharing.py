@@ -246,7 +246,6 @@ class SharedSubscriptions:
             if is_alone:
                 self._shares.hold(part)
         self._subscriptions.add(group.topic_filter, group, 0)
-        self._delivery.replan(group.topic_filter)
         self._groups[name] = group
         self._untold[group] = None
         self._tell()
@@ -285,7 +284,6 @@ class SharedSubscriptions:
             self._claims.drop(part.client_id)
         self._claims.drop(group.name)
         self._subscriptions.remove(group.topic_filter, group)
-        self._delivery.replan(group.topic_filter)
         self._shares.unsubscribe(group)
         del self._groups[group.name]
 

@@ -243,7 +243,6 @@ class Subscribing:
             session.particulars.identifiers[topic_filter] = granted.identifier
         elif session.has_particulars:
             session.particulars.identifiers.pop(topic_filter, None)
-        self._delivery.replan(topic_filter)
         if granted.replays and topic_filter.startswith(SYS_PREFIX):
             self._delivery.sys_topics.subscribed(session, topic_filter)
 
@@ -274,4 +273,3 @@ class Subscribing:
         session.remove_filter(topic_filter)
         self._metrics.subscriptions_now -= 1
         self._delivery.unsubscribe(session, topic_filter)
-        self._delivery.replan(topic_filter)

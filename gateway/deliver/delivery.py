@@ -146,7 +146,6 @@ class Delivery:
         #: Queue whose tail is not known yet -> what waits for it.
         self._when_known: dict[WatchedQueue, list[Callable[[], None]]] = {}
         # The parts hold the state that subscriptions and acknowledgements change.
-        self.replan = self._plans.replan
         self.keep_to_quota = self._catch_up.keep_to_quota
         self.limit = self._catch_up.limit
         self.replays = self._replays.stored
@@ -172,8 +171,8 @@ class Delivery:
             self._catch_up.filters_changed(session)
 
     def reads(self, topic_filter: str) -> bool:
-        """Whether all queues that a filter needs are read already, from a tail that is known."""
-        return self._queues.reads(topic_filter)
+        """Whether all queues that a filter needs are read, or will be at once: from a known tail."""
+        return self._log_port.knows_tails or self._queues.reads(topic_filter)
 
     def find_starts(
         self, topic_filter: str, start: StreamStart | None, then: Callable[[Starts], None]

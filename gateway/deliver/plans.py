@@ -2,9 +2,8 @@
 
 Owns: Plan, the bounded table of plans.
 Must not touch: outputs (a plan names them), queues, cursors.
-Invariants: a plan holds only receivers that are connected. So ``replan`` is called for each filter
-whose subscribers or options change, and for each filter of a session that gets or loses its
-connection.
+Invariants: a plan holds only receivers that are connected. So a session is in the tree as long as
+it has its connection, and the tree tells of each change.
 Spec: MQTT 5.0 sections 3.3 and 4.3.
 
 A plan is of the entries of the tree that a name matches, so that a million names under
@@ -122,6 +121,7 @@ class Plans:
         self._buckets: dict[int, list[bytes]] = {}
         self._names_count = 0  # in the buckets
         subscriptions.on_entry = self._on_entry
+        subscriptions.on_change = self.replan
 
     def make(self, name: bytes) -> Plan | None:
         """Return the plan of a name that has none yet, and keep it."""

@@ -44,6 +44,7 @@ class LocalLog:
     """The log of a broker that runs in this process and thread. Its handles are the tails."""
 
     append_ms_max = 0
+    knows_tails = True
 
     def __init__(self, api: BrokerApi) -> None:
         self._api = api

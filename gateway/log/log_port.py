@@ -98,6 +98,11 @@ def choose_queue(selector: str, queue_count: int) -> int:
 class LogPort(Protocol):
     """One log: append a batch, read a queue from an offset, hear of growth."""
 
+    @property
+    def knows_tails(self) -> bool:
+        """Whether ``tail`` always knows at once, so that nothing need wait for the ends of queues."""
+        ...
+
     # --- topics and queues ---------------------------------------------------------------
 
     def has_topic(self, topic: str) -> bool:

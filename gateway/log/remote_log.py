@@ -42,6 +42,7 @@ class RemoteLog:
 
     #: A batch waits for the one before it.
     append_ms_max = int(2 * REQUEST_TIMEOUT_S * 1000)
+    knows_tails = False
 
     def __init__(
         self,

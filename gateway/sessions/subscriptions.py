@@ -59,11 +59,22 @@ _EMPTY: Final[dict[Any, Any]] = {}
 class SubscriptionTree(Generic[S]):
     """Topic filters with their subscribers; a subscriber is any hashable value."""
 
-    __slots__ = ("_branches_count", "_count", "_shapes", "_tables", "_tries", "changes", "on_entry")
+    __slots__ = (
+        "_branches_count",
+        "_count",
+        "_shapes",
+        "_tables",
+        "_tries",
+        "changes",
+        "on_change",
+        "on_entry",
+    )
 
     def __init__(self) -> None:
         #: Called with the filter of each entry that is new, or has gone with its last subscriber.
         self.on_entry: Callable[[str], None] = _ignore
+        #: Called with the filter of each other entry whose subscribers or options have changed.
+        self.on_change: Callable[[str], None] = _ignore
         #: How many subscriptions were added, replaced or removed; a match is true meanwhile.
         self.changes = 0
         self._tables: dict[int, dict[str, S | _Several[S]]] = {}
@@ -209,10 +220,12 @@ class SubscriptionTree(Generic[S]):
         if entry is None:
             filters[topic_filter] = subscriber
             self.on_entry(topic_filter)
-        elif isinstance(entry, _Several):
+            return
+        if isinstance(entry, _Several):
             entry[subscriber] = None
         else:
             filters[topic_filter] = _Several(((entry, None), (subscriber, None)))
+        self.on_change(topic_filter)
 
     def _remove_from_tables(self, topic_filter: str, subscriber: S) -> bool:
         for options, filters in self._tables.items():
@@ -223,6 +236,7 @@ class SubscriptionTree(Generic[S]):
                 del entry[subscriber]
                 if len(entry) == 1:
                     filters[topic_filter] = next(iter(entry))
+                self.on_change(topic_filter)
             elif entry is not None and entry == subscriber:
                 del filters[topic_filter]
                 if not filters:
@@ -250,10 +264,10 @@ class SubscriptionTree(Generic[S]):
         node = self._tries.setdefault(head, _Node())
         for level in levels:
             node = node.child(level)
-        if not node.subscribers:
-            node.topic_filter = topic_filter
-            self.on_entry(topic_filter)
+        is_entry = not node.subscribers
+        node.topic_filter = topic_filter
         node.subscribe(subscriber, options)
+        (self.on_entry if is_entry else self.on_change)(topic_filter)
 
     def _remove_from_trie(self, topic_filter: str, subscriber: S) -> bool:
         head, levels = _head_and_levels(topic_filter)
@@ -269,8 +283,7 @@ class SubscriptionTree(Generic[S]):
         if subscriber not in path[-1].subscribers:
             return False
         del path[-1].subscribers[subscriber]
-        if not path[-1].subscribers:
-            self.on_entry(topic_filter)
+        (self.on_change if path[-1].subscribers else self.on_entry)(topic_filter)
         while levels and path[-1].is_empty:
             path.pop()
             del path[-1].children[levels.pop()]

@@ -93,13 +93,11 @@ class Stage:
         self.tree.add(topic_filter, session, options)
         session.add_filter(topic_filter)
         self.delivery.subscribe(session, topic_filter)
-        self.delivery.replan(topic_filter)
 
     def unsubscribe(self, session: Session, topic_filter: str) -> None:
         self.tree.remove(topic_filter, session)
         session.remove_filter(topic_filter)
         self.delivery.unsubscribe(session, topic_filter)
-        self.delivery.replan(topic_filter)
 
     def publish(
         self, name: str, payload: bytes, qos: int = 1, *, queue_id: int = 0, extra: bytes = b""
@@ -324,7 +322,7 @@ def test_session_without_a_connection_is_sent_nothing_and_goes_on_with_the_next(
     stage.deliver()
     assert session.lagging
     session.detach()
-    stage.delivery.replan("t/a")
+    stage.delivery._plans.replan("t/a")
     session.acknowledge([1])
     stage.delivery.acknowledged(session)
     stage.publish("t/a", b"3")
@@ -333,7 +331,7 @@ def test_session_without_a_connection_is_sent_nothing_and_goes_on_with_the_next(
     assert [body for _, _, body in stage.got(2)] == [b"1", b"2", b"3"]
     stage.output.open(3)
     session.attach(Connection(stage.output, 3, version=4), inflight_max=10)
-    stage.delivery.replan("t/a")
+    stage.delivery._plans.replan("t/a")
     stage.delivery.acknowledged(session)
     stage.deliver()
     assert [body for _, _, body in stage.got(3)] == [b"2", b"3"]

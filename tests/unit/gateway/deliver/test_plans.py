@@ -32,11 +32,9 @@ class Stage:
 
     def add(self, topic_filter: str, number: int = 0, options: int = 1) -> None:
         self.tree.add(topic_filter, self.sessions[number], options)
-        self.plans.replan(topic_filter)
 
     def remove(self, topic_filter: str, number: int = 0) -> None:
         self.tree.remove(topic_filter, self.sessions[number])
-        self.plans.replan(topic_filter)
 
     def plan(self, name: str) -> Plan | None:
         """Return the plan of a name as the live path finds it."""
