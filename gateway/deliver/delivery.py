@@ -171,7 +171,7 @@ class Delivery:
             self._catch_up.filters_changed(session)
 
     def reads(self, topic_filter: str) -> bool:
-        """Whether all queues that a filter needs are read, or will be at once: from a known tail."""
+        """Whether all queues that a filter needs are read from a known tail, or will be at once."""
         return self._log_port.knows_tails or self._queues.reads(topic_filter)
 
     def find_starts(

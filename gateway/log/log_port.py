@@ -100,7 +100,7 @@ class LogPort(Protocol):
 
     @property
     def knows_tails(self) -> bool:
-        """Whether ``tail`` always knows at once, so that nothing need wait for the ends of queues."""
+        """Whether ``tail`` always knows at once, so that nothing waits for the ends of queues."""
         ...
 
     # --- topics and queues ---------------------------------------------------------------
