@@ -15,8 +15,15 @@ from dataclasses import dataclass
 from motelog.core.clock import Clock
 from motelog.gateway.access.access import Access
 from motelog.gateway.claims import TOPICS_MS_MAX, Claims
-from motelog.gateway.clients import CONNECTIONS_RESERVED, Clients
 from motelog.gateway.config import GatewayConfig
+from motelog.gateway.connect.admission import Admission
+from motelog.gateway.connect.clients import CONNECTIONS_RESERVED, Clients
+from motelog.gateway.connect.connections import Connections
+from motelog.gateway.connect.expiry import Expiry
+from motelog.gateway.connect.life import Life
+from motelog.gateway.connect.parking import Parking
+from motelog.gateway.connect.run import Run
+from motelog.gateway.connect.table import SessionTable
 from motelog.gateway.deliver.catch_up import Quota
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.listener import Listener
@@ -25,7 +32,9 @@ from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.memory import Memory
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.operator import Operator
+from motelog.gateway.operator_sessions import OperatorSessions
 from motelog.gateway.output import Output
+from motelog.gateway.proofs import Proofs
 from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.commit import Commit
 from motelog.gateway.publish.exchanges import Exchanges
@@ -34,6 +43,7 @@ from motelog.gateway.publish.rates import Rates
 from motelog.gateway.publish.retaining import Retaining
 from motelog.gateway.publish.routes import Routes
 from motelog.gateway.publish.wills import Wills
+from motelog.gateway.rechecks import Rechecks
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.inflight import PACKET_ID_MAX
@@ -42,6 +52,7 @@ from motelog.gateway.sharing import SharedSubscriptions
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.storing import Storing
+from motelog.gateway.subscribing import Subscribing
 from motelog.gateway.turn import Turn
 
 
@@ -52,6 +63,7 @@ class GatewayParts:
     turn: Turn
     delivery: Delivery
     clients: Clients
+    sessions: OperatorSessions
     answers: Answers
     journal: SessionJournal
     listener: Listener
@@ -171,22 +183,59 @@ def assemble(
         subscriptions, delivery, journal, claims, metrics, clock=journal.clock, after=answers.after
     )
     storing = Storing(subscriptions, shared, delivery, journal)
-    clients = Clients(
+    table = SessionTable(len(connections))
+    parking = Parking(turn, claims)
+    proofs = rechecks = None
+    if access is not None:
+        rechecks = Rechecks(turn, access, table.by_client_id, subscriptions)
+        if access.scram is not None:
+            proofs = Proofs(access, access.scram, connections)
+    life = Life(
+        table, subscriptions, shared, delivery, journal, exchanges, wills, storing, metrics, access
+    )
+    ends = Connections(turn, parking, proofs, life, metrics, clock=clock)
+    run = Run(table, parking, ends, life, claims, journal)
+    expiry = Expiry(journal, claims, shared, wills, metrics)
+    admission = Admission(
         config,
         turn,
-        subscriptions,
+        table,
+        parking,
+        ends,
+        run,
+        life,
+        expiry,
         shared,
         delivery,
         journal,
         claims,
-        exchanges,
-        wills,
         storing,
+        proofs,
         metrics,
         connections_max=connections_max,
-        clock=clock,
-        after=answers.after,
         access=access,
+    )
+    subscribing = Subscribing(
+        config, turn, subscriptions, shared, delivery, storing, metrics, clock=clock, access=access
+    )
+    clients = Clients(
+        config,
+        turn,
+        table,
+        parking,
+        ends,
+        run,
+        admission,
+        expiry,
+        subscribing,
+        shared,
+        delivery,
+        journal,
+        claims,
+        proofs,
+        rechecks,
+        metrics,
+        clock=clock,
     )
     commit = Commit(turn, log, journal, exchanges, answers, output, metrics)
     publishing = Publishing(
@@ -221,20 +270,33 @@ def assemble(
         access=access,
     )
     log.on_settled(listener.settled)
+    sessions = OperatorSessions(
+        turn,
+        table,
+        ends,
+        expiry,
+        subscriptions,
+        shared,
+        journal,
+        claims,
+        storing,
+        answers.after,
+    )
     operator = Operator(
         log,
         retained,
-        clients,
+        sessions,
         delivery,
         listeners=metrics.listeners,
         clock=clock,
         after=answers.after,
     )
-    memory = Memory(output, clients, metrics, bytes_max=config.memory_bytes_max)
+    memory = Memory(output, ends, metrics, bytes_max=config.memory_bytes_max)
     return GatewayParts(
         turn,
         delivery,
         clients,
+        sessions,
         answers,
         journal,
         listener,

@@ -21,7 +21,7 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.net import reactor
 from motelog.gateway.access.access import Access
 from motelog.gateway.claims import Claims
-from motelog.gateway.clients import Clients
+from motelog.gateway.connect.clients import Clients
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.log.log_port import Settled

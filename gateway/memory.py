@@ -1,7 +1,7 @@
 """The limit on what all connections together hold.
 
 Owns: who is closed when it is exceeded, or the process has no memory left. Must not touch: how they
-end (``clients``), what holds the bytes (``output``).
+end (``connect``), what holds the bytes (``output``).
 
 Each connection has bounds of its own (``output_bytes_max``, ``packet_bytes_max``); a hundred
 thousand that all stop reading are within theirs, and take the machine's memory all the same.
@@ -13,7 +13,7 @@ import logging
 from typing import Final
 
 from motelog.core import spare_memory
-from motelog.gateway.clients import Clients
+from motelog.gateway.connect.connections import Connections
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.output import Output
 
@@ -27,10 +27,10 @@ class Memory:
     """Looks each second at what the connections of ``output`` hold; 0 sets no limit."""
 
     def __init__(
-        self, output: Output, clients: Clients, metrics: GatewayMetrics, *, bytes_max: int
+        self, output: Output, connections: Connections, metrics: GatewayMetrics, *, bytes_max: int
     ) -> None:
         self._output = output
-        self._clients = clients
+        self._connections = connections
         self._metrics = metrics
         self.bytes_max = bytes_max
 
@@ -51,7 +51,7 @@ class Memory:
         for size_bytes, number in sorted(self._output.holding(HELD_BYTES_MIN), reverse=True):
             if excess_bytes <= 0:
                 break
-            self._clients.shed(number)
+            self._connections.shed(number)
             excess_bytes -= size_bytes
             closed += 1
         logger.warning(

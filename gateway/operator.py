@@ -15,7 +15,6 @@ from msgspec.structs import asdict
 from motelog.core.addresses import format_address
 from motelog.core.clock import Clock
 from motelog.core.message import MQTT_TOPIC, encode_host, encode_properties
-from motelog.gateway.clients import Clients
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.deliver.outgoing import message_qos
 from motelog.gateway.log.log_port import After, LogPort, Then
@@ -40,6 +39,7 @@ from motelog.gateway.operator_answers import (
     Will,
 )
 from motelog.gateway.operator_answers import Session as SessionAnswer
+from motelog.gateway.operator_sessions import OperatorSessions
 from motelog.gateway.receivers import Receivers
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
@@ -68,7 +68,7 @@ class Operator:
         self,
         log: LogPort,
         retained: RetainedStore,
-        clients: Clients,
+        sessions: OperatorSessions,
         delivery: Delivery,
         *,
         listeners: Sequence[str],
@@ -77,13 +77,13 @@ class Operator:
     ) -> None:
         self._log_port = log
         self._retained = retained
-        self._clients = clients
+        self._sessions = sessions
         self._delivery = delivery
         self._listeners = listeners
         self._clock = clock
         self._after = after
-        self._traces = Traces(clients, clock=clock)
-        self._receivers = Receivers(log, clients, delivery)
+        self._traces = Traces(sessions, clock=clock)
+        self._receivers = Receivers(log, sessions, delivery)
 
     def tick(self) -> None:
         """End the traces that are due; called each second."""
@@ -124,7 +124,7 @@ class Operator:
         """Return this gateway, and the others that live as far as the log says."""
         found = [
             GatewayNode(name=name, seen_ms=seen_ms, is_here=is_here)
-            for name, seen_ms, is_here in self._clients.gateways()
+            for name, seen_ms, is_here in self._sessions.gateways()
         ]
         return GatewayNodes(gateways=sorted(found, key=lambda one: one.name))
 
@@ -146,14 +146,14 @@ class Operator:
     def list_clients(self, prefix: str, after: str, limit: int) -> ClientPage:
         """Return a page by client identifier, of clients that are connected here."""
         limit = min(max(limit, 1), CLIENTS_PAGE_MAX)
-        names = self._clients.connected(prefix, after, limit)
-        found = (self._clients.live(name) for name in names)
+        names = self._sessions.connected(prefix, after, limit)
+        found = (self._sessions.live(name) for name in names)
         clients = [self._client(*live) for live in found if live is not None]
         return ClientPage(clients=clients, after=names[-1] if len(names) == limit else None)
 
     def get_client(self, client_id: str) -> Client | None:
         """Return what there is to know of a client, None if it is not connected here."""
-        live = self._clients.live(client_id)
+        live = self._sessions.live(client_id)
         session = self.get_session(client_id)
         if live is None or session is None:
             return None
@@ -168,7 +168,7 @@ class Operator:
         )
 
     def _client(self, session: Session, connection: Connection) -> ClientEntry:
-        connected = self._clients.connected_of(connection)
+        connected = self._sessions.connected_of(connection)
         return ClientEntry(
             client_id=session.client_id,
             user=session.owner,
@@ -183,7 +183,7 @@ class Operator:
 
     def kick(self, client_id: str) -> bool:
         """Disconnect a client; return False if it is not connected here. Its session stays."""
-        is_there = self._clients.kick(client_id)
+        is_there = self._sessions.kick(client_id)
         if is_there:
             self._log_port.settle_soon()
         return is_there
@@ -205,25 +205,25 @@ class Operator:
     def list_sessions(self, prefix: str, after: str, limit: int) -> SessionPage:
         """Return a page by client identifier. It may be short though more follow."""
         limit = min(max(limit, 1), SESSIONS_PAGE_MAX)
-        names = self._clients.named(prefix, after, limit)
+        names = self._sessions.named(prefix, after, limit)
         found = (self._session_entry(name) for name in names)
         sessions = [session for session in found if session is not None]
         return SessionPage(sessions=sessions, after=names[-1] if len(names) == limit else None)
 
     def _session_entry(self, client_id: str) -> SessionEntry | None:
-        live = self._clients.live(client_id)
+        live = self._sessions.live(client_id)
         if live is not None:
             session, connection = live
             return SessionEntry(
                 client_id=client_id,
                 is_connected=True,
-                since_ms=self._clients.connected_of(connection).at_ms,
+                since_ms=self._sessions.connected_of(connection).at_ms,
                 expiry_s=session.expiry_s,
                 expires_ms=None,
                 filters=session.subscriptions_count,
                 inflight=len(session.inflight) if session.has_inflight else 0,
             )
-        stored = self._clients.describe(client_id)
+        stored = self._sessions.describe(client_id)
         if stored is None:
             return None
         return SessionEntry(
@@ -239,11 +239,11 @@ class Operator:
     def get_session(self, client_id: str) -> SessionAnswer | None:
         """Return what there is to know of one session, None if there is none."""
         entry = self._session_entry(client_id)
-        stored = self._clients.describe(client_id)
+        stored = self._sessions.describe(client_id)
         if entry is None or stored is None:
             return None
         waiting = self._delivery.waiting(stored.cursors)
-        live = self._clients.live(client_id)
+        live = self._sessions.live(client_id)
         session, connection = (None, None) if live is None else live
         return SessionAnswer(
             client_id=client_id,
@@ -281,15 +281,15 @@ class Operator:
 
         ``then`` is called when it is sure, or with the reason why it failed.
         """
-        is_there = self._clients.end_session(client_id, then)
+        is_there = self._sessions.end(client_id, then)
         if is_there:
             self._log_port.settle_soon()
         return is_there
 
     def end_away_session(self, client_id: str, then: Then) -> bool:
         """As ``end_session``, and False too if the client is connected, here or elsewhere."""
-        stored = self._clients.describe(client_id)
-        is_live = self._clients.live(client_id) is not None
+        stored = self._sessions.describe(client_id)
+        is_live = self._sessions.live(client_id) is not None
         if is_live or stored is None or stored.left_ms is None:
             return False
         return self.end_session(client_id, then)

@@ -1,6 +1,6 @@
 """Logins of several packets: clients that prove who they are, before CONNACK and while connected.
 
-Owns: the exchanges that are under way. Must not touch: what a login leads to (``clients``), what
+Owns: the exchanges that are under way. Must not touch: what a login leads to (``connect``), what
 the messages of an exchange say (``access.scram_logins``).
 Invariant: before CONNACK, a connection with an exchange has no place in the table, as one that is
 parked, so that nothing but its next packet is taken from it.
@@ -54,6 +54,8 @@ class Proofs:
         scram: ScramLogins,
         connections: list[Connection | None],
     ) -> None:
+        #: Its name, as clients ask for it.
+        self.method = METHOD
         self._access = access
         self._scram = scram
         self._connections = connections

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Final
 
-from motelog.gateway.clients import Clients
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mqtt.topics import matches
 from motelog.gateway.operator_answers import MessageReceiver, MessageReceivers, Place
+from motelog.gateway.operator_sessions import OperatorSessions
 from motelog.gateway.sessions.groups import Group, Part, part_number
 from motelog.gateway.sessions.inflight import Flight, group_of, read_flight
 from motelog.gateway.sessions.session import Session
@@ -30,9 +30,9 @@ RECEIVERS_MAX: Final = 100
 class Receivers:
     """Finds the receivers of messages at one gateway."""
 
-    def __init__(self, log: LogPort, clients: Clients, delivery: Delivery) -> None:
+    def __init__(self, log: LogPort, sessions: OperatorSessions, delivery: Delivery) -> None:
         self._log_port = log
-        self._clients = clients
+        self._sessions = sessions
         self._delivery = delivery
 
     def of_message(
@@ -45,7 +45,7 @@ class Receivers:
         queue = self._queue(topic, queue_names)
         if not queue:
             return MessageReceivers(receivers=[], more=0)
-        wanting = self._clients.wanting(name)
+        wanting = self._sessions.wanting(name)
         found = [
             self._of_group(one, queue, queue_offset)
             if isinstance(one, Group)
@@ -63,13 +63,13 @@ class Receivers:
         queue_offset: int,
     ) -> MessageReceivers | None:
         """Return the same of one session, connected or away; None if there is none. ViewError."""
-        stored = None if is_shared(client_id) else self._clients.describe(client_id)
+        stored = None if is_shared(client_id) else self._sessions.describe(client_id)
         if stored is None:
             return None
         queue = self._queue(topic, queue_names)
         if not queue:
             return MessageReceivers(receivers=[], more=0)
-        live = self._clients.live(client_id)
+        live = self._sessions.live(client_id)
         found = [self._of_stored(stored, name, queue, queue_offset, is_connected=live is not None)]
         if live is not None:
             session, _ = live
@@ -88,7 +88,7 @@ class Receivers:
     def _of_session(
         self, session: Session, name: str, queue: str, queue_offset: int
     ) -> MessageReceiver:
-        stored = self._clients.describe(session.client_id)
+        stored = self._sessions.describe(session.client_id)
         assert stored is not None, "it is connected"
         return self._of_stored(stored, name, queue, queue_offset, is_connected=True)
 

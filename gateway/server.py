@@ -32,8 +32,8 @@ from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.assembly import GatewayParts, assemble
-from motelog.gateway.clients import CONNECTIONS_RESERVED
 from motelog.gateway.config import LIVE, GatewayConfig
+from motelog.gateway.connect.clients import CONNECTIONS_RESERVED
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.metrics import PLAIN, GatewayMetrics
 from motelog.gateway.operator import Operator

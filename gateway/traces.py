@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from motelog.core.clock import Clock
-from motelog.gateway.clients import Clients
 from motelog.gateway.errors import TraceRefusedError
 from motelog.gateway.mqtt.packet_heads import PacketHead, PacketHeads
 from motelog.gateway.operator_answers import Trace, TracedPacket
+from motelog.gateway.operator_sessions import OperatorSessions
 from motelog.gateway.sessions.connection import Connection
 
 #: Traces of one gateway process that run at once, and those that are kept with them.
@@ -32,14 +32,14 @@ PART_MAX: Final = 500
 class Traces:
     """The traces of one gateway process; ``tick`` is called each second."""
 
-    def __init__(self, clients: Clients, *, clock: Clock) -> None:
-        self._clients = clients
+    def __init__(self, sessions: OperatorSessions, *, clock: Clock) -> None:
+        self._sessions = sessions
         self._clock = clock
         self._traces: dict[str, _Running] = {}
 
     def start(self, client_id: str, seconds: int, packets: int) -> Trace | None:
         """Begin a trace; None if the client is not connected here, TraceRefusedError."""
-        live = self._clients.live(client_id)
+        live = self._sessions.live(client_id)
         if live is None:
             return None
         self.tick()
@@ -98,7 +98,7 @@ class Traces:
     def _look_at(self, trace: _Running) -> None:
         if trace.over is not None:
             return
-        live = self._clients.live(trace.client_id)
+        live = self._sessions.live(trace.client_id)
         if live is None or live[1] is not trace.connection:
             trace.over = "the connection has ended"
             trace.due_ms = self._clock.monotonic_ms()
@@ -110,7 +110,7 @@ class Traces:
     def _end(self, trace: _Running, why: str) -> None:
         trace.over = why
         trace.due_ms = self._clock.monotonic_ms()
-        live = self._clients.live(trace.client_id)
+        live = self._sessions.live(trace.client_id)
         if live is not None and live[1] is trace.connection:
             trace.connection.output.observe(trace.connection.number, None)
 

@@ -3,7 +3,7 @@
 Owns: the live path, from where on a subscription holds, how far delivery to a session has got. Its
 parts own the rest: who receives a topic name (``plans``), which queues are read (``watched``),
 receivers with a cursor (``catch_up``), one message to one receiver (``sender``).
-Must not touch: CONNECT and SUBSCRIBE (``clients``), appends (``publish``).
+Must not touch: CONNECT (``connect``), SUBSCRIBE (``subscribing``), appends (``publish``).
 Invariants: nothing is delivered that was not read from the log. A queue is read once for all its
 receivers. A receiver with a cursor for a queue gets nothing of that queue from the live path, so
 that it receives in the queue's order. The inflight windows and the outputs' marks bound memory.

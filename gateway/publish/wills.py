@@ -1,6 +1,6 @@
 """Will messages as publishes of the gateway.
 
-Owns: the append of a will. Must not touch: when a will is due (``clients``).
+Owns: the append of a will. Must not touch: when a will is due (``connect``).
 Spec: MQTT 5.0 sections 3.1.2.5 and 3.1.3.2.
 """
 

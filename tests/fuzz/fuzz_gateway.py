@@ -466,7 +466,7 @@ class Game:
         log = self.log
         if not is_kill:
             self._log_goes_on(wholly=True)
-            self.stage.clients.disconnect_all(0x8B, "the end")
+            self.stage.clients._run.end_all(0x8B, "the end")
             self._log_goes_on(wholly=True)
         for client in self.clients:
             if client.number is not None and not is_kill:
@@ -577,7 +577,7 @@ class Game:
         if left != (0, 0, 0):
             raise FoundError(f"sessions, subscriptions, lagging receivers are left: {left}")
         kept = {
-            "sessions": stage.clients._by_client_id,
+            "sessions": stage.clients._table.by_client_id,
             "changed": stage.delivery._sender.changed,
             "held": stage.delivery._sender.held,
             "queues": stage.delivery._queues.by_handle,
@@ -609,8 +609,8 @@ class Game:
         self.errors.check()
         self.audit.check()
         stage = self.stage
-        stage.clients._subscriptions._check()
-        sessions = stage.clients._by_client_id
+        stage.sessions._subscriptions._check()
+        sessions = stage.clients._table.by_client_id
         for client_id, session in sessions.items():
             if session.client_id != client_id or session.connection is None:
                 raise FoundError(f"{client_id} is in memory without a connection")

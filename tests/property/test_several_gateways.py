@@ -177,7 +177,7 @@ class World:
                 assert count or not client.owed[payload], f"{name} lacks {payload!r}"
                 assert qos == 1 or count <= 1, f"{name} has {payload!r} {count} times"
         for name in CLIENTS:
-            assert sum(stage.clients.live(name) is not None for stage in stages) == 1
+            assert sum(stage.sessions.live(name) is not None for stage in stages) == 1
             states = [stage.journal.load(name) for stage in stages]
             assert all(state is not None and state.left_ms is None for state in states)
         for stage in stages:

@@ -10,7 +10,7 @@ from tests.trips import TRIPS, play
 LIMITS = {
     "publish": (35, 16, 29),
     "deliver": (72, 24, 73),
-    "connect": (154, 37, 136),
+    "connect": (148, 41, 136),
     "subscribe": (110, 29, 80),
     "send": (38, 18, 39),
     "pull": (55, 21, 54),

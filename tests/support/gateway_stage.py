@@ -118,6 +118,7 @@ class Stage:
         self.answers = parts.answers
         self.delivery = parts.delivery
         self.clients = parts.clients
+        self.sessions = parts.sessions
         #: The gateway's own, for a test of what a fault of it leads to.
         self.boundary = parts.clients.boundary
         parts.clients.boundary = _Through(LimitedLog(logging.getLogger(__name__)), "", ())

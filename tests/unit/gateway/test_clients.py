@@ -313,7 +313,7 @@ def test_an_end_that_the_gateway_fails_at_ends_nobody_else(
     def fail(_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(stage.clients, "_forget", fail)
+    monkeypatch.setattr(stage.clients._connections, "forget", fail)
     stage.turn((2, b"\xc0\x00"), closed=[(1, CloseReason.PEER)])
     assert stage.sent(2) == [b"\xd0\x00"]
     assert "the gateway failed at what a client sent" in caplog.text
@@ -332,7 +332,7 @@ def test_a_connection_that_the_gateway_fails_to_end_in_order_is_cut(
 
     with monkeypatch.context() as patch:
         patch.setattr(stage.clients, "_handle", fail)
-        patch.setattr(stage.clients, "end", fail)
+        patch.setattr(stage.clients._connections, "end", fail)
         stage.turn((1, SUBSCRIBE_V5), (2, b"\xc0\x00"))
     assert stage.sent(2) == [b"\xd0\x00"]
     assert stage.output.aborted == [1]

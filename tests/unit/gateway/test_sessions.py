@@ -896,7 +896,7 @@ def test_suback_comes_without_the_ends_of_queues_whose_broker_is_away() -> None:
     publish(stage, b"a")
     settle(stage)
     assert [payload for _, _, payload in got(stage, 1)] == [b"a"]
-    assert len(stage.clients.named("", "", 9)) == 2
+    assert len(stage.sessions.named("", "", 9)) == 2
 
 
 def test_client_that_refuses_a_qos_2_message_is_not_sent_it_again() -> None:

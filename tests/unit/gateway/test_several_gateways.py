@@ -102,7 +102,7 @@ def wills(fleet: Fleet) -> int:
 
 def holders(fleet: Fleet, client_id: str = "dev") -> list[str]:
     """Return the gateways at which a client is connected."""
-    return [name for name, stage in fleet.stages.items() if stage.clients.live(client_id)]
+    return [name for name, stage in fleet.stages.items() if stage.sessions.live(client_id)]
 
 
 def open_claims(fleet: Fleet) -> int:
@@ -373,7 +373,7 @@ def test_gateway_that_stops_hands_its_sessions_over_at_once() -> None:
     fleet.connected("a", 1)
     subscribe(fleet, "a", 1)
     stage = fleet.kill("a")
-    stage.clients.disconnect_all(0x8B, "the end")
+    stage.clients._run.end_all(0x8B, "the end")
     stage.journal.stop()
     publish(fleet, "b", b"one")
     assert not fleet["b"].journal.others_live
@@ -972,10 +972,10 @@ def test_of_rivals_for_a_client_identifier_somebody_always_gets_in() -> None:
     assert len(answered) >= 25
     for name in ("a", "b"):
         # One whose turn comes, and the newest behind it.
-        assert len(fleet[name].clients._parked) <= 2
+        assert len(fleet[name].clients._parking._by_number) <= 2
     fleet.settle()
-    assert not fleet["a"].clients._parked
-    assert not fleet["b"].clients._parked
+    assert not fleet["a"].clients._parking._by_number
+    assert not fleet["b"].clients._parking._by_number
     # The last of all has it.
     assert fleet["b"].output.sent[100][0][0] == 0x20
     assert fleet["b"].connections[100] is not None

@@ -287,7 +287,7 @@ def test_group_goes_on_at_the_next_gateway_exactly(how: str, lasts: bool) -> Non
         fleet.lose("a", 1)
     else:
         stage = fleet.kill("a")
-        stage.clients.disconnect_all(0x8B, "the end")
+        stage.clients._run.end_all(0x8B, "the end")
         stage.journal.stop()
     fleet["b"].turn((2, frame(FIRST, b"between")))
     fleet.settle()

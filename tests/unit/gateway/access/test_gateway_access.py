@@ -85,7 +85,7 @@ def names(stage: Stage) -> list[str]:
 
 
 def filters_of(stage: Stage, client_id: str = "c") -> list[str]:
-    stored = stage.clients.describe(client_id)
+    stored = stage.sessions.describe(client_id)
     return [] if stored is None else [one.topic_filter for one in stored.filters]
 
 
@@ -142,7 +142,7 @@ def test_a_listener_has_the_logins_that_are_its_own(tmp_path: Path) -> None:
     assert connect(stage, 3, client_id="3") == 0x87
     assert connect(stage, 4, "alice", client_id="4") == 0
     assert connect(stage, 5, "bob", client_id="5") == 0
-    assert stage.clients._by_client_id["5"].owner == "bob"  # and not the certificate's
+    assert stage.clients._table.by_client_id["5"].owner == "bob"  # and not the certificate's
     for number, user in enumerate((None, "alice"), 6):  # at the plain one any login goes
         assert connect(stage, number, user, client_id=str(number)) == 0
 
@@ -592,10 +592,10 @@ def test_no_secret_is_told_anywhere(
     stage.clock.advance(120_000)
     stage.turn((14, encode_connect(packet)), opened=[14])
     texts = [caplog.text, *stage.reasons, repr(packet), repr(stage.metrics.sample())]
-    accepted = stage.clients._connect_rules.decide(
+    accepted = stage.clients._admission._rules.decide(
         0x10, encode_connect(packet)[2:], new_client_id=str
     )
-    texts += [repr(accepted), repr(stage.clients._parked[14].accepted)]
+    texts += [repr(accepted), repr(stage.clients._parking._by_number[14].accepted)]
     assert stage.access is not None
     job = stage.access.logins._waiting[-1]
     texts += [repr(job.shown), repr(AccessConfig(password_file=str(tmp_path / "passwords")))]
@@ -606,6 +606,6 @@ def test_no_secret_is_told_anywhere(
 def test_session_that_never_expires_has_its_owner_too(stage: Stage) -> None:
     never = Properties(session_expiry_interval_s=EXPIRY_NEVER)
     assert connect(stage, 1, "alice", properties=never) == 0
-    stored = stage.clients.describe("c")
+    stored = stage.sessions.describe("c")
     assert stored is not None
     assert stored.owner == "alice"

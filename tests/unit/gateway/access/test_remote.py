@@ -225,7 +225,7 @@ def test_a_session_comes_back_with_the_rules_of_the_new_login(service: HttpServi
     stage.read_back(100)
     service.answer = {"result": "allow", "rules": OWN}
     assert connect(stage, 2, "alice") == 0
-    assert list(stage.clients._by_client_id["c"].filters) == ["own/alice/+"]
+    assert list(stage.clients._table.by_client_id["c"].filters) == ["own/alice/+"]
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_a_client_proves_that_it_knows_its_password(stage: Stage) -> None:
     stage.turn((1, publish("a", b"x", 1, version=5)))
     assert names(stage) == ["a"]
     assert stage.metrics.logins["scram", "accepted"] == 1
-    session = stage.clients._by_client_id["c"]
+    session = stage.clients._table.by_client_id["c"]
     assert session.owner == "alice"
 
 

@@ -1,0 +1,133 @@
+"""The end of sessions whose clients have gone: they expire, are discarded, their wills come due.
+
+Owns: when that is, and the turns that a gateway waits for while others live. Must not touch:
+sessions of clients that are connected (``life``), what the log has of a session (``state``).
+Spec: MQTT 5.0 sections 3.1.2.4, 3.1.2.5 and 4.1.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from motelog.gateway.access.rights import Who
+from motelog.gateway.claims import ClaimKind, Claims
+from motelog.gateway.log.log_port import Ticket
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.publish.wills import Wills
+from motelog.gateway.sessions.connect_rules import Accepted
+from motelog.gateway.sharing import SharedSubscriptions
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.stored import StoredSession
+from motelog.gateway.state.view import ViewError
+
+#: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
+DUE_MAX: Final = 100
+
+
+class Expiry:
+    """Ends the stored sessions of one gateway, or of all if it does so for the others."""
+
+    def __init__(
+        self,
+        journal: SessionJournal,
+        claims: Claims,
+        shared: SharedSubscriptions,
+        wills: Wills,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._journal = journal
+        self._claims = claims
+        self._shared = shared
+        self._wills = wills
+        self._metrics = metrics
+        # Sessions whose expiry or will is due and claimed; whether more may be due.
+        self._claimed = 0
+        self._is_more_due = False
+
+    def is_theirs(self, accepted: Accepted, stored: StoredSession, now_ms: int) -> bool:
+        """Whether a client may go on with a stored session, or begin in its place."""
+        is_expired = self._journal.has_come(stored, stored.expires_ms, now_ms)
+        return is_expired or accepted.may_have(stored.owner)
+
+    def what_is_left(
+        self, accepted: Accepted, stored: StoredSession, now_ms: int
+    ) -> StoredSession | None:
+        """Return what a client goes on with of a stored session, None if it begins anew."""
+        is_expired = self._journal.has_come(stored, stored.expires_ms, now_ms)
+        if accepted.clean_start or is_expired:  # [MQTT-3.1.2-4]
+            self.discard(stored)
+            return None
+        if stored.will and self._journal.has_come(stored, stored.will_due_ms, now_ms):
+            # No tick has come yet since it was due, as after a crash.
+            self._wills.publish(_who_left(stored), stored.will)
+        return stored
+
+    def discard(self, stored: StoredSession, claim: int = 0) -> Ticket:
+        """End a stored session; its will is due at the latest now. [MQTT-3.1.2-8]
+
+        ``claim`` is the number of the claim that this settles, 0 if there is none.
+        """
+        if stored.will is not None:
+            self._wills.publish(_who_left(stored), stored.will)
+        ticket = self._journal.end(stored.client_id, claim=claim)
+        self._shared.ended(stored)
+        return ticket
+
+    def tick(self) -> bool:
+        """End sessions and publish wills that are due; return whether more is due already.
+
+        While other gateways live, each waits for its turn first.
+        """
+        due = self._journal.due(self._journal.clock.now_ms(), DUE_MAX)
+        is_more = len(due) == DUE_MAX
+        if not self._journal.others_live:
+            for stored in due:
+                self._end_one(stored, 0)
+            return is_more
+        self._is_more_due = is_more
+        for stored in due:
+            client_id = stored.client_id
+            if client_id not in self._claims:
+                self._claimed += 1
+                go_on = partial(self._end_in_turn, client_id)
+                self._claims.want(client_id, ClaimKind.AWAY, go_on=go_on, lost=self._lost)
+        self._claims.commit()
+        return False
+
+    def go_on(self) -> None:
+        """Claim what else is due, if all that was claimed has been ended."""
+        if self._is_more_due and not self._claimed:
+            self.tick()
+
+    def _end_one(self, stored: StoredSession, claim: int) -> bool:
+        """End one session or publish its will, if that is due; return whether it was."""
+        now_ms = self._journal.clock.now_ms()
+        if self._journal.has_come(stored, stored.expires_ms, now_ms):
+            self._metrics.sessions_expired += 1
+            self.discard(stored, claim)
+        elif stored.will and self._journal.has_come(stored, stored.will_due_ms, now_ms):
+            self._wills.publish(_who_left(stored), stored.will)
+            self._journal.save(msgspec.structs.replace(stored, will=None), claim=claim)
+        else:
+            return False
+        return True
+
+    def _end_in_turn(self, client_id: str, claim: int) -> None:
+        self._claimed -= 1
+        stored = None
+        with suppress(ViewError):  # then the next tick tries again
+            stored = self._journal.load(client_id)
+        if stored is None or not self._end_one(stored, claim):
+            self._claims.settle(client_id, claim)
+
+    def _lost(self, _: str | None) -> None:
+        self._claimed -= 1  # what it was is due still, or the gateway that has it sees to it
+
+
+def _who_left(stored: StoredSession) -> Who:
+    certificate_name = "" if stored.will is None else stored.will.certificate_name
+    return Who(stored.owner or "", stored.client_id, certificate_name=certificate_name)

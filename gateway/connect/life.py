@@ -1,0 +1,107 @@
+"""The life of a session in memory: resumed from what is stored, stored when its client goes.
+
+Owns: what is put into memory with a session and taken out again. Must not touch: connections
+(``connections``), whether a client may have a session (``admission``), what is due of one whose
+client has gone (``expiry``).
+Spec: MQTT 5.0 sections 3.1.2.5, 3.1.2.11 and 4.1.
+
+    CONNECT -> the stored session, or a new one -> Session in memory, filters in the tree
+                                                     |  connection ends
+    expiry 0: gone        else: one record, a row of the view  <-'      -> expires, or comes back
+"""
+
+from __future__ import annotations
+
+from motelog.gateway.access.access import Access
+from motelog.gateway.connect.table import SessionTable
+from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.publish.exchanges import Exchanges
+from motelog.gateway.publish.wills import Wills
+from motelog.gateway.sessions.groups import Receiver
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscribe_rules import resumable, who
+from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.sharing import SharedSubscriptions
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.stored import StoredSession
+from motelog.gateway.storing import Storing
+
+
+class Life:
+    """Puts the sessions of one gateway into memory, and takes them out."""
+
+    def __init__(
+        self,
+        table: SessionTable,
+        subscriptions: SubscriptionTree[Receiver],
+        shared: SharedSubscriptions,
+        delivery: Delivery,
+        journal: SessionJournal,
+        exchanges: Exchanges,
+        wills: Wills,
+        storing: Storing,
+        metrics: GatewayMetrics,
+        access: Access | None,
+    ) -> None:
+        """``access`` is None where clients are not told apart."""
+        self._table = table
+        self._subscriptions = subscriptions
+        self._shared = shared
+        self._delivery = delivery
+        self._journal = journal
+        self._exchanges = exchanges
+        self._wills = wills
+        self._storing = storing
+        self._metrics = metrics
+        self._access = access
+        #: The tree ends too: a million filters would take seconds to be taken out of it.
+        self.is_shut_down = False
+
+    def resume(self, session: Session, stored: StoredSession) -> None:
+        """Put a stored session into memory; it has its connection already."""
+        acl = None if self._access is None else self._access.acl
+        if acl is not None:
+            whole, stored = stored, resumable(acl, session, stored)
+            if len(stored.filters) < len(whole.filters):
+                session.particulars.withdrawn = True
+                self._metrics.subscriptions_not_allowed += len(whole.filters) - len(stored.filters)
+                self._shared.ended(whole)
+        if stored.filters:
+            stored = self._shared.resume(session, stored)
+        for one in stored.filters:
+            self._subscriptions.add(one.topic_filter, session, one.options)
+            session.add_filter(one.topic_filter)
+            if one.identifier:
+                session.particulars.identifiers[one.topic_filter] = one.identifier
+            self._metrics.subscriptions_now += 1
+        for received in stored.received:
+            known = received if received.queue else None
+            session.particulars.received[received.packet_id] = known
+        if stored.received:
+            self._exchanges.resumed(session)
+        self._delivery.resume(session, stored)
+        self._metrics.sessions_resumed += 1
+
+    def leave(self, session: Session) -> None:
+        """Take a session out of memory whose client has gone: it is stored, or ends."""
+        session.detach()
+        self._shared.lost(session)
+        will = session.particulars.will if session.has_particulars else None
+        # When this run is over, what is stored has become the others' to go on with.
+        is_stored = session.expiry_s > 0
+        is_ours = not (is_stored and self._journal.is_over)
+        if will is not None and (will.delay_s == 0 or not is_stored) and is_ours:
+            session.particulars.will = None
+            self._wills.publish(who(session), will)
+        if is_stored and is_ours:
+            self._storing.leave(session)
+        self._metrics.sessions_now -= 1
+        self._delivery.forget(session)
+        self._metrics.subscriptions_now -= len(session.filters)
+        if not self.is_shut_down:
+            for topic_filter in session.filters:
+                self._subscriptions.remove(topic_filter, session)
+            self._delivery.unwatch(session)
+        self._shared.leave_all(session)
+        self._table.remove(session.client_id)

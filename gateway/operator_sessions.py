@@ -1,0 +1,151 @@
+"""Sessions as an operator sees and ends them, connected or away.
+
+Owns: the end of a session that an operator asks for. Must not touch: pages and answers
+(``operator``), how a connection ends (``connect``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+from motelog.core.errors import MotelogError
+from motelog.gateway.claims import ClaimKind, Claims
+from motelog.gateway.connect.connections import Connections
+from motelog.gateway.connect.expiry import Expiry
+from motelog.gateway.connect.table import SessionTable
+from motelog.gateway.errors import GatewayError, SessionInUseError
+from motelog.gateway.log.log_port import SETTLED, After, Then
+from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.groups import Receiver
+from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.subscriptions import SubscriptionTree
+from motelog.gateway.sharing import SharedSubscriptions, is_shared
+from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.stored import StoredSession
+from motelog.gateway.state.view import ViewError
+from motelog.gateway.storing import Storing
+from motelog.gateway.turn import Turn
+
+
+class OperatorSessions:
+    """The sessions of one gateway, and those that the log has."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        table: SessionTable,
+        connections: Connections,
+        expiry: Expiry,
+        subscriptions: SubscriptionTree[Receiver],
+        shared: SharedSubscriptions,
+        journal: SessionJournal,
+        claims: Claims,
+        storing: Storing,
+        after: After,
+    ) -> None:
+        self._turn = turn
+        self._table = table
+        self._connections = connections
+        self._expiry = expiry
+        self._shared = shared
+        self._journal = journal
+        self._claims = claims
+        self._storing = storing
+        self._after = after
+        self._subscriptions = subscriptions
+        self.connected = table.named
+        self.connected_of = table.connected
+        self.gateways = journal.gateways
+
+    def live(self, client_id: str) -> tuple[Session, Connection] | None:
+        """Return a session whose client is connected, and its connection."""
+        return self._table.live(client_id)
+
+    def named(self, prefix: str, after: str, limit: int) -> list[str]:
+        """Return the client identifiers of sessions in order, connected or away; ViewError."""
+        connected = self.connected(prefix, after, limit)
+        return sorted({*self._journal.named(prefix, after, limit), *connected})[:limit]
+
+    def wanting(self, name: str) -> Collection[Receiver]:
+        """Return the sessions connected here, and the groups, that want a topic name."""
+        return self._subscriptions.match(name)
+
+    def describe(self, client_id: str) -> StoredSession | None:
+        """Return all of a session, connected or away, as the log keeps it; ViewError."""
+        if is_shared(client_id):
+            return self._shared.describe(client_id)
+        session = self._table.by_client_id.get(client_id)
+        return self._journal.load(client_id) if session is None else self._storing.state(session)
+
+    def kick(self, client_id: str) -> bool:
+        """Disconnect a client; False if it is not connected here. Its session stays."""
+        live = self.live(client_id)
+        if live is None:
+            return False
+        code = ReasonCode.ADMINISTRATIVE_ACTION
+        self._turn.end(live[1], code, "an operator has disconnected the client")
+        return True
+
+    def end(self, client_id: str, then: Then) -> bool:
+        """End a session, and the connection if there is one; False if there is no such session.
+
+        Its will is published. ``then`` is called when it is sure, or with the reason why it failed.
+        ViewError; SessionInUseError if it is not a client's that could be ended.
+        """
+        live = self.live(client_id)
+        if live is None:
+            return self._end_stored(client_id, then)
+        session, connection = live
+        was_stored = session.expiry_s > 0
+        session.expiry_s = 0
+        code = ReasonCode.ADMINISTRATIVE_ACTION
+        self._connections.end(connection, code, "an operator has ended the session")
+        ticket = self._journal.end(client_id) if was_stored else SETTLED
+        self._after(ticket, then)
+        return True
+
+    def _end_stored(self, client_id: str, then: Then) -> bool:
+        """End a session that is not connected here; another gateway may have to give it up."""
+        stored = self.describe(client_id)
+        if stored is None:
+            return False
+        if self._journal.others_live and not is_shared(client_id):
+            go_on = partial(self._end_in_turn, client_id, then)
+            lost = partial(_lost, then)
+            self._claims.want(client_id, ClaimKind.TO_END, go_on=go_on, lost=lost)
+            self._claims.commit()
+            return True
+        if stored.left_ms is None:
+            raise SessionInUseError(client_id)
+        if is_shared(client_id):
+            ticket = self._shared.end(client_id)
+        else:
+            ticket = self._expiry.discard(stored)
+        self._after(ticket, then)
+        return True
+
+    def _end_in_turn(self, client_id: str, then: Then, claim: int) -> None:
+        """End a session that other gateways have handed over."""
+        try:
+            stored = self._journal.load(client_id)
+        except ViewError as exc:
+            self._claims.settle(client_id, claim)
+            then(exc)
+            return
+        if stored is None:
+            self._claims.settle(client_id, claim)
+            then(None)
+            return
+
+        def ended(error: MotelogError | None) -> None:
+            if error is not None:
+                self._claims.settle(client_id, claim)
+            then(error)
+
+        self._after(self._expiry.discard(stored, claim), ended)
+
+
+def _lost(then: Then, why: str | None) -> None:
+    then(GatewayError(why or "its client has connected meanwhile"))
