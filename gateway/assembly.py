@@ -14,14 +14,16 @@ from dataclasses import dataclass
 
 from motelog.core.clock import Clock
 from motelog.gateway.access.access import Access
-from motelog.gateway.claims import TOPICS_MS_MAX, Claims
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.connect.admission import Admission
 from motelog.gateway.connect.clients import CONNECTIONS_RESERVED, Clients
 from motelog.gateway.connect.connections import Connections
 from motelog.gateway.connect.expiry import Expiry
 from motelog.gateway.connect.life import Life
+from motelog.gateway.connect.memory import Memory
 from motelog.gateway.connect.parking import Parking
+from motelog.gateway.connect.proofs import Proofs
+from motelog.gateway.connect.rechecks import Rechecks
 from motelog.gateway.connect.run import Run
 from motelog.gateway.connect.table import SessionTable
 from motelog.gateway.deliver.catch_up import Quota
@@ -29,12 +31,10 @@ from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.listener import Listener
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping
-from motelog.gateway.memory import Memory
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.operator import Operator
-from motelog.gateway.operator_sessions import OperatorSessions
+from motelog.gateway.operator.operator import Operator
+from motelog.gateway.operator.sessions import OperatorSessions
 from motelog.gateway.output import Output
-from motelog.gateway.proofs import Proofs
 from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.commit import Commit
 from motelog.gateway.publish.exchanges import Exchanges
@@ -43,16 +43,16 @@ from motelog.gateway.publish.rates import Rates
 from motelog.gateway.publish.retaining import Retaining
 from motelog.gateway.publish.routes import Routes
 from motelog.gateway.publish.wills import Wills
-from motelog.gateway.rechecks import Rechecks
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.inflight import PACKET_ID_MAX
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from motelog.gateway.sharing import SharedSubscriptions
+from motelog.gateway.state.claims import TOPICS_MS_MAX, Claims
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
-from motelog.gateway.storing import Storing
-from motelog.gateway.subscribing import Subscribing
+from motelog.gateway.subscribe.sharing import SharedSubscriptions
+from motelog.gateway.subscribe.storing import Storing
+from motelog.gateway.subscribe.subscribing import Subscribing
 from motelog.gateway.turn import Turn
 
 

@@ -20,7 +20,6 @@ from motelog.core.clock import Clock
 from motelog.core.limited_log import LimitedLog
 from motelog.core.net import reactor
 from motelog.gateway.access.access import Access
-from motelog.gateway.claims import Claims
 from motelog.gateway.connect.clients import Clients
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import GatewayError, ProtocolViolationError
@@ -35,6 +34,7 @@ from motelog.gateway.publish.publishing import Publishing
 from motelog.gateway.publish.rates import Rates
 from motelog.gateway.publish.routes import QOS_TEXTS, Routes
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.state.claims import Claims
 from motelog.gateway.state.journal import STILL_MS_MAX, SessionJournal
 from motelog.gateway.turn import Packet, Turn
 

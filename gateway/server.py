@@ -36,7 +36,7 @@ from motelog.gateway.config import LIVE, GatewayConfig
 from motelog.gateway.connect.clients import CONNECTIONS_RESERVED
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.metrics import PLAIN, GatewayMetrics
-from motelog.gateway.operator import Operator
+from motelog.gateway.operator.operator import Operator
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import IN_MEMORY, View

@@ -28,18 +28,17 @@ from motelog.core.net.endings import Endings
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.login import Denied, Identity
 from motelog.gateway.access.rights import Who
-from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.connect.connections import Connections
 from motelog.gateway.connect.expiry import Expiry
 from motelog.gateway.connect.life import Life
 from motelog.gateway.connect.parking import KEPT_BYTES_MAX, Parked, Parking
+from motelog.gateway.connect.proofs import Proofs, Proved
 from motelog.gateway.connect.run import Run
 from motelog.gateway.connect.table import SessionTable
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
-from motelog.gateway.proofs import Proofs, Proved
 from motelog.gateway.sessions.connect_rules import (
     Accepted,
     ConnectRules,
@@ -49,10 +48,11 @@ from motelog.gateway.sessions.connect_rules import (
 )
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.sharing import SharedSubscriptions
+from motelog.gateway.state.claims import ClaimKind, Claims
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.view import ViewError
-from motelog.gateway.storing import Storing
+from motelog.gateway.subscribe.sharing import SharedSubscriptions
+from motelog.gateway.subscribe.storing import Storing
 from motelog.gateway.turn import Turn
 
 FULL: Final = "as many clients are connected as connections_max allows"

@@ -15,12 +15,13 @@ from typing import Final
 from motelog.core.clock import Clock
 from motelog.core.limited_log import LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
-from motelog.gateway.claims import Claims
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.connect.admission import Admission
 from motelog.gateway.connect.connections import Connections
 from motelog.gateway.connect.expiry import Expiry
 from motelog.gateway.connect.parking import Parking
+from motelog.gateway.connect.proofs import Proofs
+from motelog.gateway.connect.rechecks import Rechecks
 from motelog.gateway.connect.run import Run
 from motelog.gateway.connect.table import SessionTable
 from motelog.gateway.deliver.delivery import Delivery
@@ -29,17 +30,16 @@ from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import decode_disconnect
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.output import Output
-from motelog.gateway.proofs import Proofs
-from motelog.gateway.rechecks import Rechecks
 from motelog.gateway.sessions.connect_rules import check_disconnect, refuse_unread
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.publish_rules import unexpected
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.sharing import SharedSubscriptions
+from motelog.gateway.state.claims import Claims
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.session_rows import ClaimHeard
 from motelog.gateway.state.view import ViewError
-from motelog.gateway.subscribing import Subscribing
+from motelog.gateway.subscribe.sharing import SharedSubscriptions
+from motelog.gateway.subscribe.subscribing import Subscribing
 from motelog.gateway.turn import Packet, Turn
 
 logger = logging.getLogger(__name__)

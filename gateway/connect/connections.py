@@ -14,12 +14,12 @@ from motelog.core.limited_log import LimitedByKey, LimitedLog
 from motelog.core.net.reactor_types import CloseReason
 from motelog.gateway.connect.life import Life
 from motelog.gateway.connect.parking import Parked, Parking
+from motelog.gateway.connect.proofs import Proofs
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import encode_disconnect
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.output import Output
-from motelog.gateway.proofs import Proofs
 from motelog.gateway.sessions.connect_rules import Refused, refuse_for_now
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.turn import Turn

@@ -14,15 +14,15 @@ from typing import Final
 import msgspec
 
 from motelog.gateway.access.rights import Who
-from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.publish.wills import Wills
 from motelog.gateway.sessions.connect_rules import Accepted
-from motelog.gateway.sharing import SharedSubscriptions
+from motelog.gateway.state.claims import ClaimKind, Claims
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import ViewError
+from motelog.gateway.subscribe.sharing import SharedSubscriptions
 
 #: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
 DUE_MAX: Final = 100

@@ -22,10 +22,10 @@ from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscribe_rules import resumable, who
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from motelog.gateway.sharing import SharedSubscriptions
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import StoredSession
-from motelog.gateway.storing import Storing
+from motelog.gateway.subscribe.sharing import SharedSubscriptions
+from motelog.gateway.subscribe.storing import Storing
 
 
 class Life:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from motelog.gateway.claims import Claim, Claims
 from motelog.gateway.sessions.connect_rules import Accepted
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.state.claims import Claim, Claims
 from motelog.gateway.turn import Packet, Turn
 
 #: Bytes of the packets behind a CONNECT that is parked. Nothing more is read from such a client, so

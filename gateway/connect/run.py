@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 
-from motelog.gateway.claims import Claims
 from motelog.gateway.connect.connections import Connections
 from motelog.gateway.connect.life import Life
 from motelog.gateway.connect.parking import Parking
 from motelog.gateway.connect.table import SessionTable
 from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.state.claims import Claims
 from motelog.gateway.state.journal import SessionJournal
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ import trio
 from motelog.core.errors import MotelogError
 from motelog.core.net.listeners import CertificateFile
 from motelog.gateway.errors import SessionInUseError, TopicFilterError, TraceRefusedError
-from motelog.gateway.operator import Operator
-from motelog.gateway.operator_answers import (
+from motelog.gateway.operator.answers import (
     Client,
     ClientPage,
     GatewayNodes,
@@ -29,6 +28,7 @@ from motelog.gateway.operator_answers import (
     SessionPage,
     Trace,
 )
+from motelog.gateway.operator.operator import Operator
 from motelog.gateway.state.view import ViewError
 
 _T = TypeVar("_T")

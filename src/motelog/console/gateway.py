@@ -14,7 +14,7 @@ import msgspec
 from motelog.console.api import Done, Endpoint
 from motelog.console.asking import AskedGateway, RefusedError
 from motelog.console.gate import Role
-from motelog.gateway.operator_answers import (
+from motelog.gateway.operator.answers import (
     Client,
     ClientPage,
     Purged,
@@ -24,7 +24,7 @@ from motelog.gateway.operator_answers import (
     SessionPage,
     Trace,
 )
-from motelog.gateway.traces import PACKETS_MAX, SECONDS_MAX
+from motelog.gateway.operator.traces import PACKETS_MAX, SECONDS_MAX
 
 LIMIT: Final = 100
 NO_CLIENT: Final = "no client of this identifier is connected"

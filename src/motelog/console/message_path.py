@@ -21,7 +21,7 @@ from motelog.console.queues import QueueApi, shown, view
 from motelog.core.addresses import format_address
 from motelog.core.message import MQTT_CLIENT_ID, MessageQueue
 from motelog.core.records.decode import StoredMessage
-from motelog.gateway.operator_answers import MessageReceiver
+from motelog.gateway.operator.answers import MessageReceiver
 
 #: Consumer groups of one answer: each is asked for.
 GROUPS_MAX: Final = 20

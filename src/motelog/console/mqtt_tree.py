@@ -30,7 +30,7 @@ from motelog.console.queues import QueueApi, kind_of, own_topics
 from motelog.core.errors import BrokerError
 from motelog.core.message import MessageQueue
 from motelog.gateway.mapping.topic_mapping import TopicMapping
-from motelog.gateway.operator_answers import RetainedMessage
+from motelog.gateway.operator.answers import RetainedMessage
 
 #: Messages that one answer reads, of one queue and of all, and for how long at most.
 QUEUE_MESSAGES_MAX: Final = 1000

@@ -18,7 +18,7 @@ from motelog.console.asking import RefusedError
 from motelog.console.gateway import GatewayApi
 from motelog.console.queues import Brokers, QueueApi
 from motelog.core.errors import MotelogError, leaves
-from motelog.gateway.operator_answers import GatewayNode
+from motelog.gateway.operator.answers import GatewayNode
 
 #: How long one node may take to answer.
 ANSWER_WITHIN_S: Final = 3.0

@@ -33,7 +33,7 @@ from motelog.console.health import Health
 from motelog.console.status import Status
 from motelog.console.tokens import LOGIN_S, FormKeys, Tokens
 from motelog.core.units import span_text
-from motelog.gateway.operator_answers import Trace
+from motelog.gateway.operator.answers import Trace
 
 _HERE: Final = Path(__file__).parent
 FORM_BYTES_MAX: Final = 65_536

@@ -17,7 +17,7 @@ import trio
 
 from motelog.console.asking import AskedGateway, RefusedError
 from motelog.core.net.listeners import CertificateFile
-from motelog.gateway.operator_answers import (
+from motelog.gateway.operator.answers import (
     Client,
     ClientEntry,
     ClientPage,

@@ -42,7 +42,7 @@ from motelog.core.private_files import make_folders
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GATEWAY_METRICS, PLAIN, SHARED, GatewayMetrics
-from motelog.gateway.operator_answers import (
+from motelog.gateway.operator.answers import (
     Client,
     ClientPage,
     GatewayNodes,

@@ -6,7 +6,7 @@ import pytest
 
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.packet_types import NO_PROPERTIES
-from motelog.gateway.operator_answers import MessageReceiver, MessageReceivers
+from motelog.gateway.operator.answers import MessageReceiver, MessageReceivers
 from tests.support.gateway_stage import Stage
 from tests.unit.gateway.test_sessions import (
     ack,
@@ -112,7 +112,7 @@ def test_message_of_a_shared_subscription_is_with_one_member() -> None:
 
 
 def test_receivers_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("motelog.gateway.receivers.RECEIVERS_MAX", 2)
+    monkeypatch.setattr("motelog.gateway.operator.receivers.RECEIVERS_MAX", 2)
     stage = Stage()
     for number in range(5):
         connect(stage, number, f"dev{number}", properties=NO_PROPERTIES)

@@ -16,7 +16,7 @@ from motelog.core.errors import StoreFullError
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.operator_answers import (
+from motelog.gateway.operator.answers import (
     GatewayNode,
     GatewayNodes,
     MessageReceiver,

@@ -20,7 +20,7 @@ from motelog.gateway.deliver.outgoing import message_qos
 from motelog.gateway.log.log_port import After, LogPort, Then
 from motelog.gateway.mapping.message_properties import client_id_property
 from motelog.gateway.mqtt.topics import check_topic_filter
-from motelog.gateway.operator_answers import (
+from motelog.gateway.operator.answers import (
     Client,
     ClientEntry,
     ClientPage,
@@ -38,16 +38,16 @@ from motelog.gateway.operator_answers import (
     Trace,
     Will,
 )
-from motelog.gateway.operator_answers import Session as SessionAnswer
-from motelog.gateway.operator_sessions import OperatorSessions
-from motelog.gateway.receivers import Receivers
+from motelog.gateway.operator.answers import Session as SessionAnswer
+from motelog.gateway.operator.receivers import Receivers
+from motelog.gateway.operator.sessions import OperatorSessions
+from motelog.gateway.operator.traces import Traces
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import NO_LOCAL, RETAIN_AS_PUBLISHED
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.retained_rows import Retained
 from motelog.gateway.state.stored import FlightState, StoredFilter, StoredWill
-from motelog.gateway.traces import Traces
 
 #: Most messages of one page, and most sessions: each is a row to decode. Clients are in memory.
 PAGE_MAX: Final = 1000

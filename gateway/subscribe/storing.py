@@ -13,9 +13,9 @@ from motelog.gateway.log.log_port import Then
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from motelog.gateway.sharing import SharedSubscriptions
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import Received, StoredFilter, StoredSession
+from motelog.gateway.subscribe.sharing import SharedSubscriptions
 
 
 class Storing:

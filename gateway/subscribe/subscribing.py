@@ -40,8 +40,8 @@ from motelog.gateway.sessions.subscribe_rules import (
     unsubscribe,
 )
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from motelog.gateway.sharing import SharedSubscriptions, is_shared
-from motelog.gateway.storing import Storing
+from motelog.gateway.subscribe.sharing import SharedSubscriptions, is_shared
+from motelog.gateway.subscribe.storing import Storing
 from motelog.gateway.turn import Turn
 
 logger = logging.getLogger(__name__)

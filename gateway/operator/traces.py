@@ -15,8 +15,8 @@ from typing import Final
 from motelog.core.clock import Clock
 from motelog.gateway.errors import TraceRefusedError
 from motelog.gateway.mqtt.packet_heads import PacketHead, PacketHeads
-from motelog.gateway.operator_answers import Trace, TracedPacket
-from motelog.gateway.operator_sessions import OperatorSessions
+from motelog.gateway.operator.answers import Trace, TracedPacket
+from motelog.gateway.operator.sessions import OperatorSessions
 from motelog.gateway.sessions.connection import Connection
 
 #: Traces of one gateway process that run at once, and those that are kept with them.

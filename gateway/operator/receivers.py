@@ -14,14 +14,14 @@ from typing import Final
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mqtt.topics import matches
-from motelog.gateway.operator_answers import MessageReceiver, MessageReceivers, Place
-from motelog.gateway.operator_sessions import OperatorSessions
+from motelog.gateway.operator.answers import MessageReceiver, MessageReceivers, Place
+from motelog.gateway.operator.sessions import OperatorSessions
 from motelog.gateway.sessions.groups import Group, Part, part_number
 from motelog.gateway.sessions.inflight import Flight, group_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK
-from motelog.gateway.sharing import is_shared
 from motelog.gateway.state.stored import FlightState, StoredSession
+from motelog.gateway.subscribe.sharing import is_shared
 
 #: Receivers of one answer; the others are counted.
 RECEIVERS_MAX: Final = 100

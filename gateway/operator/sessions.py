@@ -10,7 +10,6 @@ from collections.abc import Collection
 from functools import partial
 
 from motelog.core.errors import MotelogError
-from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.connect.connections import Connections
 from motelog.gateway.connect.expiry import Expiry
 from motelog.gateway.connect.table import SessionTable
@@ -21,11 +20,12 @@ from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from motelog.gateway.sharing import SharedSubscriptions, is_shared
+from motelog.gateway.state.claims import ClaimKind, Claims
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import ViewError
-from motelog.gateway.storing import Storing
+from motelog.gateway.subscribe.sharing import SharedSubscriptions, is_shared
+from motelog.gateway.subscribe.storing import Storing
 from motelog.gateway.turn import Turn
 
 

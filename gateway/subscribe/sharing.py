@@ -38,7 +38,6 @@ import msgspec
 
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
-from motelog.gateway.claims import ClaimKind, Claims
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.log.log_port import SETTLED, After, Ticket
@@ -56,6 +55,7 @@ from motelog.gateway.sessions.groups import (
 )
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK, RETAIN_AS_PUBLISHED, SubscriptionTree
+from motelog.gateway.state.claims import ClaimKind, Claims
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import EXPIRY_NEVER, StoredFilter, StoredSession
 from motelog.gateway.state.view import ViewError

@@ -1,0 +1,1 @@
+"""SUBSCRIBE and UNSUBSCRIBE, shared subscriptions, and how sessions are stored with them."""
