@@ -145,7 +145,7 @@ QueueChoice: TypeAlias = MessageQueue | Callable[[Sequence[MessageQueue]], Messa
 
 
 class ProducerOptions(TypedDict, total=False):
-    """What all forms of a producer are made with; ``Producer`` says what it means."""
+    """What a producer is made with; ``Producer`` says what it means."""
 
     namesrv: NameServers
     credentials: Credentials | None

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypedDict
+from typing import Any, Final, Literal, Self
 
 import trio
 
@@ -45,7 +45,7 @@ from motelog.bridge.queue_requests import (
     saved_ahead,
 )
 from motelog.bridge.read_ahead import ReadAhead
-from motelog.bridge.reader import Reader, Reading, Start
+from motelog.bridge.reader import HOLD_S, Reader, Reading, Start
 from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import TAGS_ALL, Selector, select
 from motelog.bridge.topic_list import user_topics
@@ -60,25 +60,9 @@ from motelog.core.remoting.tls import Tls
 
 logger = logging.getLogger(__name__)
 
-HOLD_S: Final = 15.0
 TOPIC_RETRY_S: Final = 0.1
 
 __all__ = ["HOLD_S", "PULL_BYTES_MAX", "PULL_COUNT", "PullConsumer", "PullResult", "PullStatus"]
-
-
-class PullOptions(TypedDict, total=False):
-    """What all forms of a pull consumer are made with; ``PullConsumer`` says what it means."""
-
-    namesrv: NameServers
-    credentials: Credentials | None
-    tls: Tls | None
-    group: str
-    start: Literal["first", "last"]
-    allocate: Allocate
-    hold_s: float
-    request_timeout_s: float
-    trace: bool
-    trace_topic: str
 
 
 class PullConsumer:
@@ -192,6 +176,7 @@ class PullConsumer:
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
+        """The queues that are this consumer's now."""
         return tuple(self._reading)
 
     def assign(

@@ -26,6 +26,8 @@ from motelog.core.records.decode import StoredMessage
 
 logger = logging.getLogger(__name__)
 
+# How long a broker holds a pull that found nothing.
+HOLD_S: Final = 15.0
 RETRY_S: Final = 1.0
 # A slave that did not give what it has gets no reads for this long. It hears of new topics from its
 # master once a minute, in RocketMQ 5.

@@ -20,7 +20,7 @@ import time
 import uuid
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Final, Self, TypedDict
+from typing import Any, Final, Self
 
 import trio
 
@@ -62,17 +62,6 @@ __all__ = ["INVISIBLE_S", "WAIT_S", "PoppedMessage", "SimpleConsumer"]
 
 #: A topic and a broker that has queues of it.
 _Place = tuple[str, str]
-
-
-class SimpleOptions(TypedDict, total=False):
-    """What all forms of a simple consumer are made with; ``SimpleConsumer`` says what it means."""
-
-    namesrv: NameServers
-    credentials: Credentials | None
-    tls: Tls | None
-    group: str
-    in_order: bool
-    request_timeout_s: float
 
 
 class SimpleConsumer:

@@ -1,17 +1,81 @@
-"""Messages that a loop over a consumer has taken from it and not come to yet.
+"""The messages that a loop over a twin's pull consumer has fetched and not reached yet.
 
-Owns: these messages, which are fetched many at a time and handed out one by one. Must not touch:
-the consumer; its owner tells it what is unseen before it commits. Any thread may call it.
+A twin crosses into trio's thread for each call. So its loop fetches many messages at a time and
+hands them out one by one, while the consumer answers as if it had handed out only those.
+
+Owns: LoopedPullConsumer, and Unseen, which keeps these messages. Must not touch: threads and loops
+(``sync_base``, ``asyncio_base``). Unseen may be called from any thread.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
+from motelog.bridge.pull import PullConsumer
+from motelog.bridge.selector import TAGS_ALL
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import StoredMessage
+
+
+class LoopedPullConsumer(PullConsumer):
+    """A PullConsumer that takes the messages in ``unseen`` as not handed out yet."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.unseen = Unseen()
+
+    async def fetch(self, *, timeout_s: float = math.inf, count_max: int = 512) -> None:
+        """Return when ``unseen`` has messages, fetched or left, or after ``timeout_s``."""
+        if not self.unseen or count_max < 1:  # which is refused
+            batches = await self.poll_batches(timeout_s=timeout_s, count_max=count_max)
+            self.unseen.add(batches)
+
+    def assign(
+        self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL, sql: str | None = None
+    ) -> None:
+        self._seek_all(self.unseen.drop())
+        super().assign(queues, tags=tags, sql=sql)
+
+    def seek(self, queue: MessageQueue, queue_offset: int) -> None:
+        self.unseen.drop((queue,))
+        super().seek(queue, queue_offset)
+
+    def seek_to_begin(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        chosen = None if queues is None else tuple(queues)
+        self.unseen.drop(chosen)
+        super().seek_to_begin(chosen)
+
+    def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        chosen = None if queues is None else tuple(queues)
+        self.unseen.drop(chosen)
+        super().seek_to_end(chosen)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        position = super().position(queue)
+        return self.unseen.first_offsets().get(queue, position)
+
+    async def poll(self, *, timeout_s: float = 1.0, count_max: int = 512) -> list[StoredMessage]:
+        left = self.unseen.take(count_max)
+        return left or await super().poll(timeout_s=timeout_s, count_max=count_max)
+
+    async def commit(
+        self,
+        offsets: Mapping[MessageQueue, int] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        if offsets is None:
+            offsets = await self.uncommitted(self.unseen.first_offsets(self.assigned))
+        await super().commit(offsets, timeout_s=timeout_s)
+
+    def _seek_all(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, queue_offset in offsets.items():
+            if queue in self.assigned:
+                super().seek(queue, queue_offset)
 
 
 class Unseen:
@@ -20,6 +84,9 @@ class Unseen:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._messages: deque[tuple[MessageQueue, StoredMessage]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._messages)
 
     def add(self, batches: Iterable[tuple[MessageQueue, list[StoredMessage]]]) -> None:
         with self._lock:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypedDict
+from typing import Any, Final, Literal, Self
 
 import trio
 
@@ -58,7 +58,7 @@ from motelog.bridge.push.workers import (
     Workers,
 )
 from motelog.bridge.queue_requests import TAKEN_OVER_WITHIN_S, QueueRequests, saved_ahead
-from motelog.bridge.reader import Reader, Reading, Start
+from motelog.bridge.reader import HOLD_S, Reader, Reading, Start
 from motelog.bridge.selector import SELECT_ALL, TAGS_ALL, Selector, select
 from motelog.bridge.trace.handled import HandledTraces
 from motelog.bridge.trace.recorder import TRACE_TOPIC
@@ -73,7 +73,6 @@ from motelog.core.topic_names import RETRY_PREFIX
 
 logger = logging.getLogger(__name__)
 
-HOLD_S: Final = 15.0
 COMMIT_S: Final = 5.0
 # Of so many times, once all offsets are saved and not only those that changed: a killed broker may
 # have lost what it had confirmed.
@@ -92,31 +91,6 @@ RESET_S: Final = 10.0
 _EXPIRED_LEVEL: Final = 3
 # Refused messages are sent by a producer of this group, as Java's consumers do.
 _PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
-
-
-class PushOptions(TypedDict, total=False):
-    """What all forms of a push consumer are made with; ``PushConsumer`` says what it means."""
-
-    namesrv: NameServers
-    credentials: Credentials | None
-    tls: Tls | None
-    group: str
-    start: Literal["first", "last"] | datetime
-    is_orderly: bool
-    broadcast: bool
-    workers: int
-    batch_max: int
-    retries_max: int | None
-    allocate: Allocate
-    offsets: OffsetStore | None
-    limits: Limits | None
-    suspend_s: float
-    consume_timeout_s: float
-    stop_s: float
-    hold_s: float
-    request_timeout_s: float
-    trace: bool
-    trace_topic: str
 
 
 class PushConsumer:

@@ -74,6 +74,8 @@ def test_loop_hands_out_one_by_one_and_commits_what_it_came_to(cluster: FakeClus
                     await consumer.commit()
                     break
             assert await consumer.committed(queue) == await consumer.position(queue) == 3
+            with pytest.raises(ValueError, match="count_max"):
+                await consumer.poll(count_max=0)
             assert [one.body for one in await consumer.poll(timeout_s=5)] == [b"3", b"4"]
 
     asyncio.run(main())

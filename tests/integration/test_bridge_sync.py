@@ -109,6 +109,13 @@ def test_loop_hands_out_one_by_one_and_commits_what_it_came_to(cluster: FakeClus
         assert consumer.committed(first) == 2
 
 
+def test_an_iterable_may_call_the_consumer(cluster: FakeCluster) -> None:
+    with SyncPullConsumer(namesrv=cluster.namesrv, group="G") as consumer:
+        queues = consumer.queues("T")
+        unread = (queue for queue in queues if consumer.committed(queue) is None)
+        assert consumer.begin_offsets(unread) == dict.fromkeys(queues, 0)
+
+
 def test_commit_gives_up_in_its_time_and_says_where(cluster: FakeCluster) -> None:
     queue = MessageQueue("T", cluster.brokers[0].name, 0)
     address, cluster.brokers[0].address = cluster.brokers[0].address, "127.0.0.1:1"

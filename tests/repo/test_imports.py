@@ -19,7 +19,7 @@ CORNERS = {
     "starlette": ("src/motelog/console", "tests"),
     "typer": ("src/motelog/cli", "tests"),
     "pytest": ("tests", "src/motelog/pytest_plugin.py"),
-    "asyncio": ("bridge/asyncio.py", "tests"),
+    "asyncio": ("bridge/asyncio_base.py", "tests"),
     "prometheus_client": ("core/metrics.py", "tests"),
     "jwt": ("gateway/access/tokens.py", "tests"),
     "lark": ("core/filter/sql_compiler.py", "tests"),
