@@ -31,6 +31,7 @@ from motelog.core.errors import (
     RemotingError,
     RemotingTimeoutError,
 )
+from motelog.core.flag import Flag
 from motelog.core.lasting import run_lasting
 from motelog.core.remoting.client import RemotingClient, RequestHandler, connect
 from motelog.core.remoting.credentials import Credentials
@@ -107,7 +108,7 @@ class Client:
         self._connecting: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._routes: dict[str, tuple[TopicRoute, float]] = {}
         self._routing: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
-        self._heartbeat_wanted = trio.Event()
+        self._heartbeat_wanted = Flag()
         # The connection on which each broker has taken a heartbeat.
         self._introduced: dict[str, RemotingClient] = {}
         self._running: _Running | None = None
@@ -366,9 +367,7 @@ class Client:
 
     async def _keep_alive(self) -> None:
         while True:
-            with trio.move_on_after(HEARTBEAT_S):
-                await self._heartbeat_wanted.wait()
-            self._heartbeat_wanted = trio.Event()
+            await self._heartbeat_wanted.take(HEARTBEAT_S)
             await self.send_heartbeats()
 
     async def _try_heartbeat(self, address: str) -> None:

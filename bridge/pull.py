@@ -52,6 +52,7 @@ from motelog.bridge.topic_list import user_topics
 from motelog.bridge.trace.handled import HandledTraces
 from motelog.bridge.trace.recorder import TRACE_TOPIC
 from motelog.core.errors import BrokerError, RemotingError
+from motelog.core.flag import Flag
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.credentials import Credentials
@@ -104,7 +105,7 @@ class PullConsumer:
         self._request_timeout_s = request_timeout_s
         self._reading: dict[MessageQueue, ReadAhead] = {}
         self._turn: deque[ReadAhead] = deque()
-        self._arrived = trio.Event()
+        self._arrived = Flag()
         self._assigned_at_ms = 0
         self._started_ms = 0
         self._subscriptions: dict[str, Selector] = {}
@@ -274,7 +275,7 @@ class PullConsumer:
             if batches:
                 return batches
             self._raise_failure()
-            self._arrived = trio.Event()
+            self._arrived.clear()
             with trio.move_on_at(deadline) as scope:
                 await self._arrived.wait()
             if scope.cancelled_caught:

@@ -14,8 +14,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-import trio
-
 from motelog.bridge.reader import Reading, Start
 from motelog.bridge.selector import Selector
 from motelog.core.message import MessageQueue
@@ -78,7 +76,7 @@ class ReadAhead(Reading):
         else:
             self.position = next_offset
         if len(self.batches) >= BATCHES_AHEAD:
-            self.room = trio.Event()
+            self.room.clear()
 
     def move_to(self, next_offset: int) -> None:
         super().move_to(next_offset)

@@ -21,6 +21,7 @@ from motelog.bridge.queue_requests import QueueRequests
 from motelog.bridge.routes import MASTER_ID
 from motelog.bridge.selector import Selector
 from motelog.core.errors import MotelogError
+from motelog.core.flag import Flag
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import StoredMessage
 
@@ -65,7 +66,7 @@ class Reading:
         self.next_offset = start
         #: What the brokers have, as far as known: -1 is nothing yet, None that it is not known.
         self.committed: int | None = None
-        self.room = trio.Event()
+        self.room = Flag()
         self.room.set()
         self.scope = trio.CancelScope()
         # The broker is asked once. A broker without filters answers a pull with a code that would

@@ -20,6 +20,7 @@ from motelog.bridge.errors import NoNameServerError, RouteError
 from motelog.bridge.groups.allocation import Allocate
 from motelog.bridge.routes import MASTER_ID, TopicRoute
 from motelog.core.errors import BrokerError, RemotingDecodeError, RemotingError
+from motelog.core.flag import Flag
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, loads
 from motelog.core.topic_names import RETRY_PREFIX
@@ -53,7 +54,7 @@ class Rebalance:
         self._apply = apply
         #: Whether the group had other members when the queues were shared out last.
         self.has_others = False
-        self._wanted = trio.Event()
+        self._wanted = Flag()
         self._unread: set[str] = set()  # topics that were said to be missing
         # Topics that have been shared out, or whose first failure was told.
         self._shared: set[str] = set()
@@ -66,7 +67,7 @@ class Rebalance:
         """Rebalance until cancelled."""
         again_s = AGAIN_S
         while True:
-            self._wanted = trio.Event()
+            self._wanted.clear()
             is_balanced = True
             for topic in list(self._topics()):
                 is_balanced &= await self._rebalance(topic)

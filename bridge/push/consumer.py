@@ -63,6 +63,7 @@ from motelog.bridge.selector import SELECT_ALL, TAGS_ALL, Selector, select
 from motelog.bridge.trace.handled import HandledTraces
 from motelog.bridge.trace.recorder import TRACE_TOPIC
 from motelog.core.errors import MotelogError, RecordError, RemotingDecodeError
+from motelog.core.flag import Flag
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.client import Later
@@ -169,7 +170,7 @@ class PushConsumer:
         self._failure: Exception | None = None
         self._is_ending = False
         self._stop_wanted = trio.Event()
-        self._handed_over = trio.Event()
+        self._handed_over = Flag()
         self._ended = trio.Event()
         self._rates = Rates()
         self._client = Client(
@@ -380,8 +381,7 @@ class PushConsumer:
             await self._locks.unlock(state.queue for state in own)
         with trio.move_on_after(self._stop_s):
             while self._leaving:
-                self._handed_over = trio.Event()
-                await self._handed_over.wait()
+                await self._handed_over.take()
         await self._client.unregister()
 
     def _set_paused(self, is_paused: bool) -> None:

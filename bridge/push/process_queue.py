@@ -19,6 +19,7 @@ import trio
 
 from motelog.bridge.reader import Reading, Start
 from motelog.bridge.selector import Selector
+from motelog.core.flag import Flag
 from motelog.core.message import RETRY_TOPIC, MessageQueue
 from motelog.core.records.decode import StoredMessage, body_bytes
 from motelog.core.topic_names import RETRY_PREFIX
@@ -192,7 +193,7 @@ class ProcessQueue(Reading):
         self._batches: set[Batch] = set()
         self.count = 0
         self._bytes = 0
-        self._idle = trio.Event()
+        self._idle = Flag()
         self._idle.set()
 
     @property
@@ -246,8 +247,7 @@ class ProcessQueue(Reading):
         """Hand out the first messages that are ready; there is at least one."""
         batch = Batch(self, self._ready.take(count_max))
         self._batches.add(batch)
-        if self._idle.is_set():
-            self._idle = trio.Event()
+        self._idle.clear()
         return batch
 
     def put_back(self, batch: Batch) -> None:
@@ -300,8 +300,8 @@ class ProcessQueue(Reading):
         self._bytes += sign * body_bytes(messages)
         if not self._is_full():
             self.room.set()
-        elif self.room.is_set():
-            self.room = trio.Event()
+        else:
+            self.room.clear()
 
     def _end(self, over: list[StoredMessage]) -> None:
         self.consumed_at = trio.current_time()

@@ -21,6 +21,7 @@ import trio
 
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.errors import RemotingError
+from motelog.core.flag import Flag
 from motelog.core.remoting.client import RemotingClient, connect
 from motelog.core.remoting.codes import Permission
 from motelog.core.remoting.credentials import Credentials
@@ -69,12 +70,12 @@ class Registrar:
         self._topics = topics
         self._interval_s = interval_s
         self._timeout_s = timeout_s
-        self._wanted = trio.Event()
+        self._wanted = Flag()
         self._client: RemotingClient | None = None
         self._is_registered = False
         self._was_told_unreachable = False
         self._registered_version = -1
-        self._round_over = trio.Event()
+        self._round_over = Flag()
         self.first_round_over = trio.Event()
         topics.listeners.append(lambda _topic: self._wanted.set())
 
@@ -136,7 +137,7 @@ class Registrar:
         with trio.move_on_after(self._interval_s):
             await self._wanted.wait()
             await trio.sleep(_GATHER_S)
-        self._wanted = trio.Event()
+        self._wanted.clear()
 
     def _names(self) -> dict[str, str]:
         return {
@@ -198,8 +199,7 @@ class Registrar:
 
     def _end_round(self) -> None:
         self.first_round_over.set()
-        over, self._round_over = self._round_over, trio.Event()
-        over.set()
+        self._round_over.pulse()
 
 
 def encode_registration(topics: TopicTable, permission: int) -> bytes:

@@ -16,6 +16,7 @@ import trio
 
 from motelog.core.acl.gate import AclGate
 from motelog.core.errors import BrokerError, ConfigError
+from motelog.core.flag import Flag
 from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import gauge
@@ -84,7 +85,7 @@ class NameServer:
         self._kv_saved = SavedTable(kv_file, self._kv) if kv_file is not None else None
         # Answers to changes of the table that are not on the disk yet.
         self._kv_waiting: list[tuple[RemotingCommand, Connection]] = []
-        self._kv_changed = trio.Event()
+        self._kv_changed = Flag()
         self._faults = LimitedLog(logger)
         self.routes = RouteTable(
             silence_ms_max=config.broker_silence_s_max * 1000,
@@ -371,8 +372,7 @@ class NameServer:
     async def _save_kv(self, saved: SavedTable, server: RemotingServer) -> None:
         """Write the table after each change, answer the requests that made it, until cancelled."""
         while True:
-            await self._kv_changed.wait()
-            self._kv_changed = trio.Event()
+            await self._kv_changed.take()
             # All that came while the last one was written share this one.
             waiting, self._kv_waiting = self._kv_waiting, []
             fault = await saved.save_if_changed()

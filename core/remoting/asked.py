@@ -18,6 +18,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from motelog.core.errors import RemotingConnectionError, RemotingError, RemotingTimeoutError
+from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
 from motelog.core.remoting.frames import RemotingCommand
 
@@ -48,7 +49,7 @@ class Asked(Generic[OwnerT]):
         self._waiting: dict[OwnerT, dict[int, _Waiting]] = {}
         self._waiting_count = 0
         self._opaque = 0
-        self._is_wanted = trio.Event()
+        self._is_wanted = Flag()
 
     @property
     def waiting_count(self) -> int:
@@ -91,8 +92,7 @@ class Asked(Generic[OwnerT]):
     async def run(self, flush: Callable[[], None]) -> None:
         """End the requests whose deadline is over, until cancelled; then ``flush`` sends."""
         while True:
-            await self._is_wanted.wait()
-            self._is_wanted = trio.Event()
+            await self._is_wanted.take()
             while self._waiting:
                 await trio.sleep(LOOK_INTERVAL_S)
                 if self._expire(trio.current_time()):

@@ -26,6 +26,7 @@ from motelog.core.errors import (
     RemotingDecodeError,
     RemotingTimeoutError,
 )
+from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
 from motelog.core.net.tls import tls_fault
 from motelog.core.remoting.credentials import Credentials
@@ -86,8 +87,8 @@ class RemotingClient:
         self._waiting: dict[int, _Waiting] = {}
         self._output: list[bytes] = []
         self._output_bytes = 0
-        self._output_wanted = trio.Event()
-        self._output_written = trio.Event()
+        self._output_wanted = Flag()
+        self._output_written = Flag()
         self._is_writing = False
         self._end_reason: str | None = None
         self._nursery: trio.Nursery | None = None
@@ -185,16 +186,14 @@ class RemotingClient:
     async def _write(self) -> None:
         try:
             while True:
-                await self._output_wanted.wait()
-                self._output_wanted = trio.Event()
+                await self._output_wanted.take()
                 # All output queued since the last write leaves in one system call.
                 data, self._output = b"".join(self._output), []
                 self._is_writing = True
                 await self._stream.send_all(data)
                 self._is_writing = False
                 self._output_bytes -= len(data)
-                self._output_written.set()
-                self._output_written = trio.Event()
+                self._output_written.pulse()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self._end(f"connection lost while writing ({_cause(exc)})")
             await trio.aclose_forcefully(self._stream)  # ends the reader too

@@ -32,6 +32,7 @@ import trio
 
 from motelog.core.clock import Clock, SteadyClock
 from motelog.core.errors import StoreError
+from motelog.core.flag import Flag
 from motelog.core.records.scan import scan
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.disk.files import NO_ROOM, DiskUsage, Storage
@@ -112,7 +113,7 @@ class LogCleaner:
         self.before_removal: list[BeforeRemoval] = []
         self.after_removal: list[Callable[[int], list[str]]] = []
         self.removed_files = 0
-        self._wanted = trio.Event()
+        self._wanted = Flag()
 
     def configure(self, config: StoreConfig) -> None:
         """Have other limits from the next round on."""
@@ -136,10 +137,7 @@ class LogCleaner:
         # A crash may have left derived files whose log files are gone.
         await self._try(self.remove_derived)
         while True:
-            with trio.move_on_after(self._config.cleanup_interval_ms / 1000):
-                await self._wanted.wait()
-            if self._wanted.is_set():
-                self._wanted = trio.Event()
+            if await self._wanted.take(self._config.cleanup_interval_ms / 1000):
                 await self._try(self.remove_derived)
             await self._try(self.clean)
 

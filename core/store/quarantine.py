@@ -25,6 +25,7 @@ from typing import Final, NoReturn
 import trio
 
 from motelog.core.errors import StoreError
+from motelog.core.flag import Flag
 from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES, ScanStop
 from motelog.core.records.scan import UnitRun, collect
 from motelog.core.store.disk.files import Storage
@@ -94,7 +95,7 @@ class Quarantine:
         self._page_in = page_in
         self._files_lock = files_lock
         self._aside: dict[tuple[ConsumeQueue, int], AsideFile] = {}
-        self._wanted = trio.Event()
+        self._wanted = Flag()
         self.rebuilt_files = 0
 
     @property
@@ -117,8 +118,7 @@ class Quarantine:
     async def run(self) -> None:
         """Rebuild files until cancelled."""
         while True:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
+            await self._wanted.take()
             if not await self.rebuild():
                 await trio.sleep(RETRY_S)
                 self._wanted.set()

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from motelog.core.clock import Clock
+from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
 from motelog.core.threads import run_in_thread
 from motelog.gateway.access.back_off import BackOff
@@ -75,7 +76,7 @@ class Logins:
         self._threads = threads
         self._back_off = BackOff()
         self._waiting: deque[Job] = deque()
-        self._come = trio.Event()
+        self._come = Flag()
         self._faults = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         #: Why nobody can log in: a file has become unreadable. None while all are well.
         self.fault: str | None = None
@@ -178,8 +179,7 @@ class Logins:
             while True:
                 job = self.next()
                 if job is None:
-                    await self._come.wait()
-                    self._come = trio.Event()
+                    await self._come.take()
                     continue
                 result = await run_in_thread(job.slow.work, limiter=limiter, abandon_on_cancel=True)
                 # A fault in going on with one client must not keep all others out.

@@ -35,6 +35,7 @@ from motelog.core.errors import (
     StoreError,
     StoreFencedError,
 )
+from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import (
     DELAY,
@@ -107,7 +108,7 @@ class ScheduleService:
         self._timer = TimerQueue(store, TIMER_TOPIC, near_max=near_max)
         self._recalls = Recalls()
         self._saved: tuple[dict[int, int] | None, tuple[int, int] | None] = (None, None)
-        self._grown = trio.Event()
+        self._grown = Flag()
         self._lock = trio.Lock()
         self._faults = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
         self._unsaved = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
@@ -172,7 +173,7 @@ class ScheduleService:
 
     async def _deliver(self, growth: Growth) -> None:
         while True:
-            self._grown = trio.Event()
+            self._grown.clear()
             growth.take()
             try:
                 async with self._lock:

@@ -40,6 +40,7 @@ from motelog.core.broker.tables.order_info import QueueKey
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError, RecordError, StoreError, StoreFencedError
+from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import (
     ORIGIN_MESSAGE_ID,
@@ -95,7 +96,7 @@ class PopService:
         self.on_freed: list[Callable[[list[QueueKey]], None]] = []
         self._done: tuple[int, list[int]] | None = None
         self._state = state
-        self._wanted = trio.Event()
+        self._wanted = Flag()
         self._faults = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
         self._dead_log = LimitedLog(logger)
         self.revived_count = 0
@@ -206,9 +207,7 @@ class PopService:
         task_status.started()
         cleaned = trio.current_time()
         while True:
-            with trio.move_on_after(self._pause_s()):
-                await self._wanted.wait()
-            self._wanted = trio.Event()
+            await self._wanted.take(self._pause_s())
             try:
                 await self.revive()
                 freed = self.orders.take_freed(self._clock.now_ms())

@@ -12,11 +12,10 @@ bytes (core.state_file).
 
 from __future__ import annotations
 
-import trio
-
 from motelog.core.acl.users import users_file
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.tables.tables import Tables
+from motelog.core.flag import Flag
 from motelog.core.saved_table import SavedTable
 from motelog.core.state_file import StateFile
 
@@ -93,11 +92,9 @@ class SavedTables:
 
     async def run(self) -> None:
         """Save changes at each interval, and a new or changed topic or group at once."""
-        changed = trio.Event()
+        changed = Flag()
         self._tables.topics.listeners.append(lambda _topic: changed.set())
         self._tables.groups.listeners.append(lambda: changed.set())
         while True:
-            with trio.move_on_after(self._interval_s):
-                await changed.wait()
-            changed = trio.Event()
+            await changed.take(self._interval_s)
             await self.save()

@@ -32,6 +32,7 @@ import trio
 from motelog.core.broker.waiting.pauses import PAUSE_MS, Pauses
 from motelog.core.clock import Clock
 from motelog.core.errors import BusyError, NextFileError, StoreError, StoreFullError
+from motelog.core.flag import Flag
 from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.records.append import AppendMessage
@@ -92,7 +93,7 @@ class AppendLine:
         #: Batches that wait.
         self.batches: deque[_Batch] = deque()
         self._bytes = 0
-        self._wanted = trio.Event()
+        self._wanted = Flag()
         self._faults = LimitedLog(logger)
         self.pauses = Pauses(clock)
         #: When the last append ended that took longer than ``busy_ms``; None: none has.
@@ -258,8 +259,7 @@ class AppendLine:
                 after()
                 if self.batches:
                     await trio.sleep(POLL_S)
-            await self._wanted.wait()
-            self._wanted = trio.Event()
+            await self._wanted.take()
 
 
 def waited_too_long(waited_ms: int, waiting_count: int) -> str:

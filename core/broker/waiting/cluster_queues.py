@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 import msgspec
-import trio
 
 from motelog.core.broker.registration import Registrar
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.clock import Clock
 from motelog.core.errors import BrokerError, RemotingDecodeError, RemotingError
+from motelog.core.flag import Flag
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.frames import (
     Permission,
@@ -61,7 +61,7 @@ class ClusterQueues:
         self._others: dict[str, tuple[tuple[MessageQueue, ...], int]] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._waiting_count = 0
-        self._wanted = trio.Event()
+        self._wanted = Flag()
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
         """Return all queues that may be read, in order; None if a name server has to be asked."""
@@ -87,8 +87,7 @@ class ClusterQueues:
     async def run(self, after: Callable[[], None]) -> None:
         """Ask name servers until cancelled; ``after`` is called after each ``then``."""
         while True:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
+            await self._wanted.take()
             while self._waiting:
                 topic = next(iter(self._waiting))
                 others = await self._ask(topic)

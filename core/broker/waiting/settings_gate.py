@@ -21,6 +21,7 @@ from motelog.core.broker.registration import Registrar
 from motelog.core.broker.tables.request_modes import RequestModes
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
+from motelog.core.flag import Flag
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, RemotingServer
 from motelog.core.remoting.topic_config import DataVersion
@@ -60,7 +61,7 @@ class SettingsGate:
         self._registrars = registrars
         self._save = save
         self._held: deque[_Held] = deque()
-        self._holds = trio.Event()
+        self._holds = Flag()
 
     def guard(self, process: Processor) -> Processor:
         """Return ``process``; its answer is held back if it changed a table."""
@@ -89,8 +90,7 @@ class SettingsGate:
     async def run(self, server: RemotingServer) -> None:
         """Send each held answer when its change is saved and registered, until cancelled."""
         while True:
-            await self._holds.wait()
-            self._holds = trio.Event()
+            await self._holds.take()
             while self._held:
                 held = self._held.popleft()
                 answer = held.answer

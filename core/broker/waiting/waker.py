@@ -25,6 +25,7 @@ class Waker:
         self._held = held
         self._clock = clock
         self._wake = wake
+        # No Flag: each pull that is held would make a call more.
         self._wanted = trio.Event()
 
     def want(self) -> None:

@@ -28,6 +28,7 @@ from queue import SimpleQueue
 import trio
 
 from motelog.core.errors import StoreFencedError
+from motelog.core.flag import Flag
 from motelog.core.threads import run_in_thread, start_thread
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class GroupFlusher:
         self._lacks_memory = False
         self._were_many = False  # more than one task waited for the last sync
         self._wanted_offset = 0
-        self._flushed = trio.Event()
+        self._flushed = Flag()
         self._fence: str | None = None
         self.durable_offset = 0
         #: Called whenever durable_offset has grown, and at the fence.
@@ -202,9 +203,7 @@ class GroupFlusher:
         self._tell()
 
     def _tell(self) -> None:
-        flushed, self._flushed = self._flushed, trio.Event()
-        self._were_many = flushed.statistics().tasks_waiting > 1
-        flushed.set()
+        self._were_many = self._flushed.pulse() > 1
         for listener in self.listeners:
             listener()
 

@@ -32,6 +32,7 @@ from typing import Final
 
 import trio
 
+from motelog.core.flag import Flag
 from motelog.core.records.append import QueueTail
 from motelog.core.records.layout import UNIT_BYTES
 from motelog.core.store.config import StoreConfig
@@ -84,7 +85,7 @@ class UnitFlusher:
         self.unwritten_units = 0
         self._unsynced: dict[ConsumeQueue, None] = {}
         self._left: list[SyncPlan] = []
-        self._wanted = trio.Event()
+        self._wanted = Flag()
         self._lock = trio.Lock()
         # Held for one call of ``write_files``, by whichever thread makes it.
         self._calling = threading.Lock()
@@ -131,7 +132,7 @@ class UnitFlusher:
     async def write(self, least_units: int = 0) -> bool:
         """Write the queues with so many units or more; return whether that could be done."""
         async with self._lock:
-            self._wanted = trio.Event()
+            self._wanted.clear()
             for pieces, ends in self._calls(self._choose(least_units)):
                 error = await run_in_thread(self._attempt, pieces, limiter=self._limiter)
                 if error is not None:

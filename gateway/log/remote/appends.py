@@ -37,6 +37,7 @@ from motelog.core.errors import (
     RemotingError,
     StoreFullError,
 )
+from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import NAME_END, PROPERTIES_BYTES_MAX, VALUE_END, decode_host
 from motelog.core.remoting.codes import STORE_FULL
@@ -153,7 +154,7 @@ class Appends:
         self._wanting: dict[RemoteQueue, None] = {}
         self._is_sending_soon = False
         self._refusals = LimitedLog(logger, lines_max=1, period_s=5)
-        self._progress = trio.Event()
+        self._progress = Flag()
 
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         """Call ``listener`` with the tickets that settle."""
@@ -229,8 +230,7 @@ class Appends:
     async def drain(self) -> None:
         """Return when all tickets have settled."""
         while self._unsettled:
-            self._progress = trio.Event()
-            await self._progress.wait()
+            await self._progress.take()
 
     def refuse(self, parts: Iterable[Part], error: MotelogError) -> None:
         """End parts that no broker has taken or will take."""

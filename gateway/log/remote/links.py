@@ -26,6 +26,7 @@ from motelog.core.errors import (
     RemotingDecodeError,
     RemotingError,
 )
+from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, loads
 
@@ -48,7 +49,7 @@ class BrokerLink:
         #: trio's time at which it went away and why, while it is away.
         self.away_since: float | None = None
         self.reason: MotelogError | None = None
-        self.is_back = trio.Event()
+        self.is_back = Flag()
 
     def away_s(self) -> float:
         """Return how long the broker has been away; 0 while it is not."""
@@ -127,7 +128,7 @@ class BrokerLinks:
         if link.away_since is not None:
             return
         link.away_since = trio.current_time()
-        link.is_back = trio.Event()
+        link.is_back.clear()
         logger.warning(
             "a broker is away: what is published to it waits, and is refused if it stays away"
             " broker=%s address=%s error=%s",

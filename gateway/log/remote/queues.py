@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from motelog.core.flag import Flag
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import decode_values
 from motelog.core.topic_names import GATEWAY_TOPICS
@@ -100,7 +101,7 @@ class RemoteQueue:
         #: (offset behind it, bytes) of each chunk that was pulled and not read to its end.
         self.unread: deque[tuple[int, int]] = deque()
         self.unread_bytes = 0
-        self.room = trio.Event()
+        self.room = Flag()
 
     def __str__(self) -> str:
         name = self.name

@@ -287,7 +287,7 @@ class Reads:
         queue.unread.append((chunk.next_offset, len(chunk.records)))
         queue.unread_bytes += len(chunk.records)
         if queue.unread_bytes >= UNREAD_BYTES_MAX:
-            queue.room = trio.Event()
+            queue.room.clear()
         self._note_growth(queue)
 
     def _note_growth(self, queue: RemoteQueue) -> None:
