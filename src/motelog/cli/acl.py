@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from motelog.cli.admin import Json
+from motelog.cli.configured_file import configured_file
+from motelog.cli.options import commands
 from motelog.cli.output import CliError, stop, table, write, write_json
 from motelog.cli.status import Status
-from motelog.cli.user import access_section
 
 if TYPE_CHECKING:
     from motelog.gateway.access.acl import Action, Rule
 
-acl = typer.Typer(
-    help="Ask what the rules of an ACL file allow.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+acl = commands("Ask what the rules of an ACL file allow.")
 
 
 @acl.callback()
@@ -68,7 +64,9 @@ def check(
         judged_by = judged(topic)
     except GatewayError as exc:
         raise CliError(str(exc), status=Status.USAGE) from None
-    rules = read_acl(_path(file, config))
+    without = ": whoever has logged in may do everything"
+    path = configured_file(file, config, key="access.acl_file", what="ACL file", without=without)
+    rules = read_acl(path)
     whose = Who(user, client_id, certificate_name=certificate_name)
     is_filter = has_wildcard(judged_by) or judged_by != topic
     actions: tuple[Action, ...] = ("publish", "retain", "subscribe")
@@ -92,21 +90,6 @@ def check(
         write(table(rows))
     is_any = any(qos != NONE for qos, _ in decided.values())
     stop(Status.DONE if is_any else Status.REFUSED)
-
-
-def _path(file: Path | None, config: Path | None) -> str:
-    path = str(file or "")
-    if config is not None and file is None:
-        path = access_section(config).acl_file
-        if not path:
-            raise CliError(
-                f"{config} names no ACL file: whoever has logged in may do everything",
-                remedy='add to it: [access] acl_file = "FILE"',
-                status=Status.CONFIG,
-            )
-    if not path:
-        raise CliError("which ACL file?", remedy="--file FILE, or --config FILE", status=2)
-    return path
 
 
 def _told(decided: dict[Any, tuple[int, Rule | None]]) -> dict[str, Any]:

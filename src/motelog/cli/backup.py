@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from motelog.cli.admin import Json, time_text
+from motelog.cli.options import commands
 from motelog.cli.output import CliError, stop, write, write_json
 from motelog.cli.status import Status
 from motelog.cli.store import progress_of
@@ -20,12 +21,7 @@ from motelog.cli.store import progress_of
 if TYPE_CHECKING:
     from motelog.core.store.tools.backup import Backup
 
-backup = typer.Typer(
-    help="Copy a store while it runs, check the copy, put it back.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+backup = commands("Copy a store while it runs, check the copy, put it back.")
 
 Store = Annotated[
     Path, typer.Argument(metavar="DIR", help="Store folder: the one with commitlog in it.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from motelog.cli.admin import ADMIN, Admin, ask
+from motelog.cli.options import commands
 from motelog.cli.output import CliError, stop, table, write, write_json
 from motelog.cli.status import Status
 from motelog.core.private_files import make_folders
@@ -26,12 +27,7 @@ if TYPE_CHECKING:
 
     Signed = tuple[x509.Certificate, EllipticCurvePrivateKey]
 
-cert = typer.Typer(
-    help="Make certificates for trying TLS; have a server read its own again.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+cert = commands("Make certificates for trying TLS; have a server read its own again.")
 
 AUTHORITY_DAYS: Final = 3650
 #: Clocks of devices may be behind.

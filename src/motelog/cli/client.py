@@ -11,14 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list, time_text
+from motelog.cli.options import commands
 from motelog.cli.output import table, write, write_json, write_note
 
-client = typer.Typer(
-    help="Look at connected clients, trace and disconnect them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+client = commands("Look at connected clients, trace and disconnect them.")
 
 ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client identifier.")]
 PAGE = 100

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from motelog.cli.admin import ADMIN, Admin, ask
+from motelog.cli.options import commands
 from motelog.cli.output import CliError, stop, table, write, write_error, write_json
 from motelog.cli.status import Status
 
@@ -21,12 +22,7 @@ if TYPE_CHECKING:
     from motelog.config import MotelogConfig
     from motelog.core.config import ConfigFault, Loaded, Setting
 
-config = typer.Typer(
-    help="Look at the configuration and check it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+config = commands("Look at the configuration and check it.")
 
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="As in gateway.retained_count_max.")]

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.credentials import CredentialsFile, credentials_of
 from motelog.cli.log_reading import BEGIN, begins_of, start_of
-from motelog.cli.native import GROUP, NAMESRV, Namesrv
+from motelog.cli.native import GROUP, Servers, asks_servers
 from motelog.cli.output import CliError
 from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
 from motelog.cli.stored_message import show
-from motelog.cli.tls import TlsFile, tls_of
 
 if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
@@ -27,6 +25,7 @@ POLL_S = 1.0
 END, COMMITTED = "end", "committed"
 
 
+@asks_servers
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     begin: Annotated[
@@ -56,9 +55,8 @@ def consume(
     commit: Annotated[
         bool, typer.Option("--commit", help="Commit the group's offsets at the end.")
     ] = False,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     is_hex: Annotated[bool, typer.Option("--hex", help="Print bodies in hexadecimal.")] = False,
     json: Annotated[
         bool,
@@ -73,15 +71,13 @@ def consume(
     from motelog.bridge.pull import PullConsumer
     from motelog.bridge.selector import select
 
-    account, secure = credentials_of(credentials), tls_of(tls)
+    options = servers.options
     is_word = begin in (BEGIN, END, COMMITTED)
     start = None if is_word else start_of("--from", begin, also=(END, COMMITTED))
 
     async def run() -> int:
         received = 0
-        async with PullConsumer(
-            namesrv=namesrv, credentials=account, tls=secure, group=group, hold_s=POLL_S
-        ) as consumer:
+        async with PullConsumer(**options, group=group, hold_s=POLL_S) as consumer:
             queues = await consumer.queues(topic)
             ends = await consumer.end_offsets(queues) if until_end else None
             consumer.assign(queues, tags=tags, sql=sql)

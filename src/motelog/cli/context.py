@@ -15,15 +15,11 @@ import typer
 from motelog.cli import contexts
 from motelog.cli.addresses import address
 from motelog.cli.admin import Json
+from motelog.cli.options import commands
 from motelog.cli.output import CliError, table, write, write_json
 from motelog.cli.status import Status
 
-context = typer.Typer(
-    help="Keep the clusters that commands ask.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+context = commands("Keep the clusters that commands ask.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
 

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 import typer
 
 from motelog.cli.admin import Json, time_text
-from motelog.cli.credentials import CredentialsFile
 from motelog.cli.log_reading import begins_of, read_queue, start_of
-from motelog.cli.native import NAMESRV, Namesrv, with_admin, with_both
+from motelog.cli.native import Servers, asks_servers
+from motelog.cli.options import commands
 from motelog.cli.output import CliError, table, write, write_json
 from motelog.cli.status import Status
 from motelog.cli.stored_message import body_text, message_value
-from motelog.cli.tls import TlsFile
 from motelog.core.private_files import open_private
 
 if TYPE_CHECKING:
@@ -30,12 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-dlq = typer.Typer(
-    help="Look at dead letters and send them again.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+dlq = commands("Look at dead letters and send them again.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group.")]
 Since = Annotated[
@@ -49,20 +43,20 @@ def root() -> None:
 
 
 @dlq.command("list", epilog="Example: motelog dlq list billing --from 1d")
+@asks_servers
 def list_letters(
     group: Annotated[
         str | None, typer.Argument(metavar="GROUP", help="Consumer group. [default: count for all]")
     ] = None,
     begin: Since = "begin",
     count: Annotated[int, typer.Option(min=1, help="How many messages at most.")] = 100,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Json = False,
 ) -> None:
     """List a group's dead letters, oldest first; without a group, which groups have any."""
     if group is None:
-        _list_groups(namesrv, credentials, tls, json=json)
+        _list_groups(servers, json=json)
         return
     rows: list[tuple[str, ...]] = [("place", "stored", "topic", "message id", "body")]
 
@@ -75,12 +69,12 @@ def list_letters(
         at = f"{one.queue_id}@{one.queue_offset}"
         rows.append((at, time_text(one.store_timestamp_ms), _origin(one), one.message_id, body))
 
-    _for_each(group, begin, count, namesrv, credentials, tls, take)
+    _for_each(group, begin, count, servers, take)
     if not json:
         write(table(rows) if len(rows) > 1 else f"no dead letters of {group}")
 
 
-def _list_groups(namesrv: str, credentials: str | None, tls: str | None, *, json: bool) -> None:
+def _list_groups(servers: Servers, *, json: bool) -> None:
     from motelog.core.topic_names import DLQ_PREFIX
 
     async def ask(admin: Admin) -> list[dict[str, Any]]:
@@ -102,7 +96,7 @@ def _list_groups(namesrv: str, credentials: str | None, tls: str | None, *, json
             )
         return [one for one in found if one["messages"]]
 
-    found = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
+    found = servers.with_admin(ask)
     rows = [("group", "dead letters", "not sent again", "last")]
     for one in found:
         if json:
@@ -114,6 +108,7 @@ def _list_groups(namesrv: str, credentials: str | None, tls: str | None, *, json
 
 
 @dlq.command(epilog="Example: motelog dlq resend billing --count 100 --per-second 10")
+@asks_servers
 def resend(
     group: Group,
     count: Annotated[int | None, typer.Option(min=1, help="Send this many at most.")] = None,
@@ -124,9 +119,8 @@ def resend(
             "--to-all-groups", help="To their own topic, where every group gets them again."
         ),
     ] = False,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Json = False,
 ) -> None:
     """Send a group's dead letters to it again, oldest first, each once.
@@ -139,9 +133,7 @@ def resend(
             group, to_all_groups=to_all_groups, count_max=count, per_second=per_second
         )
 
-    sent = _found(
-        group, lambda: with_admin(send, namesrv=namesrv, credentials=credentials, tls=tls)
-    )
+    sent = _found(group, lambda: servers.with_admin(send))
     if json:
         write_json({"group": group, "sent": sent})
     else:
@@ -149,6 +141,7 @@ def resend(
 
 
 @dlq.command(epilog="Example: motelog dlq export billing --out billing.jsonl")
+@asks_servers
 def export(
     group: Group,
     out: Annotated[
@@ -156,9 +149,8 @@ def export(
     ] = None,
     begin: Since = "begin",
     count: Annotated[int | None, typer.Option(min=1, help="How many messages at most.")] = None,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Annotated[
         bool, typer.Option("--json", help="With --out: say as JSON how many were written.")
     ] = False,
@@ -175,12 +167,12 @@ def export(
         return write_line
 
     if out is None:
-        _for_each(group, begin, count, namesrv, credentials, tls, put(sys.stdout))
+        _for_each(group, begin, count, servers, put(sys.stdout))
         sys.stdout.flush()
         return
     try:
         with open(out, "w", encoding="utf-8", opener=open_private) as file:
-            _for_each(group, begin, count, namesrv, credentials, tls, put(file))
+            _for_each(group, begin, count, servers, put(file))
     except OSError as exc:
         raise CliError(f"cannot write {out}: {exc.strerror or exc}") from exc
     if json:
@@ -193,9 +185,7 @@ def _for_each(
     group: str,
     begin: str,
     count: int | None,
-    namesrv: str,
-    credentials: str | None,
-    tls: str | None,
+    servers: Servers,
     take: Callable[[StoredMessage], None],
 ) -> None:
     """Hand ``take`` the dead letters of a group, ``count`` at most."""
@@ -217,7 +207,7 @@ def _for_each(
         for queue, offset in (await begins_of(consumer, queues, start)).items():
             await read_queue(consumer, queue, offset, min(ends[queue], offset + left), take_one)
 
-    _found(group, lambda: with_both(walk, namesrv=namesrv, credentials=credentials, tls=tls))
+    _found(group, lambda: servers.with_both(walk))
 
 
 def _found(group: str, work: Callable[[], T]) -> T:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from motelog.cli.admin import Json
-from motelog.cli.credentials import CredentialsFile
 from motelog.cli.log_reading import BEGIN, start_of
-from motelog.cli.native import NAMESRV, Namesrv, with_admin, with_both
+from motelog.cli.native import Servers, asks_servers
+from motelog.cli.options import commands
 from motelog.cli.output import CliError, agreed, stop, table, write, write_json
 from motelog.cli.status import Status
-from motelog.cli.tls import TlsFile
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin, ResetTo
@@ -27,12 +26,7 @@ if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
     from motelog.core.message import MessageQueue
 
-group = typer.Typer(
-    help="Look at consumer groups and reset their offsets.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+group = commands("Look at consumer groups and reset their offsets.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group.")]
 OneTopic = Annotated[str | None, typer.Option(help="This queue topic only.")]
@@ -57,10 +51,10 @@ class _Lag:
 
 
 @group.command("list", epilog="Example: motelog group list")
+@asks_servers
 def list_groups(
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Json = False,
 ) -> None:
     """List the consumer groups with their members and how many messages wait for them."""
@@ -78,7 +72,7 @@ def list_groups(
             for lags in [await _lags(admin, name)]
         ]
 
-    found = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
+    found = servers.with_admin(ask)
     if json:
         for one in found:
             write_json(one)
@@ -92,11 +86,11 @@ def list_groups(
 
 
 @group.command(epilog="Example: motelog group describe billing --json")
+@asks_servers
 def describe(
     name: Group,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Json = False,
 ) -> None:
     """Print a group's settings, its members, and how far it is in each queue."""
@@ -105,7 +99,7 @@ def describe(
         settings = (await admin.groups()).get(name)
         return settings, await admin.consumers(name), await _lags(admin, name)
 
-    settings, members, lags = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
+    settings, members, lags = servers.with_admin(ask)
     if settings is None and not members and not lags:
         _refuse_unknown(name)
     settings = settings or {}
@@ -132,6 +126,7 @@ def describe(
 
 
 @group.command(epilog="Example: motelog group lag billing --max 10000 || page-somebody")
+@asks_servers
 def lag(
     name: Group,
     topic: OneTopic = None,
@@ -139,9 +134,8 @@ def lag(
         int | None,
         typer.Option("--max", min=0, help="End with status 1 if more messages wait."),
     ] = None,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Json = False,
 ) -> None:
     """Print how far a group is behind in each queue, in messages and in time.
@@ -156,7 +150,7 @@ def lag(
             _refuse_unknown(name)
         return lags
 
-    lags = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
+    lags = servers.with_admin(ask)
     waiting = sum(one.messages for one in lags)
     if json:
         values = [_lag_value(one) for one in lags]
@@ -169,6 +163,7 @@ def lag(
 
 
 @group.command("reset-offsets", epilog="Example: motelog group reset-offsets billing orders 2h")
+@asks_servers
 def reset_offsets(
     name: Group,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
@@ -184,9 +179,8 @@ def reset_offsets(
         bool, typer.Option("--dry-run", help="Change nothing; say what would be.")
     ] = False,
     is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Json = False,
 ) -> None:
     """Have a group go on elsewhere in a topic, also while its members run.
@@ -213,13 +207,13 @@ def reset_offsets(
     async def change(admin: Admin) -> dict[MessageQueue, int]:
         return await admin.reset_offsets(name, topic, where)
 
-    steps = with_both(plan, namesrv=namesrv, credentials=credentials, tls=tls)
+    steps = servers.with_both(plan)
     if not is_dry_run:
         again = sum(max(0, before - after) for _, before, after in steps if before >= 0)
         over = sum(max(0, after - before) for _, before, after in steps if before >= 0)
         what = f"set {name} elsewhere in {topic}: {again} messages again, {over} passed over"
         agreed(is_agreed, what)
-        set_to = with_admin(change, namesrv=namesrv, credentials=credentials, tls=tls)
+        set_to = servers.with_admin(change)
         steps = [(queue, before, set_to.get(queue, after)) for queue, before, after in steps]
     if json:
         for queue, before, after in steps:

@@ -10,25 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from motelog.cli.admin import Json
-from motelog.cli.credentials import CredentialsFile
 from motelog.cli.log_reading import BEGIN, begins_of, read_queue, start_of
-from motelog.cli.native import NAMESRV, Namesrv, kind_of_topic, with_both
+from motelog.cli.native import Servers, asks_servers, kind_of_topic
+from motelog.cli.options import commands
 from motelog.cli.output import CliError
 from motelog.cli.status import Status
 from motelog.cli.stored_message import show, show_all
-from motelog.cli.tls import TlsFile
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin
     from motelog.bridge.pull import PullConsumer
     from motelog.core.records.decode import StoredMessage
 
-message = typer.Typer(
-    help="Look at single messages of the log.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+message = commands("Look at single messages of the log.")
 
 IsHex = Annotated[bool, typer.Option("--hex", help="Print bodies in hexadecimal.")]
 
@@ -39,6 +33,7 @@ def group() -> None:
 
 
 @message.command(epilog="Example: motelog message get 7F000001000078BF000000000000012C")
+@asks_servers
 def get(
     message_id: Annotated[
         str, typer.Argument(metavar="ID", help="Offset id, or the producer's unique id.")
@@ -47,9 +42,8 @@ def get(
         str | None,
         typer.Option(help="Look in this queue topic. [default: in all that have messages]"),
     ] = None,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     is_hex: IsHex = False,
     json: Json = False,
 ) -> None:
@@ -67,7 +61,7 @@ def get(
                         return found
         return None
 
-    found = with_both(look, namesrv=namesrv, credentials=credentials, tls=tls)
+    found = servers.with_both(look)
     if found is None:
         raise CliError(
             f"there is no message with the id {message_id}",
@@ -78,6 +72,7 @@ def get(
 
 
 @message.command(epilog="Example: motelog message query telemetry --from 1h --count 10")
+@asks_servers
 def query(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     key: Annotated[
@@ -100,9 +95,8 @@ def query(
         str, typer.Option(help="Only messages with one of these tags: 'a || b'.")
     ] = "*",
     count: Annotated[int, typer.Option(min=1, help="How many messages at most.")] = 32,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     is_hex: IsHex = False,
     json: Json = False,
 ) -> None:
@@ -151,7 +145,7 @@ def query(
         return all_found[:count]
 
     look = by_place if key is None else by_key
-    found = with_both(look, namesrv=namesrv, credentials=credentials, tls=tls)
+    found = servers.with_both(look)
     for one in found:
         show(one, json=json, is_hex=is_hex)
     if not found:

@@ -9,20 +9,19 @@ and gets what it returns.
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
 
 from motelog.cli import contexts
 from motelog.cli.addresses import address
+from motelog.cli.options import taking
 from motelog.cli.output import CliError, write_note
 
 if TYPE_CHECKING:
@@ -298,23 +297,8 @@ def wanted(
     )
 
 
-def connects(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the parameters of ``wanted`` in place of its own parameter of that name."""
-    own, shared = inspect.signature(command), inspect.signature(wanted).parameters
-    hints = get_type_hints(command, include_extras=True) | get_type_hints(
-        wanted, include_extras=True
-    )
-
-    @wraps(command)
-    def run(**given: Any) -> None:
-        options = {name: given.pop(name) for name in shared}
-        command(**given, wanted=wanted(**options))
-
-    parameters = [one for one in own.parameters.values() if one.name != "wanted"]
-    typed = [one.replace(annotation=hints[one.name]) for one in (*parameters, *shared.values())]
-    vars(run)["__signature__"] = inspect.Signature(typed)
-    run.__annotations__ = {one.name: one.annotation for one in typed}
-    return run
+#: Gives a command these options, and a parameter ``wanted`` with what they name.
+connects = taking(wanted)
 
 
 def _version(text: str) -> int:

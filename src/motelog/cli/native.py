@@ -1,21 +1,23 @@
-"""What the commands share that ask brokers and name servers: ``--namesrv``, one call to its end.
+"""What the commands share that ask brokers and name servers: options, clients for one call.
 
-Owns: that option, running an Admin or a consumer for the length of a call, when a name is the
-system's own. Must not touch: what is asked for.
+Owns: ``--namesrv`` and that --credentials and --tls go with it, running an Admin or a consumer for
+the length of a call, when a name is the system's own. Must not touch: what is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from motelog.cli.credentials import credentials_of
+from motelog.cli.credentials import CredentialsFile, credentials_of
+from motelog.cli.options import taking
 from motelog.cli.output import CliError
 from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
-from motelog.cli.tls import tls_of
+from motelog.cli.tls import TlsFile, tls_of
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin
@@ -48,42 +50,54 @@ GROUP: Final = "motelog-cli"
 T = TypeVar("T")
 
 
-def with_admin(
-    work: Callable[[Admin], Awaitable[T]], *, namesrv: str, credentials: str | None, tls: str | None
-) -> T:
-    """Return what ``work`` returns when it is given an Admin."""
-    from motelog.bridge.admin import Admin
+class Servers:
+    """The servers that a command asks, as its options name them; clients of them."""
 
-    account, secure = credentials_of(credentials), tls_of(tls)
+    def __init__(self, namesrv: str, credentials: str | None, tls: str | None) -> None:
+        self._namesrv = namesrv
+        self._credentials = credentials
+        self._tls = tls
 
-    async def run() -> T:
-        async with Admin(namesrv=namesrv, credentials=account, tls=secure) as admin:
-            return await work(admin)
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """What any native client is made with; ConfigError if a file cannot be used."""
+        return {
+            "namesrv": self._namesrv,
+            "credentials": credentials_of(self._credentials),
+            "tls": tls_of(self._tls),
+        }
 
-    return run_interruptibly(run)
+    def with_admin(self, work: Callable[[Admin], Awaitable[T]]) -> T:
+        """Return what ``work`` returns when it is given an Admin."""
+        from motelog.bridge.admin import Admin
+
+        options = self.options
+
+        async def run() -> T:
+            async with Admin(**options) as admin:
+                return await work(admin)
+
+        return run_interruptibly(run)
+
+    def with_both(self, work: Callable[[Admin, PullConsumer], Awaitable[T]]) -> T:
+        """Return what ``work`` returns when it is given an Admin and a consumer without a group."""
+        from motelog.bridge.pull import PullConsumer
+
+        async def run(admin: Admin) -> T:
+            async with PullConsumer(**self.options, group=GROUP) as consumer:
+                return await work(admin, consumer)
+
+        return self.with_admin(run)
 
 
-def with_both(
-    work: Callable[[Admin, PullConsumer], Awaitable[T]],
-    *,
-    namesrv: str,
-    credentials: str | None,
-    tls: str | None,
-) -> T:
-    """Return what ``work`` returns when it is given an Admin and a consumer that joins nothing."""
-    from motelog.bridge.admin import Admin
-    from motelog.bridge.pull import PullConsumer
+def servers(
+    namesrv: Namesrv = NAMESRV, credentials: CredentialsFile = None, tls: TlsFile = None
+) -> Servers:
+    return Servers(namesrv, credentials, tls)
 
-    account, secure = credentials_of(credentials), tls_of(tls)
 
-    async def run() -> T:
-        async with (
-            Admin(namesrv=namesrv, credentials=account, tls=secure) as admin,
-            PullConsumer(namesrv=namesrv, credentials=account, tls=secure, group=GROUP) as consumer,
-        ):
-            return await work(admin, consumer)
-
-    return run_interruptibly(run)
+#: Gives a command these options, and a parameter ``servers`` with what they name.
+asks_servers = taking(servers)
 
 
 def kind_of_topic(name: str, brokers: Iterable[BrokerInfo]) -> str:

@@ -6,15 +6,14 @@ from typing import Annotated
 
 import typer
 
-from motelog.cli.credentials import CredentialsFile, credentials_of
 from motelog.cli.input import bodies
-from motelog.cli.native import GROUP, NAMESRV, Namesrv
+from motelog.cli.native import GROUP, Servers, asks_servers
 from motelog.cli.output import CliError, write, write_json
 from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
-from motelog.cli.tls import TlsFile, tls_of
 
 
+@asks_servers
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     message: Annotated[
@@ -30,24 +29,21 @@ def produce(
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property. May be repeated."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Send it this many times.")] = 1,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,
 ) -> None:
     """Send a message to a queue topic, or one per line of standard input."""
     from motelog.bridge.producer import Producer
     from motelog.core.message import Message
 
-    account, secure = credentials_of(credentials), tls_of(tls)
+    options = servers.options
     properties = dict(_pair(text) for text in property_ or ())
     sent = 0
 
     async def run() -> None:
         nonlocal sent
-        async with Producer(
-            namesrv=namesrv, credentials=account, tls=secure, group=GROUP
-        ) as producer:
+        async with Producer(**options, group=GROUP) as producer:
             async for body in bodies(message, count):
                 result = await producer.send(
                     Message(topic, body, tags=tag, keys=tuple(key or ()), properties=properties)

@@ -29,7 +29,6 @@ pub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 )
 @mqtt_options.connects
 def publish(
-    wanted: mqtt_options.Wanted,
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", metavar="NAME", help="Topic name.")
     ] = None,
@@ -66,6 +65,8 @@ def publish(
     ] = 0.0,
     quiet: mqtt_options.Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
+    *,
+    wanted: mqtt_options.Wanted,
 ) -> None:
     """Publish a message, or one per line of standard input.
 

@@ -11,14 +11,10 @@ from typing import Annotated
 import typer
 
 from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list
+from motelog.cli.options import commands
 from motelog.cli.output import table, write, write_bytes, write_json
 
-retained = typer.Typer(
-    help="Look at retained messages and delete them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+retained = commands("Look at retained messages and delete them.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")]
 PAGE = 500

@@ -11,16 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list, time_text
+from motelog.cli.options import commands
 from motelog.cli.output import CliError, agreed, table, write, write_json
 from motelog.cli.status import Status
 from motelog.core.units import span_text
 
-session = typer.Typer(
-    help="Look at sessions and end them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+session = commands("Look at sessions and end them.")
 
 ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client identifier.")]
 PAGE = 100

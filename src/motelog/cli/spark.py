@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from motelog.cli.options import commands
 from motelog.cli.output import CliError, stop, table, write, write_error, write_json
 
 if TYPE_CHECKING:
@@ -20,12 +21,7 @@ if TYPE_CHECKING:
 # A job that takes longer after Ctrl-C is left behind. Its checkpoint says how far it is.
 STOP_WITHIN_S = 10.0
 
-spark = typer.Typer(
-    help="Run Spark jobs on messages.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+spark = commands("Run Spark jobs on messages.")
 
 
 @spark.callback()

@@ -17,18 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from motelog.cli.options import commands
 from motelog.cli.output import CliError, stop, table, write, write_json
 from motelog.cli.status import Status
 
 if TYPE_CHECKING:
     from motelog.core.store.tools.inspection import Progress, StoreFolder
 
-store = typer.Typer(
-    help="Look into a store folder.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+store = commands("Look into a store folder.")
 
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Store folder: the one with commitlog in it.")

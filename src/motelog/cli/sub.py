@@ -30,7 +30,6 @@ sub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 )
 @mqtt_options.connects
 def subscribe(
-    wanted: mqtt_options.Wanted,
     topic: Annotated[
         list[str] | None,
         typer.Option("--topic", "-t", metavar="FILTER", help="Topic filter. May be repeated."),
@@ -105,6 +104,8 @@ def subscribe(
         bool,
         typer.Option("--json", help="One JSON object per message; bodies not UTF-8 in base64."),
     ] = False,
+    *,
+    wanted: mqtt_options.Wanted,
 ) -> None:
     """Print messages as they arrive, until --count, --seconds or Ctrl-C.
 

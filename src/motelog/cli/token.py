@@ -13,15 +13,12 @@ from typing import Annotated
 import typer
 
 from motelog.cli.admin import Json
+from motelog.cli.configured_file import configured_file
+from motelog.cli.options import commands, taking
 from motelog.cli.output import CliError, table, write, write_json, write_note
 from motelog.cli.status import Status
 
-token = typer.Typer(
-    help="Keep the tokens of an admin listener.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+token = commands("Keep the tokens of an admin listener.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is.")]
 File = Annotated[
@@ -40,6 +37,13 @@ class RoleName(StrEnum):
     ADMIN = "admin"
 
 
+def path(file: File = None, config: Config = None) -> str:
+    return configured_file(file, config, key="admin.tokens_file", what="file of tokens")
+
+
+_of_file = taking(path)
+
+
 @token.callback()
 def group() -> None:
     """Keep the tokens of an admin listener.
@@ -51,12 +55,13 @@ def group() -> None:
 
 
 @token.command(epilog="Example: motelog token create alice --role operate --file tokens")
+@_of_file
 def create(
     name: Name,
     role: Annotated[RoleName, typer.Option(help="What its bearer may do.")] = RoleName.VIEW,
     days: Annotated[int, typer.Option(min=0, help="After how many days it is over; 0: never.")] = 0,
-    file: File = None,
-    config: Config = None,
+    *,
+    path: str,
     json: Json = False,
 ) -> None:
     """Make a token and print it; the file is made if there is none."""
@@ -65,7 +70,7 @@ def create(
 
     expires_s = time.time() + days * _DAY_S if days else None
     try:
-        text = tokens.create(_path(file, config), name, Role[role.name], expires_s)
+        text = tokens.create(path, name, Role[role.name], expires_s)
     except tokens.TokenNameError as exc:
         raise CliError(str(exc), status=Status.USAGE) from None
     except ValueError as exc:
@@ -78,12 +83,13 @@ def create(
 
 
 @token.command("list", epilog="Example: motelog token list --file tokens")
-def list_tokens(file: File = None, config: Config = None, json: Json = False) -> None:
+@_of_file
+def list_tokens(*, path: str, json: Json = False) -> None:
     """List the tokens by name, with their roles and when they are over."""
     from motelog.console.tokens import read_tokens
 
     rows: list[tuple[str, ...]] = [("name", "role", "expires")]
-    for one in read_tokens(_path(file, config)):
+    for one in read_tokens(path):
         if json:
             write_json(
                 {"name": one.name, "role": one.role.name.lower(), "expires": one.expires_text()}
@@ -94,32 +100,14 @@ def list_tokens(file: File = None, config: Config = None, json: Json = False) ->
 
 
 @token.command(epilog="Example: motelog token delete alice --file tokens")
-def delete(name: Name, file: File = None, config: Config = None, json: Json = False) -> None:
+@_of_file
+def delete(name: Name, *, path: str, json: Json = False) -> None:
     """Delete a token; its bearers are logged out."""
     from motelog.console import tokens
 
-    if not tokens.delete(_path(file, config), name):
+    if not tokens.delete(path, name):
         raise CliError(f"there is no token {name!r}", status=Status.NOT_FOUND)
     if json:
         write_json({"deleted": name})
     else:
         write(f"deleted {name}")
-
-
-def _path(file: Path | None, config: Path | None) -> str:
-    if file is not None:
-        return str(file)
-    if config is None:
-        raise CliError(
-            "which file of tokens?", remedy="--file FILE, or --config FILE", status=Status.USAGE
-        )
-    from motelog.config import load_config
-
-    path = load_config(config).admin.tokens_file
-    if not path:
-        raise CliError(
-            f"{config} names no file of tokens",
-            remedy='add to it: [admin] tokens_file = "FILE"',
-            status=Status.CONFIG,
-        )
-    return path

@@ -16,12 +16,11 @@ import typer
 
 from motelog.cli.admin import ADMIN, Json, ask, ask_pages, time_text
 from motelog.cli.admin import Admin as AdminListener
-from motelog.cli.credentials import CredentialsFile
 from motelog.cli.log_reading import begins_of, read_queue, start_of
-from motelog.cli.native import NAMESRV, Namesrv, kind_of_topic, with_admin, with_both
+from motelog.cli.native import Servers, asks_servers, kind_of_topic
+from motelog.cli.options import commands
 from motelog.cli.output import CliError, agreed, table, write, write_json
 from motelog.cli.status import Status
-from motelog.cli.tls import TlsFile
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin
@@ -29,12 +28,7 @@ if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
     from motelog.core.records.decode import StoredMessage
 
-topic = typer.Typer(
-    help="Look at queue topics, create and delete them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+topic = commands("Look at queue topics, create and delete them.")
 
 #: Of a new topic, unless something else is asked for.
 _QUEUES = 8
@@ -71,6 +65,7 @@ def group() -> None:
 
 
 @topic.command("list", epilog="Example: motelog topic list --all --json")
+@asks_servers
 def list_topics(
     is_all: Annotated[
         bool, typer.Option("--all", help="The system's and the groups' topics, too.")
@@ -79,9 +74,8 @@ def list_topics(
         str | None,
         typer.Option(metavar="NAME", help="Only topics that have queues at this broker."),
     ] = None,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Json = False,
 ) -> None:
     """List the queue topics that the name server knows."""
@@ -89,7 +83,7 @@ def list_topics(
     async def ask(admin: Admin) -> tuple[list[str], list[BrokerInfo]]:
         return await admin.topics(broker), await admin.brokers()
 
-    names, brokers = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
+    names, brokers = servers.with_admin(ask)
     rows = [(name, kind_of_topic(name, brokers)) for name in names]
     rows = [(name, kind) for name, kind in rows if is_all or kind == "messages"]
     if json:
@@ -102,11 +96,11 @@ def list_topics(
 
 
 @topic.command(epilog="Example: motelog topic describe telemetry")
+@asks_servers
 def describe(
     name: Topic,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Json = False,
 ) -> None:
     """Print a topic's settings, the ends of its queues and who consumes it."""
@@ -115,7 +109,7 @@ def describe(
         settings = await admin.topic(name)
         return settings, await admin.topic_stats(name), await admin.groups_of(name)
 
-    settings, stats, groups = with_admin(ask, namesrv=namesrv, credentials=credentials, tls=tls)
+    settings, stats, groups = servers.with_admin(ask)
     if json:
         write_json(
             {
@@ -156,6 +150,7 @@ def describe(
 
 
 @topic.command(epilog="Example: motelog topic create telemetry --queues 16")
+@asks_servers
 def create(
     name: Topic,
     queues: Annotated[
@@ -201,9 +196,8 @@ def create(
     is_agreed: Annotated[
         bool, typer.Option("--yes", help="Close queues to readers though messages are in them.")
     ] = False,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Json = False,
 ) -> None:
     """Create a topic.
@@ -224,7 +218,7 @@ def create(
             )
         return await admin.topic(name), await admin.topic_stats(name)
 
-    known, stats = with_admin(look, namesrv=namesrv, credentials=credentials, tls=tls)
+    known, stats = servers.with_admin(look)
     known = [one for one in known if not broker or one.broker_name in broker]
     had = max((one.read_queues for one in known), default=0)
     read = read_queues or queues or had or _QUEUES
@@ -255,7 +249,7 @@ def create(
 
     if waiting and read_queues:
         agreed(is_agreed, f"close queues {waiting} to readers: what is not read yet waits there")
-    with_admin(put, namesrv=namesrv, credentials=credentials, tls=tls)
+    servers.with_admin(put)
     if json:
         write_json(
             {
@@ -284,12 +278,12 @@ def _waiting(stats: Iterable[QueueStats], brokers: set[str], *, from_queue: int)
 
 
 @topic.command(epilog="Example: motelog topic delete telemetry --yes")
+@asks_servers
 def delete(
     name: Topic,
     is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Json = False,
 ) -> None:
     """Delete a topic and its messages on all brokers."""
@@ -303,9 +297,9 @@ def delete(
     async def remove(admin: Admin) -> None:
         await admin.delete_topic(name)
 
-    messages = with_admin(count, namesrv=namesrv, credentials=credentials, tls=tls)
+    messages = servers.with_admin(count)
     agreed(is_agreed, f"delete the topic {name} with {messages} messages")
-    with_admin(remove, namesrv=namesrv, credentials=credentials, tls=tls)
+    servers.with_admin(remove)
     if json:
         write_json({"deleted": name, "messages": messages})
     else:
@@ -313,6 +307,7 @@ def delete(
 
 
 @topic.command(epilog="Example: motelog topic tree telemetry/dev42 --since 1d")
+@asks_servers
 def tree(
     prefix: Annotated[
         str, typer.Argument(metavar="PREFIX", help="How MQTT topic names begin; '' for all.")
@@ -331,9 +326,8 @@ def tree(
         bool, typer.Option("--retained", help="Retained values too; asks --admin for them.")
     ] = False,
     admin: AdminListener = ADMIN,
-    namesrv: Namesrv = NAMESRV,
-    credentials: CredentialsFile = None,
-    tls: TlsFile = None,
+    *,
+    servers: Servers,
     json: Json = False,
 ) -> None:
     """Print the MQTT topic names that messages of the log have, as a tree.
@@ -354,7 +348,7 @@ def tree(
                 await read_queue(consumer, queue, begin, ends[queue], read.take)
                 read.add_to(found, prefix)
 
-    with_both(look, namesrv=namesrv, credentials=credentials, tls=tls)
+    servers.with_both(look)
     values = _retained_values(admin, prefix) if is_retained else {}
     for name in values:
         found.setdefault(name, _Seen())

@@ -9,23 +9,17 @@ from __future__ import annotations
 import getpass
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from motelog.cli.admin import Json
+from motelog.cli.configured_file import configured_file
+from motelog.cli.options import commands, taking
 from motelog.cli.output import CliError, write, write_json
 from motelog.cli.status import Status
 
-if TYPE_CHECKING:
-    from motelog.gateway.access.config import AccessConfig
-
-user = typer.Typer(
-    help="Keep the users of a password file.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+user = commands("Keep the users of a password file.")
 
 Name = Annotated[str, typer.Argument(metavar="USER", help="User name.")]
 File = Annotated[
@@ -54,6 +48,13 @@ Scram = Annotated[
 ]
 
 
+def path(file: File = None, config: Config = None) -> str:
+    return configured_file(file, config, key="access.password_file", what="password file")
+
+
+_of_file = taking(path)
+
+
 @user.callback()
 def group() -> None:
     """Keep the users of a password file.
@@ -63,10 +64,11 @@ def group() -> None:
 
 
 @user.command(epilog="Example: motelog user add dev42 --file passwords")
+@_of_file
 def add(
     name: Name,
-    file: File = None,
-    config: Config = None,
+    *,
+    path: str,
     password_from: PasswordFile = None,
     scram: Scram = False,
     json: Json = False,
@@ -74,7 +76,6 @@ def add(
     """Add a user; the file is made if there is none."""
     from motelog.gateway.access.password_file import changing
 
-    path = _path(file, config)
     _check(name)
     made = _hash(password_from, scram=scram)
     with changing(path) as users:
@@ -89,10 +90,11 @@ def add(
 
 
 @user.command(epilog="Example: motelog user passwd dev42 --file passwords")
+@_of_file
 def passwd(
     name: Name,
-    file: File = None,
-    config: Config = None,
+    *,
+    path: str,
     password_from: PasswordFile = None,
     scram: Scram = False,
     json: Json = False,
@@ -100,7 +102,6 @@ def passwd(
     """Change the password of a user; whoever is connected by the old one is disconnected."""
     from motelog.gateway.access.password_file import changing
 
-    path = _path(file, config)
     made = _hash(password_from, scram=scram)
     with changing(path) as users:
         _find(users, name)
@@ -109,11 +110,12 @@ def passwd(
 
 
 @user.command("list", epilog="Example: motelog user list --file passwords")
-def list_users(file: File = None, config: Config = None, json: Json = False) -> None:
+@_of_file
+def list_users(*, path: str, json: Json = False) -> None:
     """List the users."""
     from motelog.gateway.access.password_file import read_users
 
-    for name in sorted(read_users(_path(file, config))):
+    for name in sorted(read_users(path)):
         if json:
             write_json({"user": name})
         else:
@@ -121,38 +123,15 @@ def list_users(file: File = None, config: Config = None, json: Json = False) -> 
 
 
 @user.command(epilog="Example: motelog user delete dev42 --file passwords")
-def delete(name: Name, file: File = None, config: Config = None, json: Json = False) -> None:
+@_of_file
+def delete(name: Name, *, path: str, json: Json = False) -> None:
     """Delete a user; its clients are disconnected."""
     from motelog.gateway.access.password_file import changing
 
-    with changing(_path(file, config)) as users:
+    with changing(path) as users:
         _find(users, name)
         del users[name]
     _tell("deleted", name, json)
-
-
-def access_section(config: Path) -> AccessConfig:
-    """Return the section of a configuration file."""
-    from motelog.config import load_config
-
-    return load_config(config).access
-
-
-def _path(file: Path | None, config: Path | None) -> str:
-    path = str(file or "")
-    if config is not None and file is None:
-        path = access_section(config).password_file
-        if not path:
-            raise CliError(
-                f"{config} names no password file",
-                remedy='add to it: [access] password_file = "FILE"',
-                status=Status.CONFIG,
-            )
-    if not path:
-        raise CliError(
-            "which password file?", remedy="--file FILE, or --config FILE", status=Status.USAGE
-        )
-    return path
 
 
 def _check(name: str) -> None:

@@ -1,0 +1,36 @@
+"""The file that a command works on, where a configuration may name it.
+
+Owns: which one that is. Must not touch: what is in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from motelog.cli.output import CliError
+from motelog.cli.status import Status
+
+
+def configured_file(
+    file: Path | None, config: Path | None, *, key: str, what: str, without: str = ""
+) -> str:
+    """Return ``file``, or what the key ("access.acl_file") of ``config`` names; CliError if none.
+
+    ``what`` is the file's purpose in words, ``without`` what a configuration without it does.
+    """
+    if file is not None:
+        return str(file)
+    if config is None:
+        text = f"which {what}?"
+        raise CliError(text, remedy="--file FILE, or --config FILE", status=Status.USAGE)
+    from motelog.config import load_config
+
+    section, _, name = key.partition(".")
+    path = str(getattr(getattr(load_config(config), section), name))
+    if not path:
+        raise CliError(
+            f"{config} names no {what}{without}",
+            remedy=f'add to it: [{section}] {name} = "FILE"',
+            status=Status.CONFIG,
+        )
+    return path
