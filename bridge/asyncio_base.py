@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import trio
@@ -53,12 +52,7 @@ class OnAsyncio(Generic[Service]):
         self._background = await asyncio.to_thread(Background, self._service, self._name)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         assert self._background is not None
         await asyncio.to_thread(self._background.close)
 
@@ -166,12 +160,7 @@ class _OnThisLoop(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for future in list(self._left):
             future.cancel()
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from functools import lru_cache
-from types import TracebackType
 from typing import Final, Self, TypeAlias, TypedDict
 
 import trio
@@ -229,12 +228,7 @@ class Producer:
         self._ids = UniqueIds(address=address, process_id=os.getpid())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await leave_traced(self._client, self._recorder)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:

@@ -17,7 +17,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 import trio
@@ -147,12 +146,7 @@ class PullConsumer:
         self._started_ms = time.time_ns() // 1_000_000
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """End all reading. Positions that were not committed are forgotten."""
         await leave_traced(self._client, self._recorder)
 

@@ -17,7 +17,6 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import Final, Self
 
 from motelog.bridge.client import REQUEST_TIMEOUT_S, int_field
@@ -116,12 +115,7 @@ class QueuePuller:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:

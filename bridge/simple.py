@@ -19,7 +19,6 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Final, Self
 
 import trio
@@ -106,12 +105,7 @@ class SimpleConsumer:
         await self._client.enter()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Say goodbye to the brokers. What is not acknowledged comes again in its time."""
         await self._client.leave()
 

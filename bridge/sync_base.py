@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 import trio
@@ -55,12 +54,7 @@ class Blocking(Generic[Service]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _as_async(self, function: Callable[[A], T]) -> Callable[[A], Awaitable[T]]:

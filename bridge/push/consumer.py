@@ -19,7 +19,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 import trio
@@ -230,12 +229,7 @@ class PushConsumer:
             self._offsets = StoredOffsets(store, group=self.group)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Stop, if ``run`` is running elsewhere, and close."""
         try:
             self.stop()

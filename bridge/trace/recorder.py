@@ -13,7 +13,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import trio
@@ -42,12 +41,7 @@ class Sender(Protocol):
 
     async def __aenter__(self) -> Any: ...
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    async def __aexit__(self, *_error: object) -> None: ...
 
     async def send(self, message: Message) -> object: ...
 
@@ -67,12 +61,7 @@ class TraceRecorder:
         await self._sender.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Send what waits, for CLOSE_S at most, and close the sender."""
         try:
             with trio.move_on_after(CLOSE_S, shield=True):

@@ -7,7 +7,6 @@ with the codec; answers come back as (first byte, body).
 from __future__ import annotations
 
 import socket
-from types import TracebackType
 from typing import Self
 
 from motelog.gateway.mqtt.connect import decode_connack, encode_connect
@@ -38,12 +37,7 @@ class Wire:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.socket.close()
 
     def send(self, data: bytes) -> None:

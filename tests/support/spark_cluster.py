@@ -10,7 +10,6 @@ import re
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import psutil
@@ -91,12 +90,7 @@ class SparkCluster:
             self._master.kill()
             self._master.wait()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def _start(self, name: str, what: str, *options: str) -> subprocess.Popen[bytes]:

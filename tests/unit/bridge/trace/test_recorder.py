@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import TracebackType
 
 import pytest
 import trio
@@ -33,12 +32,7 @@ class FakeSender:
     async def __aenter__(self) -> None:
         self.is_open = True
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         self.is_open = False
 
     async def send(self, message: Message) -> None:
