@@ -12,9 +12,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from motelog.core.errors import RemotingDecodeError
 from motelog.core.message import MessageQueue
-from motelog.core.remoting.frames import Permission, loads
+from motelog.core.remoting.frames import Permission, loads_as
 
 MASTER_ID: Final = 0
 # Queues of a topic that does not exist yet, for which the default topic's route stands in.
@@ -71,11 +70,8 @@ class _TopicRouteData(msgspec.Struct):
 
 def decode_route(topic: str, body: bytes, *, is_stand_in: bool = False) -> TopicRoute:
     """Return the route in a GET_ROUTEINFO_BY_TOPIC answer; RemotingDecodeError if it is not one."""
-    try:
-        # Keys of the address table come as text whether the server quoted them or not.
-        data = msgspec.convert(loads(body), _TopicRouteData, strict=False)
-    except msgspec.ValidationError as exc:
-        raise RemotingDecodeError(f"route of topic {topic!r}: {exc}") from exc
+    # Keys of the address table come as text whether the server quoted them or not.
+    data = loads_as(body, _TopicRouteData, f"route of topic {topic!r}", strict=False)
     addresses = {broker.brokerName: broker.brokerAddrs for broker in data.brokerDatas}
     write_queues: list[MessageQueue] = []
     read_queues: list[MessageQueue] = []

@@ -19,10 +19,10 @@ from motelog.bridge.client import Client, check
 from motelog.bridge.errors import NoNameServerError, RouteError
 from motelog.bridge.groups.allocation import Allocate
 from motelog.bridge.routes import MASTER_ID, TopicRoute
-from motelog.core.errors import BrokerError, RemotingDecodeError, RemotingError
+from motelog.core.errors import BrokerError, RemotingError
 from motelog.core.flag import Flag
 from motelog.core.message import MessageQueue
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, loads
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, loads_as
 from motelog.core.topic_names import RETRY_PREFIX
 
 logger = logging.getLogger(__name__)
@@ -147,10 +147,7 @@ class Rebalance:
             RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext={"consumerGroup": self._group}
         )
         answer = check(await self._client.request(address, request))
-        try:
-            return msgspec.convert(loads(answer.body), _Members).consumerIdList
-        except msgspec.ValidationError as exc:
-            raise RemotingDecodeError(f"members of group {self._group!r}: {exc}") from exc
+        return loads_as(answer.body, _Members, f"members of group {self._group!r}").consumerIdList
 
 
 class _Members(msgspec.Struct):

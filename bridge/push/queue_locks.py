@@ -17,9 +17,9 @@ import trio
 
 from motelog.bridge.client import Client, check
 from motelog.bridge.queue_requests import QueueRequests
-from motelog.core.errors import MotelogError, RemotingDecodeError
+from motelog.core.errors import MotelogError
 from motelog.core.message import MessageQueue
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, dumps, loads
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, dumps, loads_as
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +45,7 @@ class QueueLocks:
 
         async def lock(of_broker: list[MessageQueue]) -> None:
             answer = check(await self._ask(RequestCode.LOCK_BATCH_MQ, of_broker))
-            try:
-                held = msgspec.convert(loads(answer.body), _Locked).lockOKMQSet
-            except msgspec.ValidationError as exc:
-                raise RemotingDecodeError(f"answer to a lock request: {exc}") from exc
+            held = loads_as(answer.body, _Locked, "answer to a lock request").lockOKMQSet
             locked = {MessageQueue(one.topic, one.brokerName, one.queueId) for one in held}
             found.update({queue: queue in locked for queue in of_broker})
 

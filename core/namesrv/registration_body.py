@@ -21,7 +21,7 @@ import msgspec
 
 from motelog.core.errors import RemotingDecodeError
 from motelog.core.remoting.fields import INT32, Int32
-from motelog.core.remoting.frames import loads
+from motelog.core.remoting.frames import loads, loads_as
 from motelog.core.remoting.topic_config import DataVersion, TopicConfig
 from motelog.core.topic_names import shown
 
@@ -60,10 +60,7 @@ def decode_registration(body: bytes, *, is_compressed: bool) -> RegistrationBody
 
 def decode_topic_queues(topic: str, body: bytes) -> dict[str, TopicConfig]:
     """Return what each broker has of a topic; RemotingDecodeError if the body does not tell it."""
-    try:
-        route = msgspec.convert(loads(body), _RouteJson)
-    except msgspec.ValidationError as exc:
-        raise RemotingDecodeError(f"topic route: {exc}") from exc
+    route = loads_as(body, _RouteJson, "topic route")
     return {
         one.brokerName: TopicConfig(
             topic_name=topic,

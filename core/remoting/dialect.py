@@ -1,6 +1,6 @@
 r"""JSON as fastjson writes it: RocketMQ's bodies that are not quite JSON.
 
-Owns: ``loads`` and ``dumps``. Must not touch: sockets, clocks, the meaning of the values.
+Owns: ``loads``, ``loads_as``, ``dumps``. Must not touch: sockets, clocks, what the values mean.
 
     standard        {"brokerAddrs":{"0":"10.0.0.1:10911"}}
     integer keys    {"brokerAddrs":{0:"10.0.0.1:10911"}}
@@ -14,12 +14,14 @@ its JSON text without spaces, which ``loads`` reads in turn. So callers treat bo
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from motelog.core.errors import RemotingDecodeError
 from motelog.core.message import MessageQueue
+
+T = TypeVar("T")
 
 # Bodies nest about 6 deep; the limit keeps a hostile one away from the interpreter's stack.
 DEPTH_MAX: Final = 64
@@ -45,6 +47,18 @@ def loads(text: bytes) -> Any:
             return msgspec.json.decode(_standard(text))
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
         raise RemotingDecodeError(f"body is not JSON: {exc}") from exc
+
+
+def loads_as(text: bytes, kind: type[T], what: str, *, strict: bool = True) -> T:
+    """Return the value of ``text`` as ``kind``; RemotingDecodeError says that ``what`` is none.
+
+    Without ``strict`` numbers may be texts, as the keys of an object are.
+    """
+    value = loads(text)
+    try:
+        return msgspec.convert(value, kind, strict=strict)
+    except msgspec.ValidationError as exc:
+        raise RemotingDecodeError(f"{what}: {exc}") from exc
 
 
 def dumps(value: Any) -> bytes:

@@ -40,7 +40,7 @@ from motelog.core.remoting.codes import (
     ResponseCode,
     Serialize,
 )
-from motelog.core.remoting.dialect import DEPTH_MAX, dumps, loads
+from motelog.core.remoting.dialect import DEPTH_MAX, dumps, loads, loads_as
 
 __all__ = [
     "DEPTH_MAX",
@@ -66,6 +66,7 @@ __all__ = [
     "encode_batch_items",
     "encode_head",
     "loads",
+    "loads_as",
 ]
 
 FRAME_BYTES_MIN: Final = 8

@@ -15,14 +15,14 @@ from motelog.core.addresses import format_address
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.consumer_groups import Group, Member
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
-from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.errors import BrokerError
 from motelog.core.remoting.fields import bool_field, text_field
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
     ResponseCode,
     dumps,
-    loads,
+    loads_as,
 )
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import shown, topic_name_fault
@@ -55,19 +55,13 @@ class GroupAdmin:
         }
 
     def _create(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        try:
-            group = msgspec.convert(loads(request.body), SubscriptionGroup)
-        except msgspec.ValidationError as exc:
-            raise RemotingDecodeError(f"subscription group: {exc}") from exc
+        group = loads_as(request.body, SubscriptionGroup, "subscription group")
         self._groups.put(group)
         return request.answer()
 
     def _create_list(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Make or change several groups: all of them, or none if one of them is refused."""
-        try:
-            groups = msgspec.convert(loads(request.body), _GroupListJson).groupConfigList
-        except msgspec.ValidationError as exc:
-            raise RemotingDecodeError(f"subscription groups: {exc}") from exc
+        groups = loads_as(request.body, _GroupListJson, "subscription groups").groupConfigList
         self._groups.put_all(groups)
         return request.answer()
 

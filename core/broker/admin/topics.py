@@ -16,14 +16,14 @@ import msgspec
 
 from motelog.core.broker.admin.queues import Queues
 from motelog.core.broker.processors.shared import Shared
-from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.errors import BrokerError
 from motelog.core.remoting.fields import bool_field, int32_field, text_field
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
     ResponseCode,
     dumps,
-    loads,
+    loads_as,
 )
 from motelog.core.remoting.pop_fields import RETRY_V1, RETRY_V2, retry_topic
 from motelog.core.remoting.server import Connection, Processor
@@ -89,10 +89,7 @@ class TopicAdmin:
 
     def _create_list(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Make or change several topics: all of them, or none if one of them is refused."""
-        try:
-            configs = msgspec.convert(loads(request.body), _TopicListJson).topicConfigList
-        except msgspec.ValidationError as exc:
-            raise RemotingDecodeError(f"topics: {exc}") from exc
+        configs = loads_as(request.body, _TopicListJson, "topics").topicConfigList
         wanted = [
             msgspec.structs.replace(
                 config, attributes=_changed(self._attributes(config.topic_name), config.attributes)

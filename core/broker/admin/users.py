@@ -11,18 +11,18 @@ file there is no access control, and nobody who may make users: all of this is r
 from __future__ import annotations
 
 import logging
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from motelog.core.acl.gate import AclGate
 from motelog.core.acl.users import AclInfo, UserInfo, subject_user
 from motelog.core.broker.processors.shared import Shared
-from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.credentials import ACCESS_KEY
 from motelog.core.remoting.fields import text_field
-from motelog.core.remoting.frames import RemotingCommand, loads
+from motelog.core.remoting.frames import RemotingCommand, loads_as
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import shown
 
@@ -32,7 +32,6 @@ _NO_CONTROL: Final = (
     "this broker has no access control: set acl_file in its configuration to a file with an"
     " account that is an administrator, which may make users"
 )
-_Shape = TypeVar("_Shape", UserInfo, AclInfo)
 
 
 class UserAdmin:
@@ -58,14 +57,14 @@ class UserAdmin:
 
     def _create_user(self, request: RemotingCommand, peer: Connection) -> RemotingCommand:
         name, gate = self._changeable(text_field(request.ext, "username"))
-        info = _body(request, UserInfo)
+        info = loads_as(request.body, UserInfo, "the body")
         self._users.create(name, info)
         self._done(request, peer, gate, "create_user", name, _said(info))
         return request.answer()
 
     def _update_user(self, request: RemotingCommand, peer: Connection) -> RemotingCommand:
         name, gate = self._changeable(text_field(request.ext, "username"))
-        info = _body(request, UserInfo)
+        info = loads_as(request.body, UserInfo, "the body")
         self._users.update(name, info)
         self._done(request, peer, gate, "update_user", name, _said(info))
         return request.answer()
@@ -87,7 +86,7 @@ class UserAdmin:
 
     def _put_acl(self, request: RemotingCommand, peer: Connection) -> RemotingCommand:
         name, gate = self._changeable(subject_user(text_field(request.ext, "subject")))
-        info = _body(request, AclInfo)
+        info = loads_as(request.body, AclInfo, "the body")
         self._users.put_acl(name, info.policies)
         self._done(request, peer, gate, "put_acl", name, msgspec.to_builtins(info.policies))
         return request.answer()
@@ -149,13 +148,6 @@ def _said(info: UserInfo) -> dict[str, str | None]:
     """Return what may be in a log of a change of a user."""
     is_new = "changed" if info.password else None
     return {"type": info.user_type, "status": info.user_status, "password": is_new}
-
-
-def _body(request: RemotingCommand, kind: type[_Shape]) -> _Shape:
-    try:
-        return msgspec.convert(loads(request.body), kind)
-    except msgspec.ValidationError as exc:
-        raise RemotingDecodeError(f"the body: {exc}") from exc
 
 
 def _found(request: RemotingCommand, value: Any) -> RemotingCommand:

@@ -20,13 +20,13 @@ import msgspec
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.request_modes import RequestMode
 from motelog.core.broker.waiting.cluster_queues import ClusterQueues
-from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.errors import BrokerError
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
     ResponseCode,
-    loads,
+    loads_as,
 )
 from motelog.core.remoting.server import Connection, Processor, answer_with
 from motelog.core.topic_names import RETRY_PREFIX, shown
@@ -68,10 +68,7 @@ class AssignmentProcessor:
         }
 
     def _query(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
-        try:
-            query = msgspec.convert(loads(request.body), _QueryJson)
-        except msgspec.ValidationError as exc:
-            raise RemotingDecodeError(f"query of an assignment: {exc}") from exc
+        query = loads_as(request.body, _QueryJson, "query of an assignment")
         queues = self._queues.queues(query.topic)
         if queues is not None:
             return self._answer(request, query, queues)
@@ -115,10 +112,7 @@ class AssignmentProcessor:
         return divide(query.client_id, queues, clients)
 
     def _set_mode(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        try:
-            mode = msgspec.convert(loads(request.body), RequestMode)
-        except msgspec.ValidationError as exc:
-            raise RemotingDecodeError(f"a request mode: {exc}") from exc
+        mode = loads_as(request.body, RequestMode, "a request mode")
         if mode.topic.startswith(RETRY_PREFIX):
             text = "the mode of a topic of retries cannot be set"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)

@@ -16,7 +16,7 @@ import msgspec
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.consumer_groups import Member
 from motelog.core.broker.tables.heartbeat import Heartbeat, Subscription, decode_heartbeat
-from motelog.core.errors import BrokerError, RemotingDecodeError
+from motelog.core.errors import BrokerError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.codes import ONLY_FORWARD
@@ -27,7 +27,7 @@ from motelog.core.remoting.frames import (
     RequestCode,
     ResponseCode,
     dumps,
-    loads,
+    loads_as,
 )
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import group_name_fault, shown
@@ -250,10 +250,7 @@ class ConsumerProcessor:
         return request.answer()
 
     def _lock_body(self, body: bytes) -> tuple[str, str, list[MessageQueue]]:
-        try:
-            value = msgspec.convert(loads(body), _LockJson)
-        except msgspec.ValidationError as exc:
-            raise RemotingDecodeError(f"lock request: {exc}") from exc
+        value = loads_as(body, _LockJson, "lock request")
         queues = []
         for queue in value.mq_set:
             # Only queues that exist can be locked, so the table cannot be filled with names.
@@ -265,10 +262,7 @@ class ConsumerProcessor:
         return value.consumer_group, value.client_id, queues
 
     def _check_client(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        try:
-            value = msgspec.convert(loads(request.body), _CheckClientJson)
-        except msgspec.ValidationError as exc:
-            raise RemotingDecodeError(f"client check: {exc}") from exc
+        value = loads_as(request.body, _CheckClientJson, "client check")
         subscription = value.subscription_data
         if subscription is not None and not subscription.is_tag_filter:
             self._filters.get(subscription.expression_type, subscription.sub_string or "")

@@ -23,9 +23,9 @@ from motelog.core.broker.processors.pop import PopProcessor
 from motelog.core.broker.processors.pop_request import PopRequests, invisible_field
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.order_info import QueueKey
-from motelog.core.errors import BrokerError, RemotingDecodeError, StoreError, StoreFencedError
+from motelog.core.errors import BrokerError, StoreError, StoreFencedError
 from motelog.core.remoting.fields import Int32, Int64, int_field, text_field
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads_as
 from motelog.core.remoting.pop_fields import (
     NORMAL,
     ORDER_QUEUE,
@@ -91,10 +91,7 @@ class PopAckProcessor:
     def _ack_several(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand | None:
-        try:
-            acks = msgspec.convert(loads(request.body), _BatchJson).acks or []
-        except msgspec.ValidationError as exc:
-            raise RemotingDecodeError(f"acknowledgements: {exc}") from exc
+        acks = loads_as(request.body, _BatchJson, "acknowledgements").acks or []
         if not acks:
             return request.answer(ResponseCode.NO_MESSAGE, "nothing is acknowledged")
         if len(acks) > _ACKS_MAX:
