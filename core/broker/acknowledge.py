@@ -115,6 +115,10 @@ def _fence(store: MessageStore) -> StoreError | None:
     return None if store.fence_reason is None else StoreFencedError(store.fence_reason)
 
 
+def _send_nothing() -> None:
+    """Stand in for ``send_queued`` where there are no connections."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry(Generic[Answers]):
     """The answers to one append, whose records end at ``end_offset``."""
@@ -128,6 +132,7 @@ class AnswerQueue(Generic[Answers]):
     """Answers that wait until they may be given; the user chooses the type of one append's answers.
 
     ``answer`` gets all answers that one growth has released, ``refuse`` all that share a reason.
+    A broker's call ``send_queued`` then, which ``run`` is given.
     """
 
     def __init__(
@@ -143,6 +148,8 @@ class AnswerQueue(Generic[Answers]):
         self._answer = answer
         self._refuse = refuse
         self._entries: deque[_Entry[Answers]] = deque()
+        #: Sends what connections have queued.
+        self.send_queued: Callable[[], None] = _send_nothing
         # Appends whose answers were too late since the log last kept up.
         self._late_count = 0
         acknowledge.listeners.append(self.release)
@@ -222,8 +229,14 @@ class AnswerQueue(Generic[Answers]):
         # An answer that comes now waits for the whole timeout.
         return entries[0].deadline_ms - now_ms if entries else timeout_ms
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(
+        self,
+        send_queued: Callable[[], None] = _send_nothing,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
         """Refuse the answers whose time is over, until cancelled; then forget all that wait."""
+        self.send_queued = send_queued
         task_status.started()
         try:
             await run_again(self._expire_in_time)

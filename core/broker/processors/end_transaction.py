@@ -18,12 +18,9 @@ with ILLEGAL_OPERATION.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
-
-import trio
 
 from motelog.core.acl.accounts import Right, topic_need
 from motelog.core.broker.acknowledge import AnswerQueue
@@ -49,7 +46,7 @@ from motelog.core.records.decode import decode
 from motelog.core.records.layout import COMMIT, ROLLBACK
 from motelog.core.remoting.fields import bool_field, int32_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import (
     HALF_TOPIC,
     OP_HALF_TOPIC,
@@ -93,7 +90,6 @@ class EndTransactionProcessor:
             answer=self._answer_all,
             refuse=self._refuse_all,
         )
-        self._send_queued: Callable[[], None] = lambda: None
         self.committed_count = 0
         self.rolled_back_count = 0
 
@@ -252,23 +248,13 @@ class EndTransactionProcessor:
         for answers in released:
             for request, connection in answers:
                 connection.reply(request.answer())
-        self._send_queued()
+        self.queue.send_queued()
 
     def _refuse_all(self, refused: list[_Answers], exc: StoreError) -> None:
         for answers in refused:
             for request, connection in answers:
                 connection.reply(request.answer(store_error_code(exc), str(exc)))
-        self._send_queued()
-
-    async def run(
-        self,
-        server: RemotingServer,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Send the answers that wait as soon as they are released, through ``server``."""
-        self._send_queued = server.send_queued
-        await self.queue.run(task_status=task_status)
+        self.queue.send_queued()
 
 
 def _wanted(staged: list[_Staged]) -> _Answers:

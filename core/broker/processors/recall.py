@@ -14,11 +14,8 @@ is such a message, as in RocketMQ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
-
-import trio
 
 from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.processors.send_answers import store_error_code
@@ -35,7 +32,7 @@ from motelog.core.records.append import AppendMessage
 from motelog.core.remoting.fields import text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.recall_handle import RecallHandle, decode_handle
-from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.remoting.server import Connection, Processor
 from motelog.core.store.due_time import TIMER_MS_MAX, timer_queue
 from motelog.core.topic_names import TIMER_TOPIC, shown
 
@@ -65,7 +62,6 @@ class RecallProcessor:
             answer=self._answer_all,
             refuse=self._refuse_all,
         )
-        self._send_queued: Callable[[], None] = lambda: None
         self._waiting_count = 0
 
     def processors(self) -> dict[int, Processor]:
@@ -126,7 +122,7 @@ class RecallProcessor:
                 self._tell(recall, ResponseCode.ILLEGAL_OPERATION, _TOO_LATE)
         self.staged.clear()
         if not staged:
-            self._send_queued()
+            self.queue.send_queued()
             return
         self._waiting_count += len(staged)
         try:
@@ -150,14 +146,14 @@ class RecallProcessor:
             self._waiting_count -= len(recalls)
             for recall in recalls:
                 self._tell(recall, ext={"msgId": recall.handle.unique_key})
-        self._send_queued()
+        self.queue.send_queued()
 
     def _refuse_all(self, refused: list[list[_Recall]], exc: StoreError) -> None:
         for recalls in refused:
             self._waiting_count -= len(recalls)
             for recall in recalls:
                 self._tell(recall, store_error_code(exc), str(exc))
-        self._send_queued()
+        self.queue.send_queued()
 
     def _tell(
         self,
@@ -168,13 +164,3 @@ class RecallProcessor:
     ) -> None:
         if not recall.request.is_oneway:
             recall.connection.reply(recall.request.answer(code, remark, ext))
-
-    async def run(
-        self,
-        server: RemotingServer,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Send the answers that wait as soon as they are released, through ``server``."""
-        self._send_queued = server.send_queued
-        await self.queue.run(task_status=task_status)

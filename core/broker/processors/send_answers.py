@@ -9,11 +9,10 @@ The usual answers are made by a kernel (core.remoting.sends), all of a turn at o
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
-import trio
 
 from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.api import BrokerApi
@@ -39,7 +38,7 @@ from motelog.core.remoting.frames import (
     encode,
 )
 from motelog.core.remoting.sends import SendRules, answer_sends
-from motelog.core.remoting.server import Connection, RemotingServer
+from motelog.core.remoting.server import Connection
 
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
@@ -72,7 +71,6 @@ class SendAnswers:
         self.queue: AnswerQueue[_Waiting] = AnswerQueue(
             api.acknowledge, clock=clock, answer=self._release, refuse=self._refuse_waiting
         )
-        self._send_queued: Callable[[], None] = lambda: None
         #: Sends that wait for the disk, that were refused, that were told that it is too slow.
         self.waiting_count = 0
         self.refused_count = 0
@@ -112,16 +110,6 @@ class SendAnswers:
             ext = {STORE_FULL: "true"} if isinstance(exc, StoreFullError) else None
             connection.reply(_request(send).answer(store_error_code(exc), str(exc), ext))
 
-    async def run(
-        self,
-        server: RemotingServer,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Send the answers that wait as soon as they are released, through ``server``."""
-        self._send_queued = server.send_queued
-        await self.queue.run(task_status=task_status)
-
     def _encode(self, send: StagedSend, placed: list[tuple[int, int]]) -> bytes:
         """Return the frame that says where the messages are, whatever the send's key is."""
         _, _, _, _, queue_id, _, key, _ = send
@@ -142,7 +130,7 @@ class SendAnswers:
             self.waiting_count -= len(waiting)
             for send, frame in waiting:
                 send[0].send(frame)
-        self._send_queued()
+        self.queue.send_queued()
 
     def _refuse_waiting(self, refused: list[_Waiting], exc: StoreError) -> None:
         for waiting in refused:
@@ -152,7 +140,7 @@ class SendAnswers:
                     self._tell_late(send, frame, exc)
                 else:
                     self.refuse(send, exc)
-        self._send_queued()
+        self.queue.send_queued()
 
     def _tell_late(self, send: StagedSend, frame: bytes, exc: StoreError) -> None:
         """Answer a send whose message is stored where ``frame`` says, but not on the disk yet."""

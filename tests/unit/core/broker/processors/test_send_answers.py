@@ -26,7 +26,7 @@ from motelog.core.remoting.frames import (
     Serialize,
     decode,
 )
-from motelog.core.remoting.server import Connection, RemotingServer
+from motelog.core.remoting.server import Connection
 from tests.support.fake_acknowledge import FakeAcknowledge
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
@@ -165,7 +165,7 @@ async def test_who_waits_too_long_is_told_where_the_message_is_and_why_it_is_not
 
     api, connection, server = FakeApi(), FakeConnection(), FakeServer()
     answers = make(api, region="R", clock=TrioClock())
-    await nursery.start(answers.run, cast("RemotingServer", server))
+    await nursery.start(answers.queue.run, server.send_queued)
     for opaque, serialize in enumerate(Serialize, 1):
         send = staged(connection, opaque, serialize=serialize, unique_key="K")
         answers.succeed([send], [(16 * opaque, opaque)], 100 * opaque)
