@@ -14,10 +14,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NewType
-
-PhysicalOffset = NewType("PhysicalOffset", int)
-QueueOffset = NewType("QueueOffset", int)
+from typing import Final
 
 NAME_END: Final = "\x01"
 VALUE_END: Final = "\x02"

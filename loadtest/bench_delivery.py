@@ -14,9 +14,10 @@ from collections import deque
 from struct import Struct
 from typing import Final, TypeAlias
 
+from motelog.gateway.mqtt.acks import PACKET_ID_AT
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.loadtest.bench_client import Bench, Client, Frame
-from motelog.loadtest.bench_pub import FAILED, PACKET_ID_AT, PUBREL, publish_packet
+from motelog.loadtest.bench_pub import FAILED, PUBREL, publish_packet
 from motelog.loadtest.bench_report import BenchOptions
 
 STAMP: Final = Struct(">QII")

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from motelog.gateway.mqtt.acks import PACKET_ID_AT
 from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.loadtest.bench_client import PINGREQ, Bench, Client, Frame
@@ -16,7 +17,6 @@ from motelog.loadtest.bench_report import BenchOptions
 
 BATCHES_IN_FLIGHT: Final = 2  # of QoS 0
 PUBREL: Final = b"\x62\x02\x00\x00"
-PACKET_ID_AT: Final = 2
 ACKNOWLEDGED: Final = {1: 0x40, 2: 0x70}  # first byte of what ends an exchange, by QoS
 FAILED: Final = 0x80
 

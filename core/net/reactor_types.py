@@ -41,8 +41,6 @@ TURN_FRAMES: Final = 16_384
 """The same for frames, so that two-byte frames cannot make a turn arbitrarily long."""
 RECEIVE_BYTES_MAX: Final = 65_536
 """Most that one connection may contribute to a turn."""
-EVENTS_MAX: Final = 1024
-"""Most sockets asked for in one turn."""
 ACCEPTS_MAX: Final = 256
 """Most connections taken from one listener in a turn."""
 BUSY_EVENTS: Final = 8
@@ -60,4 +58,3 @@ CONNECT_S_MAX: Final = 10
 """How long an outgoing connection may take to open."""
 ACCEPT_PAUSE_S: Final = 1
 """How long accepting rests when no descriptor or no slot is free."""
-LISTENERS_MAX: Final = 64

@@ -112,7 +112,6 @@ class LogCleaner:
         self._on_failure = on_failure
         self.before_removal: list[BeforeRemoval] = []
         self.after_removal: list[Callable[[int], list[str]]] = []
-        self.removed_files = 0
         self._wanted = Flag()
 
     def configure(self, config: StoreConfig) -> None:
@@ -251,7 +250,6 @@ class LogCleaner:
                 self._on_failure(f"syncing the log's directory failed: {exc}")
             raise
         file.let_go()
-        self.removed_files += 1
         logger.info("a CommitLog file was removed path=%s", file.path)
 
     def _unlink(self, file: MappedFile) -> None:

@@ -60,16 +60,6 @@ def decode_ack(version: int, first_byte: int, body: bytes) -> Ack:
     return Ack(packet_id, reason_code, properties)
 
 
-def encode_puback(
-    version: int,
-    packet_id: int,
-    reason_code: int = ReasonCode.SUCCESS,
-    properties: Mapping[PropertyId, PropertyValue] | None = None,
-) -> bytes:
-    """Return the PUBACK packet; errors as with ``encode_ack``."""
-    return encode_ack(PacketType.PUBACK, version, packet_id, reason_code, properties)
-
-
 def encode_ack(
     packet_type: PacketType,
     version: int,

@@ -109,11 +109,6 @@ class SubscriptionTree(Generic[S]):
         self.changes += 1
         return removed
 
-    def remove_all(self, subscriber: S, topic_filters: Iterable[str]) -> None:
-        """Remove the subscriber's subscriptions to ``topic_filters``."""
-        for topic_filter in topic_filters:
-            self.remove(topic_filter, subscriber)
-
     def options(self, topic_filter: str, subscriber: S) -> int | None:
         """Return the options of one subscription, None if there is none."""
         for options, filters in self._tables.items():

@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from motelog.gateway.mqtt import _frames, _frames_py  # noqa: E402  # after sys.path
-from motelog.gateway.mqtt.acks import encode_puback  # noqa: E402
+from motelog.gateway.mqtt.acks import encode_ack  # noqa: E402
+from motelog.gateway.mqtt.packet_types import PacketType  # noqa: E402
 
 FRAMES = 256
 TOPIC = b"telemetry/dev00042/temp"
@@ -67,7 +68,7 @@ def batches() -> dict[str, tuple[bytes, bytes]]:
         "split PUBLISH QoS 1": batch(publish(TOPIC, 0x32, 4), 4),
         "split PUBLISH QoS 1, not ASCII": batch(publish(UNICODE_TOPIC, 0x32, 4), 4),
         "split PUBLISH QoS 1 v5, properties": batch(publish(TOPIC, 0x32, 5, PROPERTIES), 5),
-        "split PUBACK": batch(encode_puback(4, 7), 4),
+        "split PUBACK": batch(encode_ack(PacketType.PUBACK, 4, 7), 4),
     }
 
 

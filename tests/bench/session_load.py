@@ -17,13 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from motelog.gateway.mqtt.acks import PACKET_ID_AT
 from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.mqtt.packet_types import PacketType, Subscribe, SubscribeEntry
 from motelog.gateway.mqtt.subscribe import encode_subscribe
 from motelog.loadtest.bench_client import Bench, Client, Frame
 from motelog.loadtest.bench_connect import ConnectBench
 from motelog.loadtest.bench_process import UsageMeter, anonymous_bytes, cpu_seconds
-from motelog.loadtest.bench_pub import PACKET_ID_AT, PubBench
+from motelog.loadtest.bench_pub import PubBench
 from motelog.loadtest.bench_report import BenchError, BenchOptions
 from motelog.loadtest.pace import NS
 

@@ -44,8 +44,8 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(subscriber=SUBSCRIBERS)
     def remove_all(self, subscriber: int) -> None:
         filters = [topic_filter for topic_filter, other in self.model if other == subscriber]
-        self.tree.remove_all(subscriber, filters)
         for topic_filter in filters:
+            assert self.tree.remove(topic_filter, subscriber)
             del self.model[topic_filter, subscriber]
 
     @rule(topic_filter=FILTERS, subscriber=SUBSCRIBERS)

@@ -37,11 +37,6 @@ class Ledger:
         self.begin, self._op_end, self.opened_at = begin, op_begin, opened_at
 
     @property
-    def over_count(self) -> int:
-        """How many half messages behind ``begin`` are over."""
-        return len(self._over)
-
-    @property
     def progress(self) -> tuple[int, int]:
         """(begin, op_begin), to be saved once all that was appended so far is on the disk."""
         return self.begin, self._ops[0][0] if self._ops else self._op_end

@@ -10,12 +10,13 @@ import trio
 import trio.testing
 
 from motelog.cli.mqtt_client import MqttClientError, connect
-from motelog.gateway.mqtt.acks import encode_puback
+from motelog.gateway.mqtt.acks import encode_ack
 from motelog.gateway.mqtt.connect import encode_connack
 from motelog.gateway.mqtt.disconnect import encode_disconnect
 from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.mqtt.packet_types import (
     Connect,
+    PacketType,
     PropertyId,
     ReasonCode,
     SubscribeEntry,
@@ -156,7 +157,8 @@ async def test_publishes_are_counted_by_their_answers(serve: Serve) -> None:
         while data.count(b"topic") < 3:
             data += await stream.receive_some()
         await stream.send_all(b"\x40\x02\x00\x02" + b"\x40\x03\x00\x01\x10")
-        await stream.send_all(encode_puback(5, 3, 0x97, reason_string("disk full")))
+        refused = encode_ack(PacketType.PUBACK, 5, 3, 0x97, reason_string("disk full"))
+        await stream.send_all(refused)
         await trio.sleep_forever()
 
     serve(script)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from motelog.gateway.errors import MalformedPacketError, ProtocolViolationError
-from motelog.gateway.mqtt.acks import PACKET_ID_AT, encode_ack, encode_puback
+from motelog.gateway.mqtt.acks import PACKET_ID_AT, encode_ack
 from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
 from motelog.gateway.mqtt.packet_types import PacketType, PropertyId, SubscribeEntry
 from motelog.gateway.mqtt.subscribe import (
@@ -17,6 +19,8 @@ from motelog.gateway.mqtt.subscribe import (
     encode_suback,
     encode_unsuback,
 )
+
+encode_puback = partial(encode_ack, PacketType.PUBACK)
 
 
 def test_puback_is_short_when_it_can_be() -> None:

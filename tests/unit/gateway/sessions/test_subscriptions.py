@@ -48,10 +48,11 @@ def test_new_options_replace_the_old_ones() -> None:
 def test_nothing_is_left_of_what_was_removed() -> None:
     filters = ["a", "a/#", "#", "a/+/b", "+/+/#", "/"]
     tree = tree_of(*((topic_filter, name, 1) for topic_filter in filters for name in "st"))
-    tree.remove_all("s", filters)
+    assert all(tree.remove(one, "s") for one in filters)
     tree._check()
     assert tree.match("a") == {"t": 1}
-    tree.remove_all("t", [*filters, "unknown"])
+    assert all(tree.remove(one, "t") for one in filters)
+    assert not tree.remove("unknown", "t")
     tree._check()
     assert len(tree) == 0
     assert tree.match("a") == {}

@@ -49,5 +49,5 @@ def test_what_is_over_in_a_row_is_not_remembered_one_by_one() -> None:
     ledger = Ledger()
     for offset in range(1000):
         ledger.note_op(offset, [offset])
-    assert ledger.over_count == 0
+    assert not ledger._over
     assert ledger.progress == (1000, 1000)
