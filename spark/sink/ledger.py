@@ -27,8 +27,9 @@ import msgspec
 from motelog.core.errors import MotelogError, RemotingError
 from motelog.core.message import Message, MessageQueue
 from motelog.core.records.decode import StoredMessage
+from motelog.spark.connections import LogReader
 from motelog.spark.offsets import in_order, queue_label
-from motelog.spark.sink.scan import LogReader, Sender, scan
+from motelog.spark.sink.scan import Sender, scan
 
 logger = logging.getLogger(__name__)
 

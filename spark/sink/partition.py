@@ -32,12 +32,13 @@ from typing import Final, TypeVar
 from motelog.bridge.errors import MessageRefusedError, RouteError
 from motelog.core.errors import MotelogError, RemotingTimeoutError
 from motelog.core.message import UNIQ_KEY, Message, MessageQueue
+from motelog.spark.connections import LogReader
 from motelog.spark.errors import ReplacedError, RowError, SourceError
 from motelog.spark.offsets import in_order
 from motelog.spark.outage import Outage
 from motelog.spark.sink.ledger import OVER, Attempt, Ledger, Part
 from motelog.spark.sink.rows import OutgoingRow
-from motelog.spark.sink.scan import LogReader, Sender, scan
+from motelog.spark.sink.scan import Sender, scan
 
 logger = logging.getLogger(__name__)
 

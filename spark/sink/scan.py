@@ -1,20 +1,20 @@
 """Looking for messages in a queue by a mark that their records hold.
 
-Owns: the protocols of what the sink asks of a log, scan. Must not touch: pyspark, what a mark
+Owns: the protocol of what the sink sends by, scan. Must not touch: pyspark, what a mark
 means. A pull's answer is decoded only where the mark is in its bytes, so that the messages of
 others cost little more than their way here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from motelog.bridge.producer import SendResult
-from motelog.bridge.pull import PullResult, PullStatus
+from motelog.bridge.pull import PullStatus
 from motelog.core.errors import RemotingError
 from motelog.core.message import Message, MessageQueue
 from motelog.core.records.decode import StoredMessage, decode_messages
+from motelog.spark.connections import LogReader
 from motelog.spark.errors import LedgerGapError
 from motelog.spark.offsets import queue_label
 
@@ -29,22 +29,6 @@ class Sender(Protocol):
     def send_batch(
         self, messages: list[Message], *, queue: MessageQueue, timeout_s: float
     ) -> SendResult: ...
-
-
-class LogReader(Protocol):
-    """The part of ``bridge.sync.SyncPullConsumer`` that the sink needs."""
-
-    def queues(self, topic: str) -> tuple[MessageQueue, ...]: ...
-    def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]: ...
-    def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]: ...
-    def offsets_for_time(
-        self, queues: Iterable[MessageQueue], timestamp_ms: int
-    ) -> dict[MessageQueue, int]: ...
-    def pull(
-        self, queue: MessageQueue, queue_offset: int, *, count_max: int, bytes_max: int
-    ) -> PullResult: ...
-    def committed(self, queue: MessageQueue) -> int | None: ...
-    def commit(self, offsets: Mapping[MessageQueue, int]) -> None: ...
 
 
 def scan(
