@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from motelog.cli.log_options import LogFormat, LogLevel, with_log
+from motelog.cli.log_options import LogFormat, LogLevel, ServeJson, with_log
 from motelog.cli.output import (
     CliError,
     ready_text,
@@ -109,12 +109,7 @@ def dev(
     ] = Flush.ASYNC,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print JSON: how far a long start is, then one line when ready."
-        ),
-    ] = False,
+    json: ServeJson = False,
 ) -> None:
     """Run the whole stack in one process on loopback.
 

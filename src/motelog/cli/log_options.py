@@ -1,6 +1,6 @@
-"""``--log-level`` and ``--log-format`` of the commands that serve.
+"""``--log-level``, ``--log-format`` and ``--json`` of the commands that serve.
 
-Owns: the two options. Must not touch: the log (motelog.logs).
+Owns: these options. Must not touch: the log (motelog.logs).
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ LogLevel = Annotated[
 LogFormat = Annotated[
     Format | None,
     typer.Option(help="The log's lines, on standard error. [default: log.format, or text]"),
+]
+ServeJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON: how far a long start is, then one line when ready."),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.log_options import LogFormat, LogLevel, told_with_log
+from motelog.cli.log_options import LogFormat, LogLevel, ServeJson, told_with_log
 from motelog.cli.output import ready_text, write, write_json
 
 if TYPE_CHECKING:
@@ -28,12 +28,7 @@ def up(
     config: Annotated[Path, typer.Option("--config", metavar="FILE", help="TOML file.")],
     log_level: LogLevel = None,
     log_format: LogFormat = None,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print JSON: how far a long start is, then one line when ready."
-        ),
-    ] = False,
+    json: ServeJson = False,
 ) -> None:
     """Run the roles that a configuration file names."""
     from motelog.cli.config import tell_unread
