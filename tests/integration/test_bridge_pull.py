@@ -95,6 +95,23 @@ async def test_held_pull_answers_when_a_message_arrives() -> None:
             assert len(await drain(consumer, 1)) == 1
 
 
+async def test_a_poll_that_ends_with_nothing_does_not_keep_another_from_its_messages() -> None:
+    async with fake_cluster("a") as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([Q0])
+        found: list[StoredMessage] = []
+
+        async def poll() -> None:
+            found.extend(await consumer.poll(timeout_s=60))
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(poll)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                assert await consumer.poll(timeout_s=0.05) == []
+                fill(cluster, Q0, 1)
+        assert [one.body for one in found] == [b"0"]
+
+
 async def test_committed_offset_counts_what_was_handed_out_not_what_was_read_ahead() -> None:
     async with fake_cluster("a") as cluster:
         fill(cluster, Q0, 60)
