@@ -216,11 +216,8 @@ class Producer:
             tls=tls,
         )
         self._requests = Requests()
-        self._recorder = (
-            trace_recorder(namesrv, group, "PRODUCE", trace_topic, credentials, tls)
-            if trace
-            else None
-        )
+        traces_to = trace_topic if trace else None
+        self._recorder = trace_recorder(self._client, group, "PRODUCE", traces_to)
 
     async def __aenter__(self) -> Self:
         await enter_traced(self._client, self._recorder)
@@ -784,20 +781,20 @@ class Producer:
 
 
 def trace_recorder(
-    namesrv: NameServers,
-    group: str,
-    kind: str,
-    topic: str,
-    credentials: Credentials | None,
-    tls: Tls | None,
-) -> TraceRecorder:
-    """Return what a client of ``group`` traces with; ``kind`` is PRODUCE or CONSUME, as in Java."""
+    client: Client, group: str, kind: str, topic: str | None
+) -> TraceRecorder | None:
+    """Return what a client of ``group`` traces with; None without a topic for traces.
+
+    ``kind`` is PRODUCE or CONSUME, as in Java.
+    """
+    if topic is None:
+        return None
     _check_topic(topic)
     sender = Producer(
-        namesrv=namesrv,
+        namesrv=client.namesrv_addresses,
         group=f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_recorders)}",
-        credentials=credentials,
-        tls=tls,
+        credentials=client.credentials,
+        tls=client.tls,
     )
     return TraceRecorder(sender, topic=topic)
 

@@ -116,11 +116,8 @@ class PullConsumer:
             credentials=credentials,
             tls=tls,
         )
-        self._recorder = (
-            trace_recorder(namesrv, group, "CONSUME", trace_topic, credentials, tls)
-            if trace
-            else None
-        )
+        traces_to = trace_topic if trace else None
+        self._recorder = trace_recorder(self._client, group, "CONSUME", traces_to)
         self._traces: HandledTraces | None = None
         if self._recorder is not None:
             self._traces = HandledTraces(self._recorder, group=group, timeout_s=math.inf)

@@ -183,11 +183,8 @@ class PushConsumer:
         self._producer = Producer(
             namesrv=namesrv, credentials=credentials, tls=tls, group=_PRODUCER_GROUP
         )
-        self._recorder = (
-            trace_recorder(namesrv, group, "CONSUME", trace_topic, credentials, tls)
-            if trace
-            else None
-        )
+        traces_to = trace_topic if trace else None
+        self._recorder = trace_recorder(self._client, group, "CONSUME", traces_to)
         self._requests = QueueRequests(self._client, group=group, timeout_s=request_timeout_s)
         self._offsets: Offsets = BrokerOffsets(self._requests)
         self._send_back = SendBack(
