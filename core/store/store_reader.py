@@ -127,13 +127,6 @@ class StoreReader:
         self._stats = stats
         self._check_open = check_open
 
-    def is_there(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Return whether a queue has a message to be read at an offset."""
-        queue = self._queues.get((topic, queue_id))
-        return queue is not None and (
-            self._min_offset_of(queue) <= queue_offset < self._readable.max_offset(queue)
-        )
-
     def read(
         self,
         topic: str,
@@ -158,7 +151,8 @@ class StoreReader:
         if queue is None:
             self._stats.note_miss()
             return ReadResult(ReadStatus.NO_QUEUE, 0, 0, 0)
-        low, high = self._min_offset_of(queue), self._readable.max_offset(queue)
+        log_begin = self._log.begin_offset
+        low, high = self._min_offset_of(queue, log_begin), self._readable.max_offset(queue)
         if not low <= queue_offset < high:
             self._stats.note_miss()
             return _nothing(queue_offset, low, high)
@@ -167,14 +161,15 @@ class StoreReader:
         window = min(window, high - queue_offset)
         # What was written since the start is in memory, unless it was very much.
         is_warm = queue_offset >= queue.opened_at and high - queue_offset <= WARM_UNITS
-        if not may_wait and (not is_warm or queue.is_unchecked(queue_offset)):
+        is_doubtful = not is_warm or (queue.unchecked and queue.is_unchecked(queue_offset))
+        if not may_wait and is_doubtful:
             self._page_cache.require(queue.places(queue_offset, window))
         units = self._units(queue, queue_offset, window)
         chosen, looked, removed, record_bytes = select_units(
-            units, count_max, bytes_max, tag_codes, self._log.begin_offset
+            units, count_max, bytes_max, tag_codes, log_begin
         )
-        if not may_wait and chosen and not as_units:
-            self._require_records(chosen)
+        if not may_wait and chosen and not as_units and self._is_cold(chosen):
+            self._page_cache.require(self._log.places(chosen))
         end = queue_offset + looked
         records = chosen if as_units else self._gather(chosen, queue, queue_offset, end)
         count = len(chosen) // UNIT_BYTES
@@ -203,10 +198,9 @@ class StoreReader:
         """Records that begin below this physical offset are to be verified when they are read."""
         return self._log.verified_from
 
-    def _require_records(self, units: bytes) -> None:
-        """Check that the records that units name are in memory; else NotInMemoryError."""
-        if int.from_bytes(units[:8], "big") < self._warm_from:
-            self._page_cache.require(self._log.places(units))
+    def _is_cold(self, units: bytes) -> bool:
+        """Say whether the first record that units name may not be in memory."""
+        return int.from_bytes(units[:8], "big") < self._warm_from
 
     async def page_in(self, missing: Sequence[Pageable]) -> None:
         """Page in the missing places of a read; the event loop goes on meanwhile."""
@@ -244,7 +238,8 @@ class StoreReader:
 
     def _units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
         try:
-            queue.check_files(queue_offset, count)
+            if queue.unchecked or queue.doubtful:
+                queue.check_files(queue_offset, count)
             return queue.read(queue_offset, count)
         except OSError as exc:
             raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
@@ -296,9 +291,9 @@ class StoreReader:
         queue = self._queues.get((topic, queue_id))
         return self._min_offset_of(queue) if queue is not None else 0
 
-    def _min_offset_of(self, queue: ConsumeQueue) -> int:
+    def _min_offset_of(self, queue: ConsumeQueue, log_begin: int | None = None) -> int:
         try:
-            return queue.advance_min(self._log.begin_offset)
+            return queue.advance_min(self._log.begin_offset if log_begin is None else log_begin)
         except OSError as exc:
             raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
 
@@ -356,8 +351,8 @@ class StoreReader:
         units = self._units(queue, queue_offset, 1)
         if UNIT.unpack(units)[1] == FILLER_SIZE:
             return -1
-        if not may_wait:
-            self._require_records(units)
+        if not may_wait and self._is_cold(units):
+            self._page_cache.require(self._log.places(units))
         record = self._gather(units, queue, queue_offset, queue_offset + 1)
         if record is None:
             self._check_again(queue, queue_offset, 1)

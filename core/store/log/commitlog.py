@@ -205,7 +205,7 @@ class CommitLog:
                 end -= 1
             verify = physical_offset < self.verified_from
             try:
-                parts.append(gather(file.view, file.begin, units, begin, end, verify))
+                parts.append(gather(file.region.view, file.begin, units, begin, end, verify))
             except OSError as exc:
                 raise _naming(file, exc) from exc
             begin = end

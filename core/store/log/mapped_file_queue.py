@@ -46,7 +46,7 @@ def file_name(begin: int) -> str:
 class MappedFile:
     """One file of the row, mapped read-only when it is looked into, writable when asked for."""
 
-    __slots__ = ("_is_writable", "_others", "_region", "_storage", "begin", "path", "size")
+    __slots__ = ("_is_writable", "_others", "_region", "_storage", "begin", "end", "path", "size")
 
     def __init__(
         self, storage: Storage, others: ReadOnlyFiles, path: str, begin: int, size: int
@@ -56,12 +56,9 @@ class MappedFile:
         self.path = path
         self.begin = begin
         self.size = size
+        self.end = begin + size
         self._region: Region | None = None
         self._is_writable = False
-
-    @property
-    def end(self) -> int:
-        return self.begin + self.size
 
     @property
     def region(self) -> Region:

@@ -83,9 +83,9 @@ class ConsumeQueue:
     """The units of one queue: the newest in ``tail``, the others on file."""
 
     __slots__ = (
-        "_crc_end", "_crcs", "_directory", "_doubtful", "_file_units", "_files", "_has_new_file",
-        "_kept_from", "_min_for", "_unchecked", "_unproven", "_unsynced_from", "begin_offset",
-        "files_count", "hidden_below", "min_offset", "opened_at", "tail",
+        "_crc_end", "_crcs", "_directory", "_file_units", "_files", "_has_new_file", "_kept_from",
+        "_min_for", "_unproven", "_unsynced_from", "begin_offset", "doubtful", "files_count",
+        "hidden_below", "min_offset", "opened_at", "tail", "unchecked",
     )  # fmt: skip
 
     def __init__(
@@ -107,9 +107,10 @@ class ConsumeQueue:
         # One CRC for each file from the first one on, over its units below _crc_end.
         self._crcs: list[int] = []
         self._crc_end = 0
-        # Sets of file numbers (queue offset / units of a file), as bits.
-        self._unchecked = 0
-        self._doubtful = 0
+        # Sets of file numbers (queue offset / units of a file), as bits: still to be compared with
+        # their CRC; changed since it was known.
+        self.unchecked = 0
+        self.doubtful = 0
         self._unproven = 0  # their CRC was not known: it was computed from the file itself
         self.tail = QueueTail(topic.encode(), queue_id, 0)
 
@@ -160,7 +161,7 @@ class ConsumeQueue:
         self.tail.reset(self.begin_offset)
         self._crcs = []
         self._crc_end = self.begin_offset
-        self._unchecked = self._doubtful = self._unproven = 0
+        self.unchecked = self.doubtful = self._unproven = 0
 
     @property
     def _storage(self) -> Storage:
@@ -345,7 +346,7 @@ class ConsumeQueue:
         self._crcs = [UNKNOWN_CRC] * (count - len(crcs)) + crcs[max(len(crcs) - count, 0) :]
         self._crc_end = end_offset
         first = self.begin_offset // self._file_units
-        self._unchecked = ((1 << count) - 1) << first
+        self.unchecked = ((1 << count) - 1) << first
 
     def forget_crcs(self, offset: int) -> None:
         """Units from ``offset`` on are others than they were: nothing is known of their files."""
@@ -382,11 +383,11 @@ class ConsumeQueue:
 
         The first time after a start a file is read whole for that.
         """
-        if self._unchecked | self._doubtful:
+        if self.unchecked | self.doubtful:
             for number in self._numbers(offset, count):
-                if self._unchecked >> number & 1:
+                if self.unchecked >> number & 1:
                     self._check_file(number)
-                if self._doubtful >> number & 1:
+                if self.doubtful >> number & 1:
                     self._files.put_aside(self, number * self._file_units)
 
     def check_again(self, offset: int, count: int) -> None:
@@ -396,7 +397,7 @@ class ConsumeQueue:
         """
         for number in self._numbers(offset, min(count, self.tail.first_offset - offset)):
             self._check_file(number)
-            self._doubtful |= self._unproven & 1 << number
+            self.doubtful |= self._unproven & 1 << number
         self.check_files(offset, count)
 
     def _numbers(self, offset: int, count: int) -> range:
@@ -405,7 +406,7 @@ class ConsumeQueue:
 
     def is_unchecked(self, offset: int) -> bool:
         """Say whether the file that holds a unit is still to be compared with its CRC."""
-        return bool(self._unchecked >> offset // self._file_units & 1)
+        return bool(self.unchecked >> offset // self._file_units & 1)
 
     def _check_file(self, number: int) -> None:
         """Compare a file with its CRC; where that is not known, take what is found for it."""
@@ -418,9 +419,9 @@ class ConsumeQueue:
                 self._crcs[index] = found
                 self._unproven |= 1 << number
             elif found != self._crcs[index]:
-                self._doubtful |= 1 << number
+                self.doubtful |= 1 << number
         # Only now: a file that could not be read above is compared when it can be read.
-        self._unchecked &= ~(1 << number)
+        self.unchecked &= ~(1 << number)
 
     def file_end(self, begin: int) -> int:
         """Return where the units on file end in the file that begins with unit ``begin``."""
@@ -435,7 +436,7 @@ class ConsumeQueue:
         number = begin // self._file_units
         self._crcs[number - self.begin_offset // self._file_units] = UNKNOWN_CRC
         self._check_file(number)
-        self._doubtful &= ~(1 << number)
+        self.doubtful &= ~(1 << number)
         self._unproven &= ~(1 << number)
         self._mark_unsynced(begin)
 
