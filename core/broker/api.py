@@ -80,7 +80,6 @@ class BrokerApi:
         # The hot calls go straight to the store.
         self.read = store.reader.read
         self.follow = store.readable.follow
-        self.is_there = store.reader.is_there
         self.queue_tail = store.queue_tail
         self.now_ms = store.now_ms
         self.due_times = store.due_times

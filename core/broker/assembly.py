@@ -191,7 +191,8 @@ class Processors:
 
     def end_turn(self) -> None:
         """Append what the turn's requests have gathered, and answer them."""
-        self.send.end_turn()
+        if self.send.turn.staged:
+            self.send.end_turn()
         if self.recall.staged:
             self.recall.end_turn()
         if self.transactions.staged:

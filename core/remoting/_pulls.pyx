@@ -178,6 +178,7 @@ cdef object _pull(const uint8_t *frame, const uint8_t *end):
         queue_offset,
         sys_flag,
         commit_offset,
+        suspend_ms,
         count,
         bytes_max if seen >> BYTES & 1 else None,
         sub_version if seen >> SUB_VERSION & 1 else None,

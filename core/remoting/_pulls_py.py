@@ -68,8 +68,8 @@ def _pull(request: RemotingCommand) -> Any:
     return (
         request.code, request.opaque, int(request.serialize), ext["consumerGroup"], ext["topic"],
         numbers["queueId"], numbers["queueOffset"], numbers["sysFlag"], numbers["commitOffset"],
-        numbers["maxMsgNums"], numbers.get("maxMsgBytes"), numbers.get("subVersion"),
-        ext.get("expressionType"), ext.get("subscription", ""),
+        numbers["suspendTimeoutMillis"], numbers["maxMsgNums"], numbers.get("maxMsgBytes"),
+        numbers.get("subVersion"), ext.get("expressionType"), ext.get("subscription", ""),
     )  # fmt: skip
 
 

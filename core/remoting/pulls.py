@@ -26,11 +26,11 @@ else:
 __all__ = ["PlainPull", "encode_found", "split_pulls"]
 
 #: (request code, opaque, serialize type, group, topic, queue id, queue offset, sysFlag, commit
-#: offset, count of messages, bytes or None, version of the subscription or None, type of the
-#: expression or None, expression)
+#: offset, how long it may be held in ms, count of messages, bytes or None, version of the
+#: subscription or None, type of the expression or None, expression)
 PlainPull: TypeAlias = (
-    "tuple[int, int, int, str, str, int, int, int, int, int, int | None, int | None, str | None,"
-    " str]"
+    "tuple[int, int, int, str, str, int, int, int, int, int, int, int | None, int | None,"
+    " str | None, str]"
 )
 
 split_pulls: Final[Callable[[Any, Any, list[Any]], None]] = _kernel.split_pulls

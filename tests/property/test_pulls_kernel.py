@@ -56,8 +56,8 @@ def split(kernel: Any, one: bytes) -> Any:
 @pytest.mark.parametrize("code", [11, 361])
 def test_a_plain_pull_is_taken(kernel: Any, serialize: Serialize, code: int) -> None:
     assert split(kernel, pull_frame(pull_fields(), serialize, code)) == (
-        code, 7, int(serialize), "group", "topic", 3, 64, 6, 60, 32, 2147483647, 1763700000000,
-        "TAG", "*",
+        code, 7, int(serialize), "group", "topic", 3, 64, 6, 60, 15000, 32, 2147483647,
+        1763700000000, "TAG", "*",
     )  # fmt: skip
 
 

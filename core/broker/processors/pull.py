@@ -4,14 +4,14 @@ Owns: request codes 11 and 361, reading for a pull, holding it, its answer. Must
 pull may ask for (pull_request), how records are found (the store), which pulls wait (long_poll).
 Spec: RocketMQ PullMessageProcessor, PullRequestHoldService.
 
-    plain pull -> read -> found in memory -> answer 0 with the records
-               '-> anything else to do or to say: decoded, and processed as follows
-
-    pull -> read -> not in memory            -> paged in by a thread -> read again (cold_reads)
-                 -> found                    -> answer 0 with the records
+    pull -> read -> found                    -> answer 0 with the records
                  -> nothing yet, may suspend -> hold -> queue grew   -> read again -> answer | hold
                                                      -> deadline     -> answer 19 | 20
                  -> anything else            -> answer 19 | 20 | 21
+                 -> not in memory            -> paged in by a thread -> read again (cold_reads)
+
+A plain pull goes this way without being decoded. One that is refused, has a SQL92 filter or is not
+in memory, and one that hears of a reset, is decoded and begins anew.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from motelog.core.broker.waiting.long_poll import HeldRequests
 from motelog.core.broker.waiting.waker import Waker
 from motelog.core.errors import BrokerError, StoreError
 from motelog.core.remoting.codes import LOG_FOLDER, LOG_UNITS
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, Serialize
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.pulls import PlainPull, encode_found
 from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
 from motelog.core.topic_names import CONSOLE_GROUP
@@ -84,24 +84,22 @@ class PullProcessor:
         return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
 
     def take(self, plain: PlainPull, connection: Connection) -> bool:
-        """Answer a plain pull that reads what is in memory; False for any other.
+        """Answer or hold a plain pull that reads what is in memory; False for any other.
 
-        Then nothing is counted. Its request is decoded and processed, which holds it, has it wait
-        for the disk or says what there is to say against it.
+        Then nothing is counted. Its request is decoded and processed, which has it wait for the
+        disk or says what there is to say against it.
         """
         _, opaque, form, _, topic, queue_id, queue_offset, sys_flag, commit_offset = plain[:9]
+        accepted = self._requests.accept_plain(plain)
+        if accepted is None:
+            return False
+        group, count_max, bytes_max, tag_codes = accepted
+        offsets = self._offsets
+        if offsets.resets and offsets.awaits_reset(group.group_name, topic, queue_id):
+            return False
         try:
-            # Pulls of a group that has read everything end here.
-            if not self._api.is_there(topic, queue_id, queue_offset):
-                return False
-            accepted = self._requests.accept_plain(plain)
-            if accepted is None:
-                return False
-            group, count_max, bytes_max, tag_codes = accepted
-            if self._offsets.awaits_reset(group.group_name, topic, queue_id):
-                return False
             if sys_flag & COMMIT_OFFSET:
-                self._offsets.commit(group.group_name, topic, queue_id, commit_offset)
+                offsets.commit(group.group_name, topic, queue_id, commit_offset)
             result = self._api.read(
                 topic,
                 queue_id,
@@ -113,25 +111,13 @@ class PullProcessor:
             )
         except (BrokerError, StoreError, NotInMemoryError):
             return False
-        if result.count:
-            self._note_found(group, topic, queue_id, result)
         if result.count and result.record_bytes <= bytes_max:
-            head = encode_found(
-                opaque,
-                form,
-                self._suggested_broker(group, result),
-                result.next_offset,
-                result.min_offset,
-                result.max_offset,
-                result.record_bytes,
-            )
-            connection.send(head, result.records)
+            self._tell_found(connection, opaque, form, group, topic, queue_id, result)
         else:
-            # A filter has refused everything, or the first message is larger than was asked for.
-            code, remark = _OUTCOMES[result.status]
-            request = RemotingCommand(0, opaque=opaque, serialize=Serialize(form))
-            ext = self._places(group, result)
-            connection.reply(request.answer(code, remark, ext, result.records))
+            pull = self._requests.pull_of(plain, accepted, connection)
+            answer = self._settle(pull, result)
+            if answer is not None:
+                connection.reply(answer)
         return True
 
     async def run(
@@ -176,7 +162,10 @@ class PullProcessor:
 
     def _read_first(self, pull: Pull, may_wait: bool) -> RemotingCommand | None:
         """Read for a new pull: return its answer, or hold it."""
-        result = self._read(pull, may_wait=may_wait)
+        return self._settle(pull, self._read(pull, may_wait=may_wait))
+
+    def _settle(self, pull: Pull, result: ReadResult) -> RemotingCommand | None:
+        """Return the answer to a new pull, or hold it."""
         may_hold = not result.count and pull.hold_ms > 0
         if may_hold and _code(pull, result) == ResponseCode.PULL_NOT_FOUND:
             hold_ms = pull.hold_ms if self._short_poll_ms is None else self._short_poll_ms
@@ -244,8 +233,8 @@ class PullProcessor:
             return self._hold_or_answer(pull, result)
         return self._answer(pull, result)
 
-    def _read_last(self, pull: Pull, may_wait: bool) -> RemotingCommand:
-        """Read for a pull whose time is over, and return whatever there is."""
+    def _read_last(self, pull: Pull, may_wait: bool) -> RemotingCommand | None:
+        """Read for a pull whose time is over, and answer whatever there is."""
         return self._answer(pull, self._read(pull, may_wait=may_wait))
 
     def _retry_later(self, pull: Pull) -> RemotingCommand:
@@ -258,7 +247,17 @@ class PullProcessor:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY
         return pull.request.answer(code, "NO_MATCHED_MESSAGE", ext)
 
-    def _answer(self, pull: Pull, result: ReadResult) -> RemotingCommand:
+    def _answer(self, pull: Pull, result: ReadResult) -> RemotingCommand | None:
+        """Answer what a read has found, or return the answer."""
+        request = pull.request
+        # The first message may be larger than was asked for, and perhaps than an answer may be.
+        is_usual = result.count and len(result.records) <= pull.bytes_max
+        if is_usual and not (pull.wants_folder or pull.as_units or request.is_oneway):
+            opaque, form = request.opaque, request.serialize
+            self._tell_found(
+                pull.connection, opaque, form, pull.group, pull.topic, pull.queue_id, result
+            )
+            return None
         code, remark = _FOUND
         if result.count:
             self._note_found(pull.group, pull.topic, pull.queue_id, result)
@@ -271,6 +270,29 @@ class PullProcessor:
         elif pull.as_units and pull.sql_filter is None:
             ext[LOG_UNITS] = str(self._reader.verified_from)
         return pull.request.answer(code, remark, ext, result.records)
+
+    def _tell_found(
+        self,
+        connection: Connection,
+        opaque: int,
+        form: int,
+        group: SubscriptionGroup,
+        topic: str,
+        queue_id: int,
+        result: ReadResult,
+    ) -> None:
+        """Count what a group is given, and send it."""
+        self._note_found(group, topic, queue_id, result)
+        head = encode_found(
+            opaque,
+            form,
+            0 if self._cached_bytes is None else self._suggested_broker(group, result),
+            result.next_offset,
+            result.min_offset,
+            result.max_offset,
+            len(result.records),
+        )
+        connection.send(head, result.records)
 
     def _note_found(
         self, group: SubscriptionGroup, topic: str, queue_id: int, result: ReadResult

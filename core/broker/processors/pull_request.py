@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hmac import compare_digest
-from typing import Final
+from typing import Final, TypeAlias
 
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.heartbeat import (
     EXPRESSION_CHARACTERS_MAX,
+    TAG_TYPES,
     Subscription,
     decode_tag_expression,
-    is_tag_type,
 )
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroup
 from motelog.core.errors import BrokerError
@@ -24,12 +24,13 @@ from motelog.core.filter.sql_filter import SqlFilter
 from motelog.core.net.listen import is_this_machine
 from motelog.core.remoting.codes import LOG_KEY, Permission
 from motelog.core.remoting.fields import int32_field, int_field, text_field
-from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, ResponseCode
+from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, ResponseCode, Serialize
 from motelog.core.remoting.pulls import PlainPull
 from motelog.core.remoting.server import Connection
 from motelog.core.topic_names import shown
 
 _EXPRESSIONS_MAX: Final = 10_000
+_ALL_TAGS: Final = ("", "*")
 # Each pull asks for these bits; a member of an enumeration takes half a microsecond to combine.
 COMMIT_OFFSET: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
@@ -38,6 +39,9 @@ _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
 # older ones are written for small answers.
 _UNSIZED_COUNT_MAX: Final = 32
 _UNSIZED_BYTES_MAX: Final = 262_144
+
+#: Group, most messages, most bytes and tag hashes of a pull.
+Accepted: TypeAlias = tuple[SubscriptionGroup, int, int, frozenset[int] | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -114,15 +118,13 @@ class PullRequests:
             *self._reads_log(ext, connection),
         )
 
-    def accept_plain(
-        self, plain: PlainPull
-    ) -> tuple[SubscriptionGroup, int, int, frozenset[int] | None] | None:
-        """Return group, most messages, most bytes and tag hashes of a pull; None for any other.
+    def accept_plain(self, plain: PlainPull) -> Accepted | None:
+        """Return what a pull may have; None for any other.
 
         What is refused, and what has a SQL92 filter, is for ``accept``.
         """
         (
-            _, _, _, group_name, topic, queue_id, _, sys_flag, _, count, bytes_wanted, version,
+            _, _, _, group_name, topic, queue_id, _, sys_flag, _, _, count, bytes_wanted, version,
             expression_type, expression,
         ) = plain  # fmt: skip
         if not self._is_readable:
@@ -134,11 +136,34 @@ class PullRequests:
                 if version is None or told.sub_version < version:
                     return None
                 expression_type, expression = told.expression_type, told.sub_string or ""
-            if not is_tag_type(expression_type):
+            if expression_type not in TAG_TYPES:
                 return None
-            return group, *self._limits(count, bytes_wanted), self._codes(expression)
+            codes = None if expression in _ALL_TAGS else self._codes(expression)
+            return group, *self._limits(count, bytes_wanted), codes
         except BrokerError:
             return None
+
+    def pull_of(self, plain: PlainPull, accepted: Accepted, connection: Connection) -> Pull:
+        """Return an accepted plain pull that is not answered at once."""
+        _, _, _, _, topic, queue_id, queue_offset, sys_flag, _, suspend_ms = plain[:10]
+        group, count_max, bytes_max, tag_codes = accepted
+        return Pull(
+            _request(plain),
+            connection,
+            group,
+            topic,
+            queue_id,
+            queue_offset,
+            queue_offset,
+            count_max,
+            bytes_max,
+            tag_codes,
+            None,
+            None,  # it is committed
+            suspend_ms if sys_flag & _SUSPEND else 0,
+            False,
+            False,
+        )
 
     def _reads_log(self, ext: dict[str, str], connection: Connection) -> tuple[bool, bool]:
         """Return whether the client has shown that it can read the log, and whether it may try.
@@ -216,13 +241,13 @@ class PullRequests:
         self, expression_type: str | None, expression: str
     ) -> tuple[frozenset[int] | None, SqlFilter | None]:
         """Return the tag hashes that an expression names, None for all, and its SQL92 filter."""
-        if is_tag_type(expression_type):
+        if expression_type in TAG_TYPES:
             return self._codes(expression), None
         return None, self._filters.get(expression_type, expression)
 
     def _codes(self, expression: str) -> frozenset[int] | None:
         """Return the hashes of a tag expression; remembered, since each pull repeats it."""
-        if expression in ("", "*"):
+        if expression in _ALL_TAGS:
             return None
         if expression not in self._tag_codes:
             if len(expression) > EXPRESSION_CHARACTERS_MAX:
@@ -232,3 +257,29 @@ class PullRequests:
                 self._tag_codes.clear()
             self._tag_codes[expression] = decode_tag_expression(expression)
         return self._tag_codes[expression]
+
+
+def _request(plain: PlainPull) -> RemotingCommand:
+    """Return the request that a plain pull was: it may have to be processed once more."""
+    (
+        code, opaque, form, group_name, topic, queue_id, queue_offset, sys_flag, commit_offset,
+        suspend_ms, count, bytes_wanted, version, expression_type, expression,
+    ) = plain  # fmt: skip
+    ext = {
+        "consumerGroup": group_name,
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(queue_offset),
+        "sysFlag": str(sys_flag),
+        "commitOffset": str(commit_offset),
+        "suspendTimeoutMillis": str(suspend_ms),
+        "maxMsgNums": str(count),
+        "subscription": expression,
+    }
+    if bytes_wanted is not None:
+        ext["maxMsgBytes"] = str(bytes_wanted)
+    if version is not None:
+        ext["subVersion"] = str(version)
+    if expression_type is not None:
+        ext["expressionType"] = expression_type
+    return RemotingCommand(code, opaque, ext=ext, serialize=Serialize(form))

@@ -159,7 +159,7 @@ class SendProcessor:
         self._light_queues = LightQueues(shared.store)
         self._broker_name = config.name
         self._next_queue = 0
-        self._turn = _Turn()
+        self.turn = _Turn()
         self._dead_log = LimitedLog(logger)
         self.messages_count = 0
         self.dead_letters_count = 0
@@ -193,7 +193,7 @@ class SendProcessor:
             return False
         tail = self._api.queue_tail(topic, queue_id)
         host = connection.host
-        turn = self._turn
+        turn = self.turn
         if is_batch:
             messages = split_batch(body, tail, born_ms, host, self.rules)
             if messages is None:
@@ -210,12 +210,8 @@ class SendProcessor:
         return True
 
     def end_turn(self) -> None:
-        """Append the messages that the turn staged, and answer their sends."""
-        turn = self._turn
-        if not turn.staged:
-            turn.stamp_ms = None
-            return
-        self._turn = _Turn()
+        """Append the messages that the turn has staged, and answer their sends."""
+        turn, self.turn = self.turn, _Turn()
         if self._disk.full_reason is not None:
             # What gateways tell of sessions is taken all the same, so it must be on its own.
             state = _take_state(turn)
@@ -307,6 +303,7 @@ class SendProcessor:
         tail, code = self._api.queue_tail(topic, queue_id), _tags_code(pairs.get(TAGS))
         told: bytes | Recallable = pairs[UNIQ_KEY].encode()
         is_delayed = not DELAY_PROPERTIES.isdisjoint(pairs)
+        stamp_ms = self.turn.stamp_ms
         if TRAN_MSG in pairs and is_transactional(
             pairs, reconsume_times=reconsume_times, is_delayed=is_delayed
         ):
@@ -317,8 +314,9 @@ class SendProcessor:
         elif sys_flag & _SYS_FLAG_TRANSACTION:
             _refuse_transactional(sys_flag, pairs)
         elif is_delayed:
+            stamp_ms = self._now_ms()
             place = find_waiting_place(
-                pairs | self._added, topic, queue_id, self._api.due_times, self._now_ms()
+                pairs | self._added, topic, queue_id, self._api.due_times, stamp_ms
             )
             if place is not None:
                 tail, code = self._api.queue_tail(place.topic, place.queue_id), place.due_ms
@@ -336,9 +334,10 @@ class SendProcessor:
             reconsume_times,
             0,
         )
-        self._turn.messages.append(dispatched(message))
+        self.turn.stamp_ms = stamp_ms
+        self.turn.messages.append(dispatched(message))
         is_waiting = pairs.get(WAIT) != "false"
-        self._turn.staged.append(_staged(request, connection, queue_id, 1, told, is_waiting))
+        self.turn.staged.append(_staged(request, connection, queue_id, 1, told, is_waiting))
 
     def stage_again(
         self,
@@ -357,7 +356,8 @@ class SendProcessor:
         body, born_ms, born_host, sys_flag, flag, reconsume_times = message
         topic, queue_id = queue
         tail, code = self._api.queue_tail(topic, queue_id), _tags_code(pairs.get(TAGS))
-        place = find_waiting_place(pairs, topic, queue_id, self._api.due_times, self._now_ms())
+        stamp_ms = self._now_ms()
+        place = find_waiting_place(pairs, topic, queue_id, self._api.due_times, stamp_ms)
         if place is not None:
             tail, code, pairs = (
                 self._api.queue_tail(place.topic, place.queue_id),
@@ -365,7 +365,8 @@ class SendProcessor:
                 place.pairs,
             )
         properties = _encode(_join_properties(pairs))
-        self._turn.messages.append(
+        self.turn.stamp_ms = stamp_ms
+        self.turn.messages.append(
             (
                 tail,
                 body,
@@ -379,14 +380,14 @@ class SendProcessor:
                 0,
             )
         )
-        self._turn.staged.append(_staged(request, connection, queue_id, 1, None, True))
-        self._turn.sent_back.append(sent_back)
+        self.turn.staged.append(_staged(request, connection, queue_id, 1, None, True))
+        self.turn.sent_back.append(sent_back)
         if topic.startswith(DLQ_PREFIX):
             self._note_dead(sent_back[1], pairs)
 
     def _note_dead(self, group: str, pairs: dict[str, str]) -> None:
         message_id = pairs.get(UNIQ_KEY) or pairs.get(ORIGIN_MESSAGE_ID, "")
-        self._turn.dead.append((group, pairs.get(RETRY_TOPIC, ""), message_id))
+        self.turn.dead.append((group, pairs.get(RETRY_TOPIC, ""), message_id))
 
     def _stage_batch(self, request: RemotingCommand, connection: Connection, names: _Names) -> None:
         ext = request.ext
@@ -410,11 +411,11 @@ class SendProcessor:
         for flag, body, item_text in items:
             properties, code = self._item_properties(item_text)
             messages.append((tail, body, properties, code, born_ms, connection.host, 0, flag, 0, 0))
-        self._turn.messages += messages
+        self.turn.messages += messages
         is_waiting = batch_pairs.get(WAIT) != "false"
         unique_key = batch_pairs.get(UNIQ_KEY)
         told = None if unique_key is None else unique_key.encode()
-        self._turn.staged.append(
+        self.turn.staged.append(
             _staged(request, connection, queue_id, len(messages), told, is_waiting)
         )
 
@@ -524,10 +525,8 @@ class SendProcessor:
 
     def _now_ms(self) -> int:
         """Return the time with which this turn's messages will be dated."""
-        turn = self._turn
-        if turn.stamp_ms is None:
-            turn.stamp_ms = self._api.now_ms()
-        return turn.stamp_ms
+        stamp_ms = self.turn.stamp_ms
+        return self._api.now_ms() if stamp_ms is None else stamp_ms
 
 
 def _take_state(turn: _Turn) -> _Turn:

@@ -43,8 +43,8 @@ class ConsumerOffsets:
         self._version = DataVersion()
         self._is_newer = False  # than the version
         self.is_dirty = False
-        # (group, topic, queue id) -> offset: of resets that a running group has not heard of yet.
-        self._resets: dict[tuple[str, str, int], int] = {}
+        #: (group, topic, queue id) -> offset: of resets that a running group has not heard of yet.
+        self.resets: dict[tuple[str, str, int], int] = {}
         # The same -> behind the messages that the group was last given.
         self._pulled: dict[tuple[str, str, int], int] = {}
 
@@ -54,7 +54,7 @@ class ConsumerOffsets:
         Without effect while the group has not heard of a reset: it means the place from before.
         BrokerError when the table is full and this would be a new entry.
         """
-        if self._resets and (group, topic, queue_id) in self._resets:
+        if self.resets and self.awaits_reset(group, topic, queue_id):
             return
         key = f"{topic}{_SEPARATOR}{group}"
         queues = self._table.get(key)
@@ -73,20 +73,20 @@ class ConsumerOffsets:
         self, group: str, topic: str, queue_id: int, queue_offset: int, *, is_running: bool
     ) -> None:
         """Set where a group goes on; one that is running hears of it by ``take_reset``."""
-        self._resets.pop((group, topic, queue_id), None)
+        self.resets.pop((group, topic, queue_id), None)
         self.commit(group, topic, queue_id, queue_offset)
         if is_running:
-            self._resets[group, topic, queue_id] = queue_offset
+            self.resets[group, topic, queue_id] = queue_offset
 
     def awaits_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Return whether there is a reset that the group has not heard of yet."""
-        return bool(self._resets) and (group, topic, queue_id) in self._resets
+        return (group, topic, queue_id) in self.resets
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return, once, the offset of a reset that the group has not heard of yet."""
-        if not self._resets:
+        if not self.resets:
             return None
-        return self._resets.pop((group, topic, queue_id), None)
+        return self.resets.pop((group, topic, queue_id), None)
 
     def note_pulled(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Note how far a group has been given messages."""
@@ -160,7 +160,7 @@ class ConsumerOffsets:
                 self._changed()
 
     def _forget_places(self, is_gone: Callable[[tuple[str, str, int]], bool]) -> None:
-        for places in (self._resets, self._pulled):
+        for places in (self.resets, self._pulled):
             for key in [key for key in places if is_gone(key)]:
                 del places[key]
 

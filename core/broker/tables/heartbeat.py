@@ -22,6 +22,8 @@ from motelog.core.remoting.fields import Int64
 from motelog.core.remoting.frames import loads
 
 EXPRESSION_CHARACTERS_MAX: Final = 65_536
+#: The types of an expression of tags; without a type it is one.
+TAG_TYPES: Final = (None, "", TAG_EXPRESSION_TYPE)
 _CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 _MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
 _FROM_WHERE: Final = (
@@ -47,7 +49,7 @@ class Subscription(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_tag_filter(self) -> bool:
-        return is_tag_type(self.expression_type)
+        return self.expression_type in TAG_TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +112,6 @@ def decode_heartbeat(body: bytes) -> Heartbeat:
         )
     except (msgspec.ValidationError, ValueError) as exc:
         raise RemotingDecodeError(f"heartbeat: {exc}") from exc
-
-
-def is_tag_type(expression_type: str | None) -> bool:
-    """Return whether an expression of this type is one of tags; without a type it is."""
-    return expression_type in (None, "", TAG_EXPRESSION_TYPE)
 
 
 def decode_tag_expression(expression: str | None) -> frozenset[int] | None:

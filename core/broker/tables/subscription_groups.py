@@ -83,7 +83,7 @@ class SubscriptionGroups:
 
     def find(self, name: str) -> SubscriptionGroup:
         """Return the group, created if allowed; else BrokerError(SUBSCRIPTION_GROUP_NOT_EXIST)."""
-        group = self.get(name)
+        group = self._groups.get(name) or self.get(name)
         if group is not None:
             return group
         if not self._auto_create:

@@ -436,3 +436,63 @@ def test_a_store_that_fails_answers_a_plain_pull_with_its_words(filled: BrokerSt
     answer = filled.ask(RequestCode.PULL_MESSAGE, pull_ext("A", 0))
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "the disk says no")
     assert filled.stats.messages_out == 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"maxMsgBytes": 500, "expressionType": "TAG"}])
+def test_a_plain_pull_that_finds_nothing_is_held_as_one_that_is_decoded(
+    filled: BrokerStage, fields: dict[str, Any]
+) -> None:
+    fields = {"sysFlag": 7, "commitOffset": 3, "suspendTimeoutMillis": 500} | fields
+    plain, decoded = Client(), Client()
+
+    def pull(queue_offset: int) -> None:
+        """Hold the same pull twice, once as a plain one and once as one that is decoded."""
+        ext = pull_ext("A", queue_offset, subscription="a", **fields)
+        texts = {name: str(value) for name, value in ext.items()}
+        request = RemotingCommand(RequestCode.PULL_MESSAGE, 5, ext=texts)
+        (item,) = filled.processors.plain().split(*turn([encode(request)]), 1)
+        assert filled.pulls.take(item, cast("Connection", plain))
+        processor = filled.pulls.processors()[request.code]
+        answer_with(processor, request, cast("Connection", decoded))
+        assert len(filled.held) == 2
+
+    pull(41)
+    assert filled.tables.offsets.query("consumers", "A", 0) == 3
+    for tag in ("b", "a"):
+        filled.store.append([message(filled.tail("A", 0), b"new", tags_code=tags_code(tag))])
+        assert not plain.answers
+        filled.pulls.wake_grown()
+    pull(43)
+    filled.clock.advance(500 + BUCKET_MS)
+    filled.held.end_due(filled.clock.monotonic_ms())
+    assert plain.answers == decoded.answers
+    assert [(answer.code, answer.opaque) for answer in plain.answers] == [
+        (ResponseCode.SUCCESS, 5), (ResponseCode.PULL_NOT_FOUND, 5),
+    ]  # fmt: skip
+
+
+async def test_a_plain_pull_of_a_slow_client_begins_anew_when_its_messages_are_in_memory(
+    filled: BrokerStage,
+) -> None:
+    client = Client()
+    fields: dict[str, Any] = {"maxMsgBytes": 600, "subVersion": 9, "expressionType": "TAG"}
+    ext = pull_ext("A", 41, sysFlag=6, suspendTimeoutMillis=500, **fields)
+    request = RemotingCommand(
+        RequestCode.PULL_MESSAGE, 5, ext={name: str(value) for name, value in ext.items()}
+    )
+    filled.process(request, client)
+    assert len(filled.held) == 1
+    filled.store.append([message(filled.tail("A", 0))])
+    filled.api.misses = 1
+    filled.pulls.wake_grown()
+    client.is_congested = True
+    async with paging_in(filled):
+        pass
+    (deferred,) = client.deferred
+    # What the client has asked for, all of it.
+    known = {name: request.ext[name] for name in deferred.ext}
+    assert (deferred.code, deferred.opaque, deferred.ext) == (request.code, 5, known)
+    assert deferred.ext.keys() >= {*fields, "suspendTimeoutMillis"}
+    client.is_congested = False
+    filled.process(deferred, client)
+    assert [answer.code for answer in client.answers] == [ResponseCode.SUCCESS]
