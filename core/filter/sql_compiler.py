@@ -42,7 +42,7 @@ from lark import (
     v_args,
 )
 
-from motelog.core.filter.sql_filter import (
+from motelog.core.filter.sql_terms import (
     SQL_DEPTH_MAX,
     SQL_WORDS_MAX,
     Evaluate,

@@ -1,7 +1,7 @@
 """SQL92 filters: which messages a consumer wants, by their properties.
 
-Owns: SqlFilter, its limits, the cache of filters in use. Must not touch: sockets, files, clocks;
-what an expression means (sql_compiler, imported with the first one: lark takes time to load).
+Owns: SqlFilter, the cache of filters in use. Must not touch: sockets, files, clocks; what an
+expression means (sql_compiler, imported with the first one: lark takes time to load).
 Spec: RocketMQ MessageSelector.bySql, SqlFilter, ExpressionMessageFilter.
 
 Invariant: the expressions that SqlFilters holds, refused ones included, have at most
@@ -10,35 +10,29 @@ EXPRESSIONS_CHARACTERS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from motelog.core.errors import BrokerError
+from motelog.core.filter.sql_terms import (
+    SQL_CHARACTERS_MAX,
+    Evaluate,
+    NotComparableError,
+    Properties,
+    SqlFilterError,
+)
 from motelog.core.remoting.codes import SQL_EXPRESSION_TYPE, ResponseCode
 from motelog.core.topic_names import shown
 
-# Limits of an expression; the worst within them is refused or ready after some milliseconds.
-SQL_CHARACTERS_MAX: Final = 4096
-SQL_WORDS_MAX: Final = 512  # names, keywords, literals and signs
-SQL_DEPTH_MAX: Final = 32  # brackets, NOTs, signs and operators inside each other
+__all__ = [
+    "EXPRESSIONS_CHARACTERS",
+    "ParserNotLoadedError",
+    "SqlFilter",
+    "SqlFilterError",
+    "SqlFilters",
+    "compile_sql",
+]
+
 EXPRESSIONS_CHARACTERS: Final = 262_144
-
-Value = str | int | float | bool | None
-Properties = Mapping[str, str]
-Evaluate = Callable[[Properties], Value]
-
-
-class SqlFilterError(BrokerError):
-    """An expression that is no filter; ``column`` counts its characters from 1."""
-
-    def __init__(self, reason: str, *, column: int) -> None:
-        text = f"the SQL92 filter is wrong at column {column}: {reason}"
-        super().__init__(ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
-        self.column = column
-
-
-class NotComparableError(ValueError):
-    """A property that is compared with a number is not a number; the message does not match."""
 
 
 class ParserNotLoadedError(Exception):

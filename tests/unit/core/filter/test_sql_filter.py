@@ -14,13 +14,11 @@ from motelog.core.errors import BrokerError
 from motelog.core.filter import sql_compiler, sql_filter
 from motelog.core.filter.sql_filter import (
     EXPRESSIONS_CHARACTERS,
-    SQL_CHARACTERS_MAX,
-    SQL_DEPTH_MAX,
-    SQL_WORDS_MAX,
     SqlFilterError,
     SqlFilters,
     compile_sql,
 )
+from motelog.core.filter.sql_terms import SQL_CHARACTERS_MAX, SQL_DEPTH_MAX, SQL_WORDS_MAX
 from motelog.core.remoting.codes import ResponseCode
 
 
