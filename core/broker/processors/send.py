@@ -1,8 +1,8 @@
 """Sends: the messages of a turn become one append, then one batch of answers.
 
-Owns: request codes 10, 310 and 320, the checks of a message, what the broker adds to it.
-Must not touch: how records are written (the store), how topics are created, the answers' bytes and
-their wait for the disk (send_answers). Spec: RocketMQ SendMessageProcessor.
+Owns: request codes 10, 310 and 320, where a message is stored. Must not touch: what a send may ask
+for (send_request), how records are written (the store), the answers' bytes and their wait for the
+disk (send_answers). Spec: RocketMQ SendMessageProcessor.
 
     plain sends of a turn -> take, staged ------------.
     any other request     -> decoded, checks, staged ---> end_turn: append all -> answers
@@ -16,7 +16,6 @@ for the disk.
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Final
@@ -30,29 +29,38 @@ from motelog.core.broker.processors.send_answers import (
     StagedSend,
     make_rules,
 )
+from motelog.core.broker.processors.send_request import (
+    FULL,
+    LETTERS,
+    ODD_NAMES,
+    Names,
+    Numbers,
+    SendRequests,
+    encode_properties,
+    join_properties,
+    read_numbers,
+    refuse_delayed,
+    refuse_transactional,
+)
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.transactions.half_message import HALF, half_pairs, is_transactional
 from motelog.core.broker.waiting.flow_control import FlowControl
 from motelog.core.errors import BrokerError, StoreError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import (
-    NAME_END,
     ORIGIN_MESSAGE_ID,
-    PROPERTIES_BYTES_MAX,
     REAL_TOPIC,
     RETRY_TOPIC,
     TAGS,
     TIMER_OUT_MS,
     TRAN_MSG,
     UNIQ_KEY,
-    VALUE_END,
     WAIT,
     tags_code,
 )
 from motelog.core.records.append import AppendMessage
-from motelog.core.records.dispatch import MULTI_DISPATCH, MULTI_OFFSET, dispatched
-from motelog.core.remoting.codes import VERSION_5, Language, Permission
-from motelog.core.remoting.fields import bool_field, int32_field, int_field, text_field
+from motelog.core.records.dispatch import dispatched
+from motelog.core.remoting.fields import bool_field
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
@@ -64,14 +72,10 @@ from motelog.core.remoting.sends import PlainSend, split_batch
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import (
     DLQ_PREFIX,
-    GATEWAY_GROUP,
-    GATEWAY_TOPICS,
     RETRY_PREFIX,
     TOPICS_CLOSED_TO_SENDERS,
-    group_name_fault,
     is_group_topic,
 )
-from motelog.core.unique_id import UniqueIds
 
 logger = logging.getLogger(__name__)
 
@@ -79,41 +83,7 @@ logger = logging.getLogger(__name__)
 # are the record's own; the transaction bits would make the record invisible.
 _SYS_FLAG_CLIENT: Final = 0x1 | 0x2 | 0x700
 _SYS_FLAG_TRANSACTION: Final = 0xC
-_MSG_REGION: Final = "MSG_REGION"
-_TRACE_ON: Final = "TRACE_ON"
-_CLUSTER: Final = "CLUSTER"
-# A message with one of these is looked at by itself.
-_ODD_NAMES: Final = (
-    _MSG_REGION, _TRACE_ON, _CLUSTER, TRAN_MSG, MULTI_DISPATCH, MULTI_OFFSET,
-    *sorted(DELAY_PROPERTIES),
-)  # fmt: skip
 _BATCH_DELAYED: Final = "the messages of a batch cannot be delayed"
-
-
-# Default queue count, queue id, sysFlag, born timestamp, flag, reconsume times.
-_Numbers = tuple[int, int, int, int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """What the header fields are called: in full (10) or as letters (310, 320)."""
-
-    group: str = "producerGroup"
-    topic: str = "topic"
-    default_topic: str = "defaultTopic"
-    default_queue_count: str = "defaultTopicQueueNums"
-    queue_id: str = "queueId"
-    sys_flag: str = "sysFlag"
-    born_timestamp: str = "bornTimestamp"
-    flag: str = "flag"
-    properties: str = "properties"
-    reconsume_times: str = "reconsumeTimes"
-    reconsume_times_max: str = "maxReconsumeTimes"
-    batch: str = "batch"
-
-
-_FULL: Final = _Names()
-_LETTERS: Final = _Names("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "l", "m")
 
 
 @dataclass(slots=True)
@@ -129,6 +99,24 @@ class _Turn:
     #: The delays of the messages begin at this time; their records are dated with it.
     stamp_ms: int | None = None
 
+    def note_dead(self, group: str, pairs: dict[str, str]) -> None:
+        message_id = pairs.get(UNIQ_KEY) or pairs.get(ORIGIN_MESSAGE_ID, "")
+        self.dead.append((group, pairs.get(RETRY_TOPIC, ""), message_id))
+
+    def take_state(self) -> _Turn:
+        """Take the sends whose messages are state of sessions out of the turn; return them."""
+        messages, staged = self.messages, self.staged
+        self.messages, self.staged = [], []
+        state = _Turn(stamp_ms=self.stamp_ms)
+        begin = 0
+        for send in staged:
+            of_send = messages[begin : begin + send[5]]
+            begin += send[5]
+            of_turn = state if all(map(is_state_of_session, of_send)) else self
+            of_turn.messages += of_send
+            of_turn.staged.append(send)
+        return state
+
 
 class SendProcessor:
     """Takes sends; state changes only within a turn and in ``run``, between two awaits."""
@@ -139,26 +127,19 @@ class SendProcessor:
         self._api = shared.api
         self._disk = shared.store.disk_watch
         self._topics = shared.tables.topics
-        self._groups = shared.tables.groups
-        self._locks = shared.tables.locks
         self._stats = shared.stats
         self._clock = shared.clock
         self._body_bytes_max = config.store.message_bytes_max
         self._waiting_answers_max = config.waiting_answers_max
-        self._added = {_MSG_REGION: config.region, _TRACE_ON: "true", _CLUSTER: config.cluster}
-        self._added_text = _join_properties(self._added)
+        self._requests = SendRequests(shared)
         self.rules = make_rules(
-            shared.api.store_host, config.region, self._added_text.encode(), _ODD_NAMES
+            shared.api.store_host, config.region, self._requests.added_text.encode(), ODD_NAMES
         )
         self.answers = SendAnswers(
             shared.api, clock=shared.clock, region=config.region, rules=self.rules
         )
-        self._ids = UniqueIds(address=self._api.store_host[:-4], process_id=os.getpid())
-        self._is_closing = not config.permission & Permission.WRITE
-        self._rejects_transactions = config.reject_transaction_message
         self._light_queues = LightQueues(shared.store)
         self._broker_name = config.name
-        self._next_queue = 0
         self.turn = _Turn()
         self._dead_log = LimitedLog(logger)
         self.messages_count = 0
@@ -184,7 +165,7 @@ class SendProcessor:
         if (
             config is None
             or not config.is_writable
-            or (self._is_closing and config.order)
+            or (self._requests.is_closing and config.order)
             or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
             or topic in TOPICS_CLOSED_TO_SENDERS
             or len(body) > self._body_bytes_max
@@ -214,7 +195,7 @@ class SendProcessor:
         turn, self.turn = self.turn, _Turn()
         if self._disk.full_reason is not None:
             # What gateways tell of sessions is taken all the same, so it must be on its own.
-            state = _take_state(turn)
+            state = turn.take_state()
             if state.staged:
                 self._append(state)
         if turn.staged:
@@ -267,39 +248,39 @@ class SendProcessor:
 
     def _send(self, request: RemotingCommand, connection: Connection) -> None:
         # C++ clients mark a batch by "1", Java by "true".
-        if bool_field(request.ext, _FULL.batch):
-            self._stage_batch(request, connection, _FULL)
+        if bool_field(request.ext, FULL.batch):
+            self._stage_batch(request, connection, FULL)
         else:
-            self._stage(request, connection, _FULL)
+            self._stage(request, connection, FULL)
 
     def _send_v2(self, request: RemotingCommand, connection: Connection) -> None:
-        if bool_field(request.ext, _LETTERS.batch):
-            self._stage_batch(request, connection, _LETTERS)
+        if bool_field(request.ext, LETTERS.batch):
+            self._stage_batch(request, connection, LETTERS)
         else:
-            self._stage(request, connection, _LETTERS)
+            self._stage(request, connection, LETTERS)
 
     def _send_batch(self, request: RemotingCommand, connection: Connection) -> None:
-        self._stage_batch(request, connection, _LETTERS)
+        self._stage_batch(request, connection, LETTERS)
 
-    def _stage(self, request: RemotingCommand, connection: Connection, names: _Names) -> None:
+    def _stage(self, request: RemotingCommand, connection: Connection, names: Names) -> None:
         ext = request.ext
-        numbers = _numbers(ext, names)
+        numbers = read_numbers(ext, names)
         topic, queue_id = self._target(ext, names, numbers)
         if len(request.body) > self._body_bytes_max:
             text = f"the body has {len(request.body)} bytes, the limit is {self._body_bytes_max}"
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
-        properties, pairs = self._properties(ext.get(names.properties, ""), is_named=True)
+        properties, pairs = self._requests.properties(ext.get(names.properties, ""), is_named=True)
         self._light_queues.check(pairs, len(properties))
         _, _, sys_flag, born_ms, flag, reconsume_times = numbers
-        if topic.startswith(RETRY_PREFIX) and self._is_given_up(
+        if topic.startswith(RETRY_PREFIX) and self._requests.is_given_up(
             topic, request, names, reconsume_times
         ):
             group = topic.removeprefix(RETRY_PREFIX)
             dead = self._topics.create_dead_letter_topic(group, self._clock.now_ms())
             topic, queue_id = dead.topic_name, 0
             pairs = {name: value for name, value in pairs.items() if name not in DELAY_PROPERTIES}
-            self._note_dead(group, pairs)
-            properties = _encode(_join_properties(pairs | self._added))
+            self.turn.note_dead(group, pairs)
+            properties = encode_properties(join_properties(pairs | self._requests.added))
         tail, code = self._api.queue_tail(topic, queue_id), _tags_code(pairs.get(TAGS))
         told: bytes | Recallable = pairs[UNIQ_KEY].encode()
         is_delayed = not DELAY_PROPERTIES.isdisjoint(pairs)
@@ -308,20 +289,22 @@ class SendProcessor:
             pairs, reconsume_times=reconsume_times, is_delayed=is_delayed
         ):
             group = ext[names.group]
-            self._check_transactional(pairs, group)
-            half = half_pairs(pairs | self._added, topic=topic, queue_id=queue_id, group=group)
-            tail, properties = self._api.queue_tail(*HALF), _encode(_join_properties(half))
+            self._requests.check_transactional(pairs, group)
+            half = half_pairs(
+                pairs | self._requests.added, topic=topic, queue_id=queue_id, group=group
+            )
+            tail, properties = self._api.queue_tail(*HALF), encode_properties(join_properties(half))
         elif sys_flag & _SYS_FLAG_TRANSACTION:
-            _refuse_transactional(sys_flag, pairs)
+            refuse_transactional(sys_flag, pairs)
         elif is_delayed:
             stamp_ms = self._now_ms()
             place = find_waiting_place(
-                pairs | self._added, topic, queue_id, self._api.due_times, stamp_ms
+                pairs | self._requests.added, topic, queue_id, self._api.due_times, stamp_ms
             )
             if place is not None:
                 tail, code = self._api.queue_tail(place.topic, place.queue_id), place.due_ms
-                properties = _encode(_join_properties(place.pairs))
-                told = self._recallable(place.pairs)
+                properties = encode_properties(join_properties(place.pairs))
+                told = _recallable(self._broker_name, place.pairs)
         message = (
             tail,
             request.body,
@@ -364,7 +347,7 @@ class SendProcessor:
                 place.due_ms,
                 place.pairs,
             )
-        properties = _encode(_join_properties(pairs))
+        properties = encode_properties(join_properties(pairs))
         self.turn.stamp_ms = stamp_ms
         self.turn.messages.append(
             (
@@ -383,15 +366,11 @@ class SendProcessor:
         self.turn.staged.append(_staged(request, connection, queue_id, 1, None, True))
         self.turn.sent_back.append(sent_back)
         if topic.startswith(DLQ_PREFIX):
-            self._note_dead(sent_back[1], pairs)
+            self.turn.note_dead(sent_back[1], pairs)
 
-    def _note_dead(self, group: str, pairs: dict[str, str]) -> None:
-        message_id = pairs.get(UNIQ_KEY) or pairs.get(ORIGIN_MESSAGE_ID, "")
-        self.turn.dead.append((group, pairs.get(RETRY_TOPIC, ""), message_id))
-
-    def _stage_batch(self, request: RemotingCommand, connection: Connection, names: _Names) -> None:
+    def _stage_batch(self, request: RemotingCommand, connection: Connection, names: Names) -> None:
         ext = request.ext
-        numbers = _numbers(ext, names)
+        numbers = read_numbers(ext, names)
         topic, queue_id = self._target(ext, names, numbers)
         if is_group_topic(topic):
             text = "a batch cannot be sent to a retry or dead-letter topic"
@@ -402,10 +381,10 @@ class SendProcessor:
         items = decode_batch_items(request.body)
         if not items:
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, "the batch has no message")
-        _, batch_pairs = self._properties(ext.get(names.properties, ""))
+        _, batch_pairs = self._requests.properties(ext.get(names.properties, ""))
         _, _, sys_flag, born_ms, _, _ = numbers
-        _refuse_transactional(sys_flag, batch_pairs)
-        _refuse_delayed(batch_pairs, _BATCH_DELAYED)
+        refuse_transactional(sys_flag, batch_pairs)
+        refuse_delayed(batch_pairs, _BATCH_DELAYED)
         tail = self._api.queue_tail(topic, queue_id)
         messages = []
         for flag, body, item_text in items:
@@ -421,107 +400,17 @@ class SendProcessor:
 
     def _item_properties(self, item_text: bytes) -> tuple[bytes, int]:
         """Return the properties to store of one message of a batch, and its tag hash."""
-        properties, pairs = self._properties(item_text.decode(errors="replace"))
-        _refuse_transactional(0, pairs)
-        _refuse_delayed(pairs, _BATCH_DELAYED)
+        properties, pairs = self._requests.properties(item_text.decode(errors="replace"))
+        refuse_transactional(0, pairs)
+        refuse_delayed(pairs, _BATCH_DELAYED)
         return properties, _tags_code(pairs.get(TAGS))
 
-    def _recallable(self, pairs: dict[str, str]) -> bytes | Recallable:
-        """Return what is told of a message that waits with these properties: how to recall it."""
-        key, topic = pairs[UNIQ_KEY], pairs[REAL_TOPIC]
-        if TIMER_OUT_MS not in pairs or is_group_topic(topic):
-            return key.encode()
-        handle = RecallHandle(topic, self._broker_name, int(pairs[TIMER_OUT_MS]), key).encode()
-        return key.encode() if handle is None else Recallable(key.encode(), handle)
-
-    def _target(self, ext: dict[str, str], names: _Names, numbers: _Numbers) -> tuple[str, int]:
-        """Check the topic and the queue of a send, and return them."""
+    def _target(self, ext: dict[str, str], names: Names, numbers: Numbers) -> tuple[str, int]:
+        """Return the topic and the queue of a send that has room to wait for the disk."""
         if self.answers.waiting_count >= self._waiting_answers_max:
             text = f"{self.answers.waiting_count} sends wait for the disk already"
             raise BrokerError(ResponseCode.SYSTEM_BUSY, text)
-        topic = ext[names.topic]
-        is_gateway_s = topic in GATEWAY_TOPICS and ext[names.group] == GATEWAY_GROUP
-        if topic in TOPICS_CLOSED_TO_SENDERS and not is_gateway_s:
-            text = f"messages cannot be sent to the system topic {topic}"
-            raise BrokerError(ResponseCode.NO_PERMISSION, text)
-        queue_count, queue_id, *_ = numbers
-        config = self._topics.get(topic)
-        if config is None:
-            config = self._topics.create_for_message(
-                topic, ext[names.default_topic], queue_count, self._clock.now_ms()
-            )
-        if not config.is_writable:
-            raise BrokerError(ResponseCode.NO_PERMISSION, f"topic {topic} is not writable")
-        if self._is_closing and config.order:
-            # Its producers do not go elsewhere by themselves, as others do.
-            text = f"this broker takes nothing for the ordered topic {topic}: it is not writable"
-            raise BrokerError(ResponseCode.NO_PERMISSION, text)
-        if queue_id < 0:
-            self._next_queue += 1
-            return topic, self._next_queue % config.write_queue_nums
-        if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
-            count = max(config.write_queue_nums, config.read_queue_nums)
-            text = f"queue id {queue_id} is illegal: topic {topic} has {count} queues, from 0 on"
-            raise BrokerError(ResponseCode.INVALID_PARAMETER, text)
-        return topic, queue_id
-
-    def _check_transactional(self, pairs: dict[str, str], group: str) -> None:
-        """Refuse the first half of a transaction that the broker cannot carry out."""
-        if self._rejects_transactions:
-            text = "this broker is configured to take no transactional messages"
-            raise BrokerError(ResponseCode.NO_PERMISSION, text)
-        fault = group_name_fault(group)
-        if fault is not None:
-            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, fault)
-        _refuse_delayed(pairs, "a transactional message cannot be delayed")
-
-    def _is_given_up(
-        self, retry_topic: str, request: RemotingCommand, names: _Names, reconsume_times: int
-    ) -> bool:
-        """Return whether a consumer sends a message to its retry topic once too often.
-
-        Clients do so when sending it back (code 36) fails; they have counted this retry already.
-        Those that consume in order do so only with a message that they give up, and not all have
-        counted. Java's clients before 5 are used to brokers that compare with >=.
-        """
-        group = self._groups.find(retry_topic.removeprefix(RETRY_PREFIX))
-        times_max = int32_field(request.ext, names.reconsume_times_max, group.retry_max_times)
-        if times_max < 0:
-            times_max = group.retry_max_times
-        if request.language == Language.JAVA and request.version < VERSION_5:
-            reconsume_times += 1
-        return reconsume_times > times_max or self._locks.has_any(
-            group.group_name, self._clock.monotonic_ms()
-        )
-
-    def _properties(self, text: str, *, is_named: bool = False) -> tuple[bytes, dict[str, str]]:
-        """Return the property text to store, the broker's part included, and the client's pairs.
-
-        With ``is_named`` a message whose client has not given it a unique id gets one.
-        """
-        pairs = {}
-        for item in text.split(VALUE_END):
-            name, found, value = item.partition(NAME_END)
-            if found and value:
-                pairs[name] = value
-        if MULTI_OFFSET in pairs:
-            # Where a message is in light queues, the store alone says.
-            del pairs[MULTI_OFFSET]
-            text = _join_properties(pairs)
-        added_text = self._added_text
-        if is_named and UNIQ_KEY not in pairs:
-            pairs[UNIQ_KEY] = self._ids.next(self._clock.now_ms())
-            added_text = _join_properties({UNIQ_KEY: pairs[UNIQ_KEY]}) + added_text
-        # A message that was consumed and is sent again has the broker's properties already.
-        if _MSG_REGION in pairs or _TRACE_ON in pairs or _CLUSTER in pairs:
-            text = _join_properties(pairs | self._added)
-        elif text and not text.endswith(VALUE_END):
-            text = text + VALUE_END + added_text
-        else:
-            text += added_text
-        if "\0" in text:
-            raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, "the properties hold a zero character")
-        return _encode(text), pairs
+        return self._requests.target(ext, names, numbers)
 
     def _now_ms(self) -> int:
         """Return the time with which this turn's messages will be dated."""
@@ -529,19 +418,13 @@ class SendProcessor:
         return self._api.now_ms() if stamp_ms is None else stamp_ms
 
 
-def _take_state(turn: _Turn) -> _Turn:
-    """Take the sends of a turn whose messages are state of sessions out of it; return them."""
-    messages, staged = turn.messages, turn.staged
-    turn.messages, turn.staged = [], []
-    state = _Turn(stamp_ms=turn.stamp_ms)
-    begin = 0
-    for send in staged:
-        of_send = messages[begin : begin + send[5]]
-        begin += send[5]
-        of_turn = state if all(map(is_state_of_session, of_send)) else turn
-        of_turn.messages += of_send
-        of_turn.staged.append(send)
-    return state
+def _recallable(broker_name: str, pairs: dict[str, str]) -> bytes | Recallable:
+    """Return what is told of a message that waits with these properties: how to recall it."""
+    key, topic = pairs[UNIQ_KEY], pairs[REAL_TOPIC]
+    if TIMER_OUT_MS not in pairs or is_group_topic(topic):
+        return key.encode()
+    handle = RecallHandle(topic, broker_name, int(pairs[TIMER_OUT_MS]), key).encode()
+    return key.encode() if handle is None else Recallable(key.encode(), handle)
 
 
 def _staged(
@@ -554,69 +437,6 @@ def _staged(
 ) -> StagedSend:
     form = int(request.serialize)
     return connection, request.opaque, form, request.is_oneway, queue_id, count, told, waits
-
-
-def _encode(text: str) -> bytes:
-    stored = text.encode()
-    if len(stored) > PROPERTIES_BYTES_MAX:
-        fault = f"the properties have {len(stored)} bytes, the limit is {PROPERTIES_BYTES_MAX}"
-        raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, fault)
-    return stored
-
-
-def _refuse_transactional(sys_flag: int, pairs: dict[str, str]) -> None:
-    """Refuse what only a send of one message, with its property, may be."""
-    if sys_flag & _SYS_FLAG_TRANSACTION or pairs.get(TRAN_MSG) == "true":
-        text = "a transactional message is sent alone, with the property TRAN_MSG"
-        raise BrokerError(ResponseCode.NO_PERMISSION, text)
-
-
-def _refuse_delayed(pairs: dict[str, str], text: str) -> None:
-    if any(pairs.get(name, "0") != "0" for name in DELAY_PROPERTIES):
-        raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
-
-
-def _join_properties(pairs: dict[str, str]) -> str:
-    return "".join([f"{name}{NAME_END}{value}{VALUE_END}" for name, value in pairs.items()])
-
-
-def _numbers(ext: dict[str, str], names: _Names) -> _Numbers:
-    """Return the numbers of a send's header; BrokerError if anything required is missing or bad."""
-    try:
-        numbers = (
-            int(ext[names.default_queue_count]),
-            int(ext[names.queue_id]),
-            int(ext[names.sys_flag]),
-            int(ext[names.born_timestamp]),
-            int(ext[names.flag]),
-            int(ext.get(names.reconsume_times, "0")),
-        )
-    except (KeyError, ValueError):
-        return _check_fields(ext, names)
-    is_named = names.topic in ext and names.group in ext and names.default_topic in ext
-    # One comparison for all fields: clients send numbers that fit into 31 bits without a sign.
-    if (
-        not is_named
-        or min(numbers[2:]) < 0
-        or numbers[3] >> 62
-        or max(numbers[2], *numbers[4:]) >> 31
-    ):
-        return _check_fields(ext, names)
-    return numbers
-
-
-def _check_fields(ext: dict[str, str], names: _Names) -> _Numbers:
-    """Read the fields one by one, so that the first bad one can be named."""
-    for name in (names.group, names.topic, names.default_topic):
-        text_field(ext, name)
-    return (
-        int_field(ext, names.default_queue_count),
-        int_field(ext, names.queue_id),
-        int32_field(ext, names.sys_flag),
-        int_field(ext, names.born_timestamp),
-        int32_field(ext, names.flag),
-        int32_field(ext, names.reconsume_times, 0),
-    )
 
 
 @lru_cache(maxsize=4096)
