@@ -13,7 +13,6 @@ for threads.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -25,8 +24,7 @@ import msgspec
 import trio
 
 from motelog.core.errors import RecordError, StoreError
-from motelog.core.records.decode import decode, in_queue
-from motelog.core.records.dispatch import in_light_queue
+from motelog.core.records.decode import decode
 from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES
 from motelog.core.records.read import select_units
 from motelog.core.store.disk.page_cache import (
@@ -42,10 +40,15 @@ from motelog.core.store.index.index_service import IndexService
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.quarantine import AsideFile
 from motelog.core.store.queues.consume_queue import UNIT, ConsumeQueue
+from motelog.core.store.queues.unit_records import (
+    check_units,
+    gather,
+    gather_each,
+    is_odd,
+    read_units,
+)
 from motelog.core.store.readable import Readable
 from motelog.core.store.stats import StoreStats
-
-logger = logging.getLogger(__name__)
 
 SCAN_UNITS_MIN = 800  # RocketMQ looks at 16000 bytes of units, or count_max when that is more
 # Units at a queue's end that are assumed to be in memory if they were written since the start.
@@ -164,34 +167,27 @@ class StoreReader:
         is_doubtful = not is_warm or (queue.unchecked and queue.is_unchecked(queue_offset))
         if not may_wait and is_doubtful:
             self._page_cache.require(queue.places(queue_offset, window))
-        units = self._units(queue, queue_offset, window)
+        units = read_units(queue, queue_offset, window)
         chosen, looked, removed, record_bytes = select_units(
             units, count_max, bytes_max, tag_codes, log_begin
         )
         if not may_wait and chosen and not as_units and self._is_cold(chosen):
             self._page_cache.require(self._log.places(chosen))
         end = queue_offset + looked
-        records = chosen if as_units else self._gather(chosen, queue, queue_offset, end)
+        records = chosen if as_units else gather(self._log, chosen, queue, queue_offset, end)
         count = len(chosen) // UNIT_BYTES
-        is_odd = removed and self._is_odd(units[: looked * UNIT_BYTES])
-        if records is None or is_odd or looked < min(count_max, 1):
-            self._check_again(queue, queue_offset, max(looked, 1))
+        lead_nowhere = removed and is_odd(units[: looked * UNIT_BYTES], log_begin)
+        if records is None or lead_nowhere or looked < min(count_max, 1):
+            check_units(queue, queue_offset, max(looked, 1))
             if not as_units:
-                records, count = self._gather_each(chosen, queue, queue_offset, end)
+                records, count = gather_each(self._log, chosen, queue, queue_offset, end)
                 record_bytes = len(records)
         assert records is not None
         self._stats.note_read(count, record_bytes, perf_counter_ns() - began_ns)
-        if count:
-            status = _FOUND
-        elif removed or chosen:
-            status = ReadStatus.MESSAGE_WAS_REMOVED
-        else:
-            status = ReadStatus.NO_MATCH
+        status = _FOUND if count else _missed(bool(removed or chosen))
         last = units[(looked - 1) * UNIT_BYTES : looked * UNIT_BYTES]
         behind_bytes = self._log.end_offset - int.from_bytes(last[:8], "big")
-        return ReadResult(
-            status, queue_offset + looked, low, high, records, count, behind_bytes, record_bytes
-        )
+        return ReadResult(status, end, low, high, records, count, behind_bytes, record_bytes)
 
     @property
     def verified_from(self) -> int:
@@ -234,57 +230,7 @@ class StoreReader:
         count = min(count, end - queue_offset)
         if not may_wait:
             self._page_cache.require(queue.places(queue_offset, count))
-        return self._units(queue, queue_offset, count)
-
-    def _units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
-        try:
-            if queue.unchecked or queue.doubtful:
-                queue.check_files(queue_offset, count)
-            return queue.read(queue_offset, count)
-        except OSError as exc:
-            raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
-
-    def _check_again(self, queue: ConsumeQueue, queue_offset: int, count: int) -> None:
-        """Put files whose units lead nowhere into quarantine, unless they are as written."""
-        try:
-            queue.check_again(queue_offset, count)
-        except OSError as exc:
-            raise StoreError(f"a ConsumeQueue file cannot be read: {exc}") from exc
-
-    def _is_odd(self, units: bytes) -> bool:
-        """Say whether a unit names a place below the log's begin; none from min_offset on may."""
-        begin = self._log.begin_offset
-        return any(at < begin and size != FILLER_SIZE for at, size, _ in UNIT.iter_unpack(units))
-
-    def _gather(self, units: bytes, queue: ConsumeQueue, begin: int, end: int) -> bytes | None:
-        """Return the records of some units of [begin, end), None if one is not the unit's."""
-        tail = queue.tail
-        try:
-            records = self._log.gather(units) if units else b""
-            if in_queue(records, tail.topic, tail.queue_id, begin, end):
-                return records
-            return records if in_light_queue(records, tail.topic, begin, end) else None
-        except OSError as exc:
-            raise StoreError(f"a CommitLog file cannot be read: {exc}") from exc
-        except RecordError:
-            return None
-
-    def _gather_each(
-        self, units: bytes, queue: ConsumeQueue, begin: int, end: int
-    ) -> tuple[bytes, int]:
-        """Return the records of some units of [begin, end), without those that are not theirs."""
-        parts = []
-        for at in range(0, len(units), UNIT_BYTES):
-            record = self._gather(units[at : at + UNIT_BYTES], queue, begin, end)
-            if record is None:
-                logger.error(
-                    "a record cannot be read and is skipped; motelog store verify names it "
-                    "directory=%s",
-                    queue.directory,
-                )
-            else:
-                parts.append(record)
-        return b"".join(parts), len(parts)
+        return read_units(queue, queue_offset, count)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the first message there is; 0 without such a queue."""
@@ -348,14 +294,14 @@ class StoreReader:
             return -1
         if not may_wait:
             self._page_cache.require(queue.places(queue_offset, 1))
-        units = self._units(queue, queue_offset, 1)
+        units = read_units(queue, queue_offset, 1)
         if UNIT.unpack(units)[1] == FILLER_SIZE:
             return -1
         if not may_wait and self._is_cold(units):
             self._page_cache.require(self._log.places(units))
-        record = self._gather(units, queue, queue_offset, queue_offset + 1)
+        record = gather(self._log, units, queue, queue_offset, queue_offset + 1)
         if record is None:
-            self._check_again(queue, queue_offset, 1)
+            check_units(queue, queue_offset, 1)
             return -1
         begin = 68 if record[39] & 0x10 else 56
         return int.from_bytes(record[begin : begin + 8], "big", signed=True)
@@ -443,6 +389,11 @@ class StoreReader:
         except StoreError:
             return -1
         return int(fields[8])
+
+
+def _missed(has_lost: bool) -> ReadStatus:
+    """Return why units that were looked at gave no records."""
+    return ReadStatus.MESSAGE_WAS_REMOVED if has_lost else ReadStatus.NO_MATCH
 
 
 def _nothing(queue_offset: int, low: int, high: int) -> ReadResult:
