@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from motelog.core.broker.delay import schedule
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.gateway.log.local_log import LocalLog
 from tests.support.broker_stack import (
@@ -270,7 +271,7 @@ async def test_delivery_of_delayed_messages_goes_on_after_a_fault(
             failed.set()
             raise KeyError("a fault of ours")
 
-        monkeypatch.setattr(stack.broker.parts.schedule, "_restored", fail)
+        monkeypatch.setattr(schedule, "restored", fail)
         ext = send_ext("T", properties="DELAY\x011\x02")
         assert (await peer.ask(RequestCode.SEND_MESSAGE_V2, ext)).code == OK
         with trio.fail_after(10):

@@ -2,8 +2,8 @@
 
 Owns: what is due and in which order, how far delivery has got (delayOffset.json, timerOffset.json),
 and keeping messages that wait when the log is cleaned. Must not touch: which message waits
-(delays), the order of messages for a time of their own (timer_queue), records
-(core.records), files of the store.
+(delays), the order of messages for a time of their own (timer_queue), what a waiting record becomes
+(waiting_records), files of the store.
 Spec: RocketMQ ScheduleMessageService; its delayOffset.json.
 
     SCHEDULE_TOPIC_XXXX     one queue per level, in the order of due times; one offset for each
@@ -20,7 +20,7 @@ messages that wait.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -29,36 +29,22 @@ import trio
 
 from motelog.core.broker.delay.recalls import Recalls
 from motelog.core.broker.delay.timer_queue import OFFSET_MAX, TimerQueue, is_recall
+from motelog.core.broker.delay.waiting_records import decode_intact, moved, restored
 from motelog.core.errors import (
-    RecordError,
     RecordTooLargeError,
     StoreError,
     StoreFencedError,
 )
 from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
-from motelog.core.message import (
-    DELAY,
-    PROPERTIES_BYTES_MAX,
-    REAL_QID,
-    REAL_TOPIC,
-    TAGS,
-    TIMER_OUT_MS,
-    decode_properties,
-    encode_properties,
-    tags_code,
-)
-from motelog.core.records.append import AppendMessage, QueueTail
-from motelog.core.records.decode import decode
-from motelog.core.records.dispatch import dispatched
+from motelog.core.records.append import AppendMessage
 from motelog.core.records.layout import UNIT_BYTES
 from motelog.core.remoting.fields import Int64
-from motelog.core.store.due_time import number, timer_queue
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.queues.consume_queue import UNIT
 from motelog.core.store.readable import Growth
 from motelog.core.threads import run_in_thread
-from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC, TOPICS_CLOSED_TO_SENDERS
+from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +55,6 @@ WAIT_S_MAX: Final = 0.5
 RETRY_S: Final = 1.0
 FAULT_PERIOD_S: Final = 60.0
 LAST_SAVE_S_MAX: Final = 10.0
-_SYS_FLAG_TRANSACTION: Final = 0xC
 _WAITING: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 _TOPICS: Final = frozenset(topic.encode() for topic in _WAITING)
 
@@ -269,7 +254,11 @@ class ScheduleService:
 
     def _append(self, records: bytes) -> None:
         """Append waiting records to the queues of their own topics."""
-        messages = [message for fields in _decoded(records) for message in self._restored(fields)]
+        messages = [
+            message
+            for fields in decode_intact(records)
+            for message in restored(self._store, fields)
+        ]
         self.delivered_count += self._append_all(messages)
 
     def _append_all(self, messages: list[AppendMessage], *, even_if_full: bool = False) -> int:
@@ -290,34 +279,6 @@ class ScheduleService:
                 return 0
             return sum(self._append_all([one], even_if_full=even_if_full) for one in messages)
         return len(messages)
-
-    def _restored(self, fields: tuple[Any, ...]) -> Iterator[AppendMessage]:
-        """Yield the message that a waiting record becomes."""
-        _, _, _, physical, flag, sys_flag, born_ms, born_host, _, _, reconsume, _, text, body = (
-            fields
-        )
-        pairs = decode_properties(text)
-        tail = self._real_tail(pairs)
-        if tail is None:
-            logger.error(
-                "a delayed message does not say which topic it is for: it is not delivered, and"
-                " stays in the log until that is cleaned physical_offset=%d",
-                physical,
-            )
-            return
-        sys_flag &= ~_SYS_FLAG_TRANSACTION
-        code = tags_code(pairs.get(TAGS))
-        yield dispatched((tail, body, text, code, born_ms, born_host, sys_flag, flag, reconsume, 0))
-
-    def _real_tail(self, pairs: Mapping[str, str]) -> QueueTail | None:
-        topic = pairs.get(REAL_TOPIC, "")
-        queue_id = number(pairs.get(REAL_QID, ""))
-        if queue_id is None or topic in TOPICS_CLOSED_TO_SENDERS:
-            return None
-        try:
-            return self._store.queue_tail(topic, queue_id)
-        except StoreError:
-            return None
 
     # -- cleaning of the log ---------------------------------------------------------------
 
@@ -345,8 +306,8 @@ class ScheduleService:
             }
             again = [
                 message
-                for fields in _decoded(result.records)
-                for message in self._moved(fields, due_of[fields[3]])
+                for fields in decode_intact(result.records)
+                for message in moved(self._store, fields, due_of[fields[3]])
             ]
             self._append_all(again, even_if_full=True)
             self._levels[queue_id] = max(result.next_offset, offset + 1)
@@ -356,8 +317,8 @@ class ScheduleService:
         again = [
             message
             for due_ms, record in found
-            for fields in _decoded(record)
-            for message in self._moved(fields, due_ms)
+            for fields in decode_intact(record)
+            for message in moved(self._store, fields, due_ms)
         ]
         self._append_all(again, even_if_full=True)
 
@@ -365,29 +326,6 @@ class ScheduleService:
         """Return the next units of a queue of waiting messages."""
         units = partial(self._reader.units, topic, queue_id, queue_offset, BATCH_COUNT)
         return await self._reader.when_in_memory(units)
-
-    def _moved(self, fields: tuple[Any, ...], due_ms: int) -> Iterator[AppendMessage]:
-        """Yield the message that replaces a waiting record and waits for the same time.
-
-        Of a recall, ``due_ms`` is negative.
-        """
-        _, _, _, _, flag, sys_flag, born_ms, born_host, _, _, reconsume, _, text, body = fields
-        pairs = decode_properties(text)
-        pairs.pop(DELAY, None)
-        pairs[TIMER_OUT_MS] = str(abs(due_ms))
-        try:
-            text = encode_properties(pairs)
-        except ValueError:
-            # The properties have no room for the time: too early is better than never.
-            logger.warning(
-                "a delayed message has no room for its due time: it is delivered early"
-                " properties_bytes_max=%d",
-                PROPERTIES_BYTES_MAX,
-            )
-            yield from self._restored(fields)
-            return
-        tail = self._store.queue_tail(TIMER_TOPIC, timer_queue(abs(due_ms)))
-        yield (tail, body, text, due_ms, born_ms, born_host, sys_flag, flag, reconsume, 0)
 
     # -- progress --------------------------------------------------------------------------
 
@@ -438,25 +376,3 @@ def _levels(content: dict[str, Any]) -> dict[int, int]:
 
 def _timer_progress(content: dict[str, Any]) -> _TimerProgress:
     return msgspec.convert(content, _TimerProgress)
-
-
-def _decoded(records: bytes) -> list[tuple[Any, ...]]:
-    """Return the fields of records that are intact; a new CRC would hide damage of the others."""
-    try:
-        return decode(records, verify=True)
-    except RecordError:
-        pass
-    found = []
-    at = 0
-    while at < len(records):
-        size = int.from_bytes(records[at : at + 4], "big")
-        try:
-            found += decode(records[at : at + size], verify=True)
-        except RecordError as exc:
-            logger.error(
-                "the disk has changed a delayed message, and it is not delivered: check the disk"
-                " reason=%s",
-                exc,
-            )
-        at += max(size, 1)
-    return found
