@@ -1,7 +1,8 @@
 """The name server: brokers register, clients ask where a topic is.
 
 Owns: the request codes of the name server, its sockets and its scan for silent brokers.
-Must not touch: how routes are kept (route_table). Spec: RocketMQ DefaultRequestProcessor.
+Must not touch: how routes are kept (route_table), the key-value table (kv_requests).
+Spec: RocketMQ DefaultRequestProcessor.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import msgspec
 import trio
 
 from motelog.core.acl.gate import AclGate
-from motelog.core.errors import BrokerError, ConfigError
-from motelog.core.flag import Flag
+from motelog.core.errors import BrokerError
 from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.metrics import gauge
 from motelog.core.namesrv.config import NamesrvConfig
-from motelog.core.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
+from motelog.core.namesrv.kv_config import ORDER_TOPIC_NAMESPACE
+from motelog.core.namesrv.kv_requests import KvRequests
 from motelog.core.namesrv.needs import NEEDS
 from motelog.core.namesrv.registration_body import (
     decode_registration,
@@ -40,7 +41,6 @@ from motelog.core.net.stalls import sleep_unstalled
 from motelog.core.remoting.fields import bool_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.server import Connection, Processor, RemotingServer
-from motelog.core.saved_table import SavedTable
 from motelog.core.state_file import StateFile
 from motelog.core.threads import run_in_thread
 from motelog.core.topic_names import shown
@@ -77,15 +77,7 @@ class NameServer:
         self.listeners: dict[str, str] = {}
         self._opened: list[OpenListener] = []
         self._address: tuple[str, int] | None = None
-        self._kv = KvConfig(
-            entries_max=config.kv_entries_max,
-            entry_characters_max=config.kv_entry_characters_max,
-            characters_max=config.kv_characters_max,
-        )
-        self._kv_saved = SavedTable(kv_file, self._kv) if kv_file is not None else None
-        # Answers to changes of the table that are not on the disk yet.
-        self._kv_waiting: list[tuple[RemotingCommand, Connection]] = []
-        self._kv_changed = Flag()
+        self._kv = KvRequests(config, kv_file)
         self._faults = LimitedLog(logger)
         self.routes = RouteTable(
             silence_ms_max=config.broker_silence_s_max * 1000,
@@ -117,8 +109,7 @@ class NameServer:
         if self._config.acl_file:
             files = self._config.acl_file, NEEDS, self._config.users_file
             acl = await run_in_thread(AclGate, *files)
-        if self._kv_saved is not None:
-            await run_in_thread(self._load_kv, self._kv_saved)
+        await run_in_thread(self._kv.load)
         first = first_listener("namesrv", self._config.listen, self._config)
         opened = self._opened = open_listeners(first, self._listener_configs)
         self._address = opened[0].address
@@ -139,8 +130,7 @@ class NameServer:
             nursery.start_soon(self._scan)
             if acl is not None:
                 nursery.start_soon(run_again, acl.run, server)
-            if self._kv_saved is not None:
-                nursery.start_soon(run_again, self._save_kv, self._kv_saved, server)
+            nursery.start_soon(run_again, self._kv.run, server)
             task_status.started()
 
     async def reload_certificates(self) -> list[CertificateFile]:
@@ -158,7 +148,7 @@ class NameServer:
 
     def processors(self) -> dict[int, Processor]:
         """Return what is done at which request code."""
-        return {
+        return self._kv.processors() | {
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
@@ -171,10 +161,6 @@ class NameServer:
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
-            RequestCode.PUT_KV_CONFIG: self._put_kv,
-            RequestCode.GET_KV_CONFIG: self._get_kv,
-            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self._list_kv,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
             RequestCode.GET_BROKER_MEMBER_GROUP: self._members,
             RequestCode.GET_NAMESRV_CONFIG: self._shown_config,
@@ -210,7 +196,7 @@ class NameServer:
         answer = {"masterAddr": master, "haServerAddr": ha_address}
         # A slave keeps the addresses it has while its master is away; an empty one is no address.
         answer = {name: address for name, address in answer.items() if address}
-        order_topics = {"table": self._kv.namespace(ORDER_TOPIC_NAMESPACE) or {}}
+        order_topics = {"table": self._kv.table.namespace(ORDER_TOPIC_NAMESPACE) or {}}
         return request.answer(ext=answer, body=msgspec.json.encode(order_topics))
 
     def _unregister(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -243,7 +229,7 @@ class NameServer:
         if route is None:
             text = f"No topic route info in name server for the topic: {ascii(topic)[1:-1]}"
             return request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
-        order = self._kv.get(ORDER_TOPIC_NAMESPACE, topic)
+        order = self._kv.table.get(ORDER_TOPIC_NAMESPACE, topic)
         return request.answer(body=encode_route(route, order))
 
     def _clusters(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -328,59 +314,6 @@ class NameServer:
         name = text_field(request.ext, "brokerName")
         count = self.routes.set_write_permission(name, is_allowed=True)
         return request.answer(ext={"addTopicCount": str(count)})
-
-    def _put_kv(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
-        ext = request.ext
-        self._kv.put(text_field(ext, "namespace"), text_field(ext, "key"), text_field(ext, "value"))
-        return self._answer_saved(request, connection)
-
-    def _get_kv(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        value = self._kv.get(text_field(request.ext, "namespace"), text_field(request.ext, "key"))
-        if value is None:
-            return request.answer(ResponseCode.QUERY_NOT_FOUND, "no such key-value entry")
-        return request.answer(ext={"value": value})
-
-    def _delete_kv(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand | None:
-        self._kv.delete(text_field(request.ext, "namespace"), text_field(request.ext, "key"))
-        return self._answer_saved(request, connection)
-
-    def _list_kv(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        table = self._kv.namespace(text_field(request.ext, "namespace"))
-        if table is None:
-            return request.answer(ResponseCode.QUERY_NOT_FOUND, "no such key-value namespace")
-        return request.answer(body=msgspec.json.encode({"table": table}))
-
-    def _answer_saved(
-        self, request: RemotingCommand, connection: Connection
-    ) -> RemotingCommand | None:
-        """Answer a change of the key-value table, once it is on the disk if there is a file."""
-        if self._kv_saved is None:
-            return request.answer()
-        self._kv_waiting.append((request, connection))
-        self._kv_changed.set()
-        return None
-
-    def _load_kv(self, saved: SavedTable) -> None:
-        try:
-            saved.load(is_expected=False)
-        except OSError as exc:
-            text = f"the key-value table cannot be read from {exc.filename}: {exc.strerror}"
-            raise ConfigError(text) from exc
-
-    async def _save_kv(self, saved: SavedTable, server: RemotingServer) -> None:
-        """Write the table after each change, answer the requests that made it, until cancelled."""
-        while True:
-            await self._kv_changed.take()
-            # All that came while the last one was written share this one.
-            waiting, self._kv_waiting = self._kv_waiting, []
-            fault = await saved.save_if_changed()
-            code = ResponseCode.SUCCESS if fault is None else ResponseCode.SYSTEM_ERROR
-            for request, connection in waiting:
-                if not request.is_oneway:
-                    connection.reply(request.answer(code, fault))
-            server.flush()
 
 
 def encode_route(route: TopicRoute, order_config: str | None) -> bytes:
