@@ -19,8 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -32,29 +31,18 @@ from motelog.core.broker.pop.records import (
     checked_offsets,
     encode_ack,
     encode_checkpoint,
-    encode_retry,
-    retry_pairs,
 )
+from motelog.core.broker.pop.retries import Retries
 from motelog.core.broker.pop.state import REVIVE_GROUP, PopState
 from motelog.core.broker.tables.order_info import QueueKey
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.clock import Clock
-from motelog.core.errors import BrokerError, RecordError, StoreError, StoreFencedError
+from motelog.core.errors import BrokerError, StoreError, StoreFencedError
 from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
-from motelog.core.message import (
-    ORIGIN_MESSAGE_ID,
-    RETRY_TOPIC,
-    UNIQ_KEY,
-    encode_offset_id,
-)
 from motelog.core.records.append import AppendMessage
-from motelog.core.records.decode import decode
-from motelog.core.remoting.pop_fields import RETRY_V1, RETRY_V2, retry_topic
-from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.store.message_store import MessageStore
-from motelog.core.store.store_reader import ReadResult
-from motelog.core.topic_names import RETRY_PREFIX, ROCKETMQ_TIMER_TOPIC
+from motelog.core.topic_names import ROCKETMQ_TIMER_TOPIC
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +73,6 @@ class PopService:
         self._offsets = tables.offsets
         self._clock = clock
         self._broker_name = config.name
-        self._retry_kind = RETRY_V2 if config.pop_retry_topic_v2 else RETRY_V1
         self._per_queue_max = config.pop_in_work_per_queue_max
         self._revive_topic = state.revive_topic
         self.checkpoints = state.checkpoints
@@ -98,9 +85,13 @@ class PopService:
         self._state = state
         self._wanted = Flag()
         self._faults = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
-        self._dead_log = LimitedLog(logger)
+        self._retries = Retries(config, clock, store, tables)
         self.revived_count = 0
-        self.dead_letters_count = 0
+
+    @property
+    def dead_letters_count(self) -> int:
+        """Messages that their groups have given up."""
+        return self._retries.dead_letters_count
 
     # -- in work ---------------------------------------------------------------------------
 
@@ -314,13 +305,13 @@ class PopService:
             return
         found = []
         for offset in sorted(checkpoint.open):
-            found += await self._fields_of(checkpoint, offset)
+            found += await self._retries.fields_of(checkpoint, offset)
         # Paging in may have taken a while; what was acknowledged meanwhile does not come again.
         messages: list[AppendMessage] = []
-        if self._is_wanted(checkpoint):
+        if self._retries.is_wanted(checkpoint):
             try:
                 messages = [
-                    self._again(checkpoint, fields)
+                    self._retries.message(checkpoint, fields)
                     for fields in found
                     if fields[2] in checkpoint.open
                 ]
@@ -339,67 +330,6 @@ class PopService:
         await self._append([*messages, self._ack_of(checkpoint, offsets)])
         self.revived_count += len(messages)
         self.checkpoints.settle(checkpoint)
-
-    def _is_wanted(self, checkpoint: Checkpoint) -> bool:
-        """Return whether there is still a group that the messages can come again to."""
-        return (
-            self._topics.get(checkpoint.topic) is not None
-            and self._groups.get(checkpoint.group) is not None
-        )
-
-    async def _fields_of(self, checkpoint: Checkpoint, offset: int) -> list[tuple[Any, ...]]:
-        """Return the stored message at an offset; nothing if it is gone or damaged."""
-        read: Callable[..., ReadResult] = partial(
-            self._store.reader.read,
-            checkpoint.topic,
-            checkpoint.queue_id,
-            offset,
-            count_max=1,
-            bytes_max=1,
-        )
-        result = await self._store.reader.when_in_memory(read)
-        try:
-            return [fields for fields in decode(result.records, verify=True) if fields[2] == offset]
-        except RecordError as exc:
-            logger.error(
-                "the disk has changed a message that nobody acknowledged, and it does not come"
-                " again: check the disk topic=%s queue_id=%d queue_offset=%d reason=%s",
-                ascii(checkpoint.topic),
-                checkpoint.queue_id,
-                offset,
-                exc,
-            )
-            return []
-
-    def _again(self, checkpoint: Checkpoint, fields: tuple[Any, ...]) -> AppendMessage:
-        """Return the message for its next delivery, or for the group's dead letters."""
-        now_ms = self._clock.now_ms()
-        group = self._groups.find(checkpoint.group)
-        physical, store_host, times, text = fields[3], fields[9], fields[10], fields[12]
-        pairs = retry_pairs(text, checkpoint.pop_time_ms)
-        is_retry = checkpoint.topic.startswith(RETRY_PREFIX)
-        if not is_retry:
-            pairs.setdefault(RETRY_TOPIC, checkpoint.topic)
-            pairs.setdefault(ORIGIN_MESSAGE_ID, encode_offset_id(store_host, physical))
-        if times >= group.retry_max_times:
-            target = self._topics.create_dead_letter_topic(group.group_name, now_ms).topic_name
-            self.dead_letters_count += 1
-            self._dead_log.warning(
-                "nobody acknowledged a message as often as it was delivered; it is now in the"
-                " group's %%DLQ%% topic: find out why it fails, then send it once more"
-                " group=%s topic=%s message_id=%s",
-                ascii(group.group_name),
-                ascii(pairs.get(RETRY_TOPIC, checkpoint.topic)),
-                ascii(pairs.get(UNIQ_KEY) or pairs.get(ORIGIN_MESSAGE_ID, "")),
-            )
-        elif is_retry:
-            target = checkpoint.topic
-        else:
-            target = retry_topic(checkpoint.topic, checkpoint.group, self._retry_kind)
-            if self._topics.get(target) is None:
-                config = TopicConfig(topic_name=target, read_queue_nums=1, write_queue_nums=1)
-                self._topics.put(config, now_ms)
-        return encode_retry(self._api.queue_tail(target, 0), fields, pairs)
 
     async def _append(self, messages: list[AppendMessage]) -> None:
         """Append, waiting in line if others do; raises what an append raises."""
