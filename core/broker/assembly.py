@@ -366,17 +366,6 @@ def assemble(
     guarded = _guarded(processors.by_code(), settings_gate, filter_gate)
     if access.acl is not None:
         access.acl.put_users(tables.users.principals())
-    server = RemotingServer(
-        guarded if access.acl is None else access.acl.guard(guarded),
-        connections_max=config.connections_max,
-        frame_bytes_max=config.frame_bytes_max,
-        idle_s_max=config.idle_s_max,
-        plain=processors.plain() if access.acl is None else None,
-        lateness=processors.flow,
-        end_turn=processors.end_turn,
-        after_turns=processors.after_turns,
-        on_closed=processors.connection_closed,
-    )
     return BrokerParts(
         store,
         schedule,
@@ -389,7 +378,26 @@ def assemble(
         settings_gate,
         filter_gate,
         access.acl,
-        server,
+        _make_server(config, processors, guarded, access.acl),
+    )
+
+
+def _make_server(
+    config: BrokerConfig,
+    processors: Processors,
+    guarded: Mapping[int, Processor],
+    acl: AclGate | None,
+) -> RemotingServer:
+    return RemotingServer(
+        guarded if acl is None else acl.guard(guarded),
+        connections_max=config.connections_max,
+        frame_bytes_max=config.frame_bytes_max,
+        idle_s_max=config.idle_s_max,
+        plain=processors.plain() if acl is None else None,
+        lateness=processors.flow,
+        end_turn=processors.end_turn,
+        after_turns=processors.after_turns,
+        on_closed=processors.connection_closed,
     )
 
 

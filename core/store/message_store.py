@@ -438,15 +438,7 @@ class MessageStore:
             if flusher.unwritten_units + units_count > flusher.units_max:
                 flusher.write_now()
         except OSError as exc:
-            if exc.errno in NO_ROOM:
-                text = no_room_text(exc)
-                self.disk_watch.refuse(len(messages), text)
-                self._refusals.warning(
-                    "messages are refused until there is room; reads go on reason=%s", text
-                )
-                raise StoreFullError(f"no room for a batch: {text}") from exc
-            self._fence(f"making room for a batch failed: {exc}")
-            raise StoreFencedError(f"making room for a batch failed: {exc}") from exc
+            raise self._no_room(exc, len(messages)) from exc
         except MemoryError as exc:
             raise StoreFullError("no room for a batch: free memory") from exc
         try:
@@ -468,6 +460,18 @@ class MessageStore:
         self.stats.note_append(len(messages), end_offset - began_at, perf_counter_ns() - began_ns)
         self.readable.grew(dirty, began_at, end_offset)
         return end_offset
+
+    def _no_room(self, exc: OSError, count: int) -> StoreError:
+        """Return why ``count`` messages are refused; fence the store unless room is missing."""
+        if exc.errno not in NO_ROOM:
+            self._fence(f"making room for a batch failed: {exc}")
+            return StoreFencedError(f"making room for a batch failed: {exc}")
+        text = no_room_text(exc)
+        self.disk_watch.refuse(count, text)
+        self._refusals.warning(
+            "messages are refused until there is room; reads go on reason=%s", text
+        )
+        return StoreFullError(f"no room for a batch: {text}")
 
     def now_ms(self) -> int:
         """Return the time with which a message appended now is dated; it never goes back."""
