@@ -172,6 +172,7 @@ class Gateway:
             grown.set()
 
         to_meet = trio.Event()
+        state_grown = trio.Event()
 
         def meet() -> None:
             to_meet.set()
@@ -238,20 +239,27 @@ class Gateway:
             queues = growth.take()
             is_awaited = journal.others_live or journal.is_far_behind
             if is_awaited and (journal.has_grown(queues) or retained.has_grown(queues)):
+                state_grown.set()
                 meet()
 
         async def meet_others() -> None:
             # Reads back what others may have written, as clients wait for it, and tells them what
             # is wanted here. Also much that this gateway has written.
-            nonlocal to_meet
+            nonlocal to_meet, state_grown
             to_meet.set()
             while True:
                 await to_meet.wait()
-                to_meet = trio.Event()
+                is_read = state_grown.is_set()
+                to_meet, state_grown = trio.Event(), trio.Event()
                 await read_back()
                 reactor.flush()
                 self._log_port.settle_soon()
-                await trio.sleep(gather_s())
+                if is_read:
+                    await trio.sleep(gather_s())
+                    continue
+                # What was only told now is read back as soon as the log has it.
+                with trio.move_on_after(gather_s()):
+                    await state_grown.wait()
 
         growth = self._log_port.follow(log_has_grown)
         for topic in GATEWAY_TOPICS:

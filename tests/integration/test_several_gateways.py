@@ -1,4 +1,4 @@
-"""Two gateways in processes of their own before one broker: a client finds its session at both."""
+"""Two gateways before one broker: a client finds its session at both."""
 
 from __future__ import annotations
 
@@ -14,15 +14,25 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from motelog.core.clock import ManualClock
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.log.remote_log import RemoteLog
+from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.packet_types import Connect
+from motelog.gateway.server import GATHER_S, TICK_S, Gateway
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_stack import joined
+from tests.support.broker_stack import joined, started_stack
 from tests.support.gateway_process import GatewayProcess
 
 DEADLINE_S = 30.0
 TAKEN_OVER = 0x8E
+#: Real time in which sockets may answer while the clock stands still, and how often.
+ANSWER_S = 0.01
+ROUNDS_MAX = 500
 
 
 class Client:
@@ -183,3 +193,46 @@ def wander(folder: Path, namesrv: str) -> None:
         assert a.stop() == 0
         assert b.stop() == 0
         assert "Traceback" not in a.errors() + b.errors()
+
+
+async def test_a_claim_waits_for_nothing_but_the_log_when_all_is_quiet(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async def let_pass(seconds: float) -> None:
+        mock_clock.jump(seconds)
+        clock.advance(int(seconds * 1000))
+        await wait_all_tasks_blocked(ANSWER_S)
+
+    async def connect(gateway: Gateway, client_id: str) -> None:
+        async with await trio.open_tcp_stream(*gateway.address) as stream:
+            await stream.send_all(encode_connect(Connect(4, True, 60, client_id)))
+            if (await stream.receive_some(100))[:1] == b"\x20":
+                connected.append(client_id)
+
+    clock = ManualClock()
+    connected: list[str] = []
+    async with started_stack(tmp_path) as stack, trio.open_nursery() as nursery:
+        gateways = []
+        for name in ("a", "b"):
+            config = GatewayConfig(
+                listen="127.0.0.1:0", name=name, namesrv=(stack.namesrv_address,)
+            )
+            gateways.append(Gateway(config, RemoteLog.of(config), clock=clock))
+        async with trio.open_nursery() as starting:
+            for gateway in gateways:
+                starting.start_soon(nursery.start, gateway.run)
+            while not all(gateway.address[1] for gateway in gateways):
+                await let_pass(TICK_S / 2)
+        for number in range(6):
+            await let_pass(2 * TICK_S)  # both tick, at once
+            for _ in range(3):
+                await let_pass(GATHER_S)  # what they have told is read
+            # Now time stands still: who waits for it is not answered.
+            nursery.start_soon(connect, gateways[number % 2], f"client{number}")
+            for _ in range(ROUNDS_MAX):
+                await wait_all_tasks_blocked(ANSWER_S)
+                if len(connected) > number:
+                    break
+            assert len(connected) > number, "a CONNECT waits for time to pass"
+        mock_clock.autojump_threshold = ANSWER_S  # goodbyes have deadlines
+        nursery.cancel_scope.cancel()
