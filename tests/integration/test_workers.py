@@ -6,13 +6,16 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
 
 import httpx
 import psutil
 import pytest
 
+from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.packet_types import Connect
 from motelog.testing import MotelogProcess
 from tests.support.cli import motelog, motelog_lines
 from tests.support.durable_client import Arrived, ClientSession, DurableClient
@@ -21,6 +24,11 @@ from tests.support.worker_processes import wait_for_workers, worker_at, workers_
 
 DEADLINE_S = 20.0
 NAMES = ["gateway-1", "gateway-2"]
+CONNACK = b"\x20\x02\x00\x00"
+#: So many want one client identifier, until so many have got it; how long nobody may get it.
+RIVALS = 36
+RIVALS_ACCEPTED = 40
+STUCK_S = 5.0
 
 
 class Client(DurableClient):
@@ -207,6 +215,77 @@ def test_retained_messages_are_found_and_deleted(server: MotelogProcess, clients
         path = f"/api/v1/retained/message?topic=keep/{name}"
         assert ask(server, path, "DELETE").json() == {"done": True}
     wait_until(lambda: ask(server, "/api/v1/retained?filter=keep/%2B").json()["messages"] == [])
+
+
+class Rivals:
+    """Connections with one client identifier, of which each comes back at once when it is ended."""
+
+    def __init__(self, server: MotelogProcess, client_id: str, count: int) -> None:
+        self._address = server.mqtt
+        self._packet = encode_connect(Connect(4, True, 60, client_id))
+        self._open = DefaultSelector()
+        self.come_back = True
+        #: How often one got in, when the last one did, and who has: these alone may stay.
+        self.accepted = 0
+        self.accepted_s = time.monotonic()
+        self.present: set[socket.socket] = set()
+        for _ in range(count):
+            self._come()
+
+    def __len__(self) -> int:
+        return len(self._open.get_map())
+
+    def _come(self) -> None:
+        one = socket.create_connection(self._address, DEADLINE_S)
+        one.sendall(self._packet)
+        self._open.register(one, EVENT_READ)
+
+    def step(self) -> None:
+        for key, _ in self._open.select(0.1):
+            one = key.fileobj
+            assert isinstance(one, socket.socket)
+            with suppress(ConnectionResetError):
+                if answer := one.recv(100):
+                    assert answer == CONNACK
+                    self.present.add(one)
+                    self.accepted += 1
+                    self.accepted_s = time.monotonic()
+                    continue
+            self._close(one)
+            if self.come_back:
+                self._come()
+
+    def _close(self, one: socket.socket) -> None:
+        self._open.unregister(one)
+        self.present.discard(one)
+        one.close()
+
+    def close(self) -> None:
+        for key in list(self._open.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            self._close(key.fileobj)
+        self._open.close()
+
+
+def test_of_rivals_for_one_client_identifier_somebody_always_gets_in(
+    server: MotelogProcess,
+) -> None:
+    with closing(Rivals(server, "rival", RIVALS)) as rivals:
+        deadline = time.monotonic() + DEADLINE_S
+        while rivals.accepted < RIVALS_ACCEPTED:
+            rivals.step()
+            now = time.monotonic()
+            assert now < deadline, f"{rivals.accepted} got in"
+            assert now < rivals.accepted_s + STUCK_S, f"nobody gets in behind {rivals.accepted}"
+        rivals.come_back = False
+        while len(rivals) > 1 or not rivals.present:
+            rivals.step()
+            assert time.monotonic() < deadline + DEADLINE_S, f"{len(rivals)} are left"
+        (holder,) = rivals.present
+        holder.sendall(b"\xc0\x00")
+        assert holder.recv(100) == b"\xd0\x00"  # it is served
+        (listed,) = ask(server, "/api/v1/clients?prefix=rival").json()["clients"]
+        assert listed["peer"] == "{}:{}".format(*holder.getsockname())
 
 
 def test_a_process_that_is_killed_comes_back(server: MotelogProcess, clients: Clients) -> None:
