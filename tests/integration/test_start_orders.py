@@ -1,12 +1,18 @@
 """Roles and clients that are started in any order, with any pause: each goes on by itself.
 
-After a power cut every machine starts when it is ready. Time is moved and not slept.
+After a power cut every machine starts when it is ready. Time is moved and not slept, but for the
+processes that the command line starts.
 """
 
 from __future__ import annotations
 
+import json
 import socket
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 
@@ -31,6 +37,8 @@ from motelog.gateway.log.remote_log import RemoteLog
 from motelog.gateway.server import Gateway
 from motelog.roles import run_roles
 from tests.support.broker_stack import store_config
+from tests.support.cli import motelog
+from tests.support.server_process import ServerProcess
 
 #: Each is a process of its own, and the workers are two.
 ROLES = ("namesrv", "broker", "gateway", "workers", "console", "clients")
@@ -54,6 +62,12 @@ STEPS = 30
 ANSWER_S = 0.005
 
 
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
 class Stage:
     """The roles of one test, of which none knows when the others start."""
 
@@ -61,9 +75,7 @@ class Stage:
         self._folder = folder
         self._nursery = nursery
         self._clock = clock
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.namesrv = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.namesrv = free_address()
         #: What has come about so far.
         self.done: set[str] = set()
 
@@ -182,3 +194,75 @@ async def test_each_goes_on_by_itself_when_those_that_it_waits_for_are_there(
         finally:
             mock_clock.autojump_threshold = ANSWER_S  # goodbyes have deadlines
         nursery.cancel_scope.cancel()
+
+
+#: Those who wait come first: the first for all, the second for the broker alone, with a name server
+#: that knows none.
+PROCESS_ORDERS = (
+    ("console", "gateway", "broker", "namesrv"),
+    ("gateway", "namesrv", "console", "broker"),
+)
+#: Longer than the workers' appends wait.
+PROCESS_GAP_S = 4
+
+
+class RoleProcess(ServerProcess):
+    """``motelog up`` with one role; ``ready`` is its line. Ends with the ``with`` block."""
+
+    def __init__(self, folder: Path, role: str, sections: str) -> None:
+        super().__init__()
+        self.ready: dict[str, str] = {}
+        self._config = folder / f"{role}.toml"
+        self._config.write_text(f'roles = ["{role}"]\n{sections}')
+        self._errors = folder / f"{role}.errors"
+
+    def start(self) -> None:
+        with self._errors.open("w") as errors:
+            line = self._run(
+                "motelog", "up", "--json", "--config", str(self._config), errors=errors
+            )
+        assert line, f"it did not start:\n{self.errors()}"
+        self.ready = json.loads(line)
+
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            super().kill()
+
+
+def start_processes(folder: Path, order: tuple[str, ...]) -> None:
+    """Start the roles with pauses; then a device publishes, and the console shows its topic."""
+    folder = folder / "-".join(order)
+    folder.mkdir()
+    namesrv, any_port = free_address(), 'listen = "127.0.0.1:0"'
+    names = f'namesrv = ["{namesrv}"]'
+    sections = {
+        "namesrv": f'[namesrv]\nlisten = "{namesrv}"',
+        "broker": f'[broker]\n{any_port}\n{names}\n[broker.store]\ndirectory = "{folder}/store"\n'
+        "commitlog_file_bytes = 4194304",
+        "gateway": f"[gateway]\n{any_port}\n{names}\nworkers = 2\nappend_wait_s = 1",
+        "console": f"[admin]\n{any_port}\n[gateway]\n{names}",
+    }
+    with ThreadPoolExecutor() as pool, ExitStack() as processes:
+        started: list[Future[None]] = []
+        roles = {role: RoleProcess(folder, role, text) for role, text in sections.items()}
+        for role in order:
+            processes.callback(roles[role].kill)
+            started.append(pool.submit(roles[role].start))
+            time.sleep(PROCESS_GAP_S)
+        for one in started:
+            one.result(READY_S)
+        sent = motelog("pub", "--to", roles["gateway"].ready["gateway"], "-t", "first/a", "-m", "1")
+        assert sent.returncode == 0, sent.stderr
+        topics = httpx.get(f"http://{roles['console'].ready['console']}/api/v1/topics?prefix=first")
+        assert [topic["topic"] for topic in topics.json()["topics"]] == ["first"]
+        for role in reversed(order):
+            assert roles[role].stop() == 0
+            assert "Traceback" not in roles[role].errors()
+
+
+def test_processes_go_on_by_themselves(tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(partial(start_processes, tmp_path), PROCESS_ORDERS))
