@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import httpx
@@ -38,6 +38,7 @@ from motelog.gateway.server import Gateway
 from motelog.roles import run_roles
 from tests.support.broker_stack import store_config
 from tests.support.cli import motelog
+from tests.support.java import VERSION_4, VERSION_5, ApacheServer
 from tests.support.server_process import ServerProcess
 
 #: Each is a process of its own, and the workers are two.
@@ -71,11 +72,20 @@ def free_address() -> str:
 class Stage:
     """The roles of one test, of which none knows when the others start."""
 
-    def __init__(self, folder: Path, nursery: trio.Nursery, clock: MockClock) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nursery: trio.Nursery,
+        clock: MockClock,
+        *,
+        namesrv: str = "",
+        answer_s: float = ANSWER_S,
+    ) -> None:
         self._folder = folder
         self._nursery = nursery
         self._clock = clock
-        self.namesrv = free_address()
+        self._answer_s = answer_s
+        self.namesrv = namesrv or free_address()
         #: What has come about so far.
         self.done: set[str] = set()
 
@@ -92,10 +102,12 @@ class Stage:
 
     async def _step(self, seconds: float) -> None:
         self._clock.jump(seconds)
-        await wait_all_tasks_blocked(ANSWER_S)
+        await wait_all_tasks_blocked(self._answer_s)
 
-    def start(self, role: str) -> None:
-        self._nursery.start_soon(getattr(self, f"_run_{role}"))
+    def start(self, role: str, *, number: str = "") -> None:
+        """Start a role; gateways and clients with a number are further ones."""
+        arguments = [number] if number else []
+        self._nursery.start_soon(getattr(self, f"_run_{role}"), *arguments)
 
     async def _run_namesrv(self) -> None:
         await self._nursery.start(NameServer(NamesrvConfig(listen=self.namesrv)).run)
@@ -108,9 +120,9 @@ class Stage:
         await self._nursery.start(Broker(config).run)
         self.done.add("broker")
 
-    async def _run_gateway(self) -> None:
-        await self._start_gateway("gateway")
-        self.done.add("gateway")
+    async def _run_gateway(self, number: str = "") -> None:
+        await self._start_gateway(f"gateway{number}")
+        self.done.add(f"gateway{number}")
 
     async def _start_gateway(self, name: str) -> None:
         config = GatewayConfig(listen="127.0.0.1:0", namesrv=(self.namesrv,), name=name)
@@ -140,29 +152,29 @@ class Stage:
                 await trio.sleep(5)
         self.done.add("console")
 
-    async def _run_clients(self) -> None:
-        self._nursery.start_soon(self._produce)
-        self._nursery.start_soon(self._pull)
+    async def _run_clients(self, number: str = "") -> None:
+        self._nursery.start_soon(self._produce, number)
+        self._nursery.start_soon(self._pull, number)
 
         async def take(message: StoredMessage) -> None:
-            self.done.add("pushed")
+            self.done.add(f"pushed{number}")
 
-        async with PushConsumer(namesrv=self.namesrv, group="G", hold_s=2) as consumer:
+        async with PushConsumer(namesrv=self.namesrv, group=f"G{number}", hold_s=2) as consumer:
             consumer.subscribe("T")
             await consumer.run(take)
 
-    async def _produce(self) -> None:
+    async def _produce(self, number: str) -> None:
         async with Producer(namesrv=self.namesrv) as producer:
             while True:
                 try:
                     await producer.send(Message("T", b"body"))
-                    self.done.add("sent")
+                    self.done.add(f"sent{number}")
                 except MotelogError:
                     pass  # as it says: there is nobody yet
                 await trio.sleep(1)
 
-    async def _pull(self) -> None:
-        async with PullConsumer(namesrv=self.namesrv, group="P", hold_s=2) as consumer:
+    async def _pull(self, number: str) -> None:
+        async with PullConsumer(namesrv=self.namesrv, group=f"P{number}", hold_s=2) as consumer:
             while True:
                 try:
                     consumer.assign(await consumer.queues("T", wait_s=0))
@@ -170,7 +182,7 @@ class Stage:
                 except MotelogError:
                     await trio.sleep(1)
             await consumer.poll()
-            self.done.add("pulled")
+            self.done.add(f"pulled{number}")
 
 
 def test_any_four_roles_come_in_each_order() -> None:
@@ -194,6 +206,59 @@ async def test_each_goes_on_by_itself_when_those_that_it_waits_for_are_there(
         finally:
             mock_clock.autojump_threshold = ANSWER_S  # goodbyes have deadlines
         nursery.cancel_scope.cancel()
+
+
+#: How long before the next of Apache's servers a gateway and clients start, the first earliest.
+APACHE_GAPS_S = (60, 15, 0)
+#: Its brokers register, and its programs answer, in real time.
+APACHE_READY_S = 600
+APACHE_ANSWER_S = 0.05
+
+
+@pytest.mark.java
+@pytest.mark.java_all
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("order", [("namesrv", "broker"), ("broker", "namesrv")], ids="-".join)
+@pytest.mark.parametrize("version", [VERSION_5, VERSION_4])
+async def test_gateways_and_clients_go_on_whenever_apaches_servers_come(
+    tmp_path: Path, mock_clock: MockClock, version: str, order: tuple[str, ...]
+) -> None:
+    namesrv = ApacheServer(version, tmp_path / "namesrv", has_broker=False)
+    broker = ApacheServer(
+        version,
+        tmp_path / "store",
+        namesrv=namesrv.namesrv_address,
+        settings={"registerNameServerPeriod": 10_000},  # the least
+    )
+    servers = {"namesrv": namesrv, "broker": broker}
+    wanted = set()
+    with ExitStack() as running:
+        async with trio.open_nursery() as nursery:
+            stage = Stage(
+                tmp_path,
+                nursery,
+                mock_clock,
+                namesrv=namesrv.namesrv_address,
+                answer_s=APACHE_ANSWER_S,
+            )
+            try:
+                for place in (*order, "last"):
+                    for gap_s, next_gap_s in pairwise((*APACHE_GAPS_S, 0)):
+                        number = f"-{place}-{gap_s}"
+                        stage.start("gateway", number=number)
+                        stage.start("clients", number=number)
+                        wanted |= {
+                            f"{what}{number}" for what in ("gateway", "sent", "pushed", "pulled")
+                        }
+                        await stage.pause(gap_s - next_gap_s)
+                    if place in servers:
+                        await servers[place].launch()
+                        running.callback(servers[place].kill)
+                await stage.until(lambda: stage.done >= wanted, within_s=APACHE_READY_S)
+                assert stage.done == wanted
+            finally:
+                mock_clock.autojump_threshold = APACHE_ANSWER_S
+            nursery.cancel_scope.cancel()
 
 
 #: Those who wait come first: the first for all, the second for the broker alone, with a name server

@@ -169,7 +169,8 @@ class ApacheServer:
     """A name server and a broker over the store folder ``directory``; ends with the block.
 
     May be started again after ``stop`` or ``kill``; the ports stay the same. With ``namesrv`` it is
-    a broker alone, which registers there; with ``slave_of`` that one's slave.
+    a broker alone, which registers there; with ``slave_of`` that one's slave. Without
+    ``has_broker`` it is a name server alone.
     """
 
     def __init__(
@@ -185,6 +186,7 @@ class ApacheServer:
         has_timer: bool = False,
         tls: Tls | None = None,
         namesrv: str | None = None,
+        has_broker: bool = True,
         slave_of: ApacheServer | None = None,
     ) -> None:
         self._tls = tls  # by which it is asked whether it is ready
@@ -199,6 +201,7 @@ class ApacheServer:
         self._has_timer = has_timer
         self._slave_of = slave_of
         self._has_namesrv = namesrv is None
+        self._has_broker = has_broker
         namesrv_port, broker_port, self._ha_port = _free_ports()
         self.namesrv_address = namesrv or f"127.0.0.1:{namesrv_port}"
         self.broker_address = f"127.0.0.1:{broker_port}"
@@ -215,11 +218,15 @@ class ApacheServer:
 
     async def start(self) -> None:
         """Start both; return when they serve and the broker's topics have routes."""
-        await trio.to_thread.run_sync(self._start)
+        await self.launch()
         async with connected(self.namesrv_address, tls=self._tls) as peer:
             with trio.fail_after(READY_WITHIN_S):
                 while (await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, _TEMPLATE)).code:  # noqa: ASYNC110  # no event
                     await trio.sleep(0.05)
+
+    async def launch(self) -> None:
+        """Start what there is, and return when it serves, whoever knows of it."""
+        await trio.to_thread.run_sync(self._start)
 
     async def stop(self) -> None:
         """SIGTERM: the broker writes everything and takes its ``abort`` file away."""
@@ -308,7 +315,9 @@ class ApacheServer:
             broker |= {"brokerId": 1, "brokerRole": "SLAVE"}
         files = []
         servers = {"namesrv": namesrv} if self._has_namesrv else {}
-        for name, fields in (servers | {"broker": broker}).items():
+        if self._has_broker:
+            servers["broker"] = broker
+        for name, fields in servers.items():
             file = self._home / f"{name}.conf"
             file.write_text("".join(f"{key}={value}\n" for key, value in fields.items()))
             files.append(str(file))
