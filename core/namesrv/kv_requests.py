@@ -7,9 +7,9 @@ touch: the entries and their limits (kv_config), routes.
 from __future__ import annotations
 
 import msgspec
-import trio
 
 from motelog.core.errors import ConfigError
+from motelog.core.flag import Flag
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.kv_config import KvConfig
 from motelog.core.remoting.fields import text_field
@@ -34,7 +34,7 @@ class KvRequests:
         self._saved = SavedTable(file, self.table) if file is not None else None
         # Answers to changes of the table that are not on the disk yet.
         self._waiting: list[tuple[RemotingCommand, Connection]] = []
-        self._changed = trio.Event()
+        self._changed = Flag()
 
     def processors(self) -> dict[int, Processor]:
         return {
@@ -90,8 +90,7 @@ class KvRequests:
     async def run(self, server: RemotingServer) -> None:
         """Write the table after each change, answer the requests that made it, until cancelled."""
         while self._saved is not None:
-            await self._changed.wait()
-            self._changed = trio.Event()
+            await self._changed.take()
             # All that came while the last one was written share this one.
             waiting, self._waiting = self._waiting, []
             fault = await self._saved.save_if_changed()
