@@ -190,9 +190,10 @@ class Shares:
 
     def has_room(self, session: Session) -> None:
         """Note that a session has room in its window or socket again."""
-        for group in session.shares.values():
-            if group.is_behind:
-                self.returning[group] = None
+        if session.has_particulars:
+            awaiting = session.particulars.awaiting
+            self.returning.update((group, None) for group in awaiting if group.is_behind)
+            awaiting.clear()
 
     def tail_known(self, queue: WatchedQueue) -> None:
         """Go on with the groups that wait for the tail of a queue."""
@@ -345,6 +346,7 @@ class Shares:
             waits = self._handing.hand_out(group, queue.number, records, now_ms)
             if waits is not None:
                 self._lag(group, queue, waits)
+                group.await_room()
 
     # --- groups that lag -----------------------------------------------------------------
 
@@ -406,11 +408,13 @@ class Shares:
 
     def _serve(self, group: Group, now_ms: int) -> None:
         """Hand out what was given back, then a slice of each queue in which the group lags."""
-        if not self._serve_front(group, now_ms):
-            return
-        for queue in list(group.lagging or ()):
-            if queue.is_known and not self._serve_queue(group, queue, now_ms):
-                return
+        has_room = self._serve_front(group, now_ms) and all(
+            self._serve_queue(group, queue, now_ms)
+            for queue in list(group.lagging or ())
+            if queue.is_known
+        )
+        if not has_room:
+            group.await_room()
 
     def _serve_queue(self, group: Group, queue: WatchedQueue, now_ms: int) -> bool:
         """Read on in one queue; return False if nobody has room."""

@@ -188,6 +188,7 @@ class Group:
 
     def leave(self, session: Session) -> None:
         member = self._members.pop(session)
+        session.particulars.awaiting.pop(self, None)
         last = self._ring.pop()
         if last is not member:
             self._ring[member.at] = last
@@ -195,6 +196,11 @@ class Group:
 
     def sessions(self) -> Iterator[Session]:
         return iter(self._members)
+
+    def await_room(self) -> None:
+        """Have each member tell when it has room; costs what finding that none has did."""
+        for session in self._members:
+            session.particulars.awaiting[self] = None
 
     # --- whose turn it is ----------------------------------------------------------------
 
@@ -224,6 +230,8 @@ class Group:
         assert [member.at for member in self._ring] == list(range(len(self._ring)))
         assert {member.session: member for member in self._ring} == self._members
         assert all(session.shares.get(self.name) is self for session in self._members)
+        for session in self._members:
+            assert session.particulars.awaiting.keys() <= set(session.shares.values())
 
 
 #: Who has cursors and is delivered to.

@@ -35,6 +35,7 @@ class Particulars:
     """The parts of a session that few sessions have."""
 
     __slots__ = (
+        "awaiting",
         "away",
         "delivered",
         "dropped",
@@ -76,6 +77,8 @@ class Particulars:
         self.replays: dict[str, Any] = {}
         #: "$share/{group}/{filter}" -> the group that the session is a member of.
         self.shares: dict[str, Group] = {}
+        #: Those of them that have been without a member with room since this one had some last.
+        self.awaiting: dict[Group, None] = {}
         #: Whether subscriptions were left out as the client came back, as it has lost the right.
         self.withdrawn = False
 
@@ -258,7 +261,4 @@ class Session:
         particulars = self._particulars
         if particulars is None:
             return False
-        for group in particulars.shares.values():
-            if group.lagging or group.front:
-                return True
-        return bool(particulars.replays or particulars.resend)
+        return bool(particulars.awaiting or particulars.replays or particulars.resend)

@@ -54,6 +54,25 @@ def puback(count: int) -> Step:
     return lambda: reader.answer(PUBACK, packet_ids[count // 2])
 
 
+def puback_beside_groups(count: int) -> Step:
+    gateway = roomy(subscriptions_max=10_000)
+    reader = gateway.connect(5, "reader", receive_maximum=1)
+    for n in range(count):
+        reader.subscribe(f"$share/g/t/{n}", qos=1)
+    writer = gateway.connect(5)
+    writer.put("t/7", b"x", 1)
+    writer.put("t/7", b"y", 1)
+    gateway.deliver()
+    (message,) = reader.messages()
+
+    def acknowledge() -> None:
+        reader.answer(PUBACK, message.packet_id)
+        (waited,) = reader.messages()
+        assert waited.payload == b"y"
+
+    return acknowledge
+
+
 def one_more_message(count: int) -> Step:
     gateway, _, _ = with_in_flight(count, 2)
     writer = gateway.connect(5)
@@ -128,6 +147,7 @@ def connect_beside_sessions(count: int) -> Step:
         pubrec,
         pubcomp,
         puback,
+        puback_beside_groups,
         one_more_message,
         publish_beside_unreleased,
         pubrel_beside_unreleased,
