@@ -59,9 +59,9 @@ class LimitedLog:
     def fault(self, message: str, *values: object, exc: Exception | None = None) -> None:
         """Log ``exc``, or the exception being handled, with its traceback: the code has a fault."""
         # Whoever catches a MemoryError says so here, and goes on without a line if it must.
-        if isinstance(exc or sys.exception(), MemoryError):
+        if isinstance(exc or sys.exception(), spare_memory.NO_MEMORY):
             spare_memory.give_up()
-        with suppress(MemoryError):
+        with suppress(*spare_memory.NO_MEMORY):
             if self._may_log():
                 self._log.error(message, *map(_bounded, values), exc_info=exc or True)
 

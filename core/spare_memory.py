@@ -14,6 +14,10 @@ from typing import Final
 #: A block of its own to the C library, so that giving it up makes address space free.
 SPARE_BYTES: Final = 2 << 20
 
+#: What says that there is no memory: CPython 3.11 sets no exception where a call finds none for its
+#: frame, and makes a SystemError of that.
+NO_MEMORY: Final = (MemoryError, SystemError)
+
 _spare: bytes | None = None
 
 

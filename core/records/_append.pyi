@@ -33,7 +33,10 @@ class QueueTail:
         """Forget the units below ``end_offset``: they are on file."""
 
     def take_back(self, physical_end: int) -> None:
-        """Give up the last units as long as their records begin at ``physical_end`` or later."""
+        """Give up the last units as long as their records begin at ``physical_end`` or later.
+
+        They are not counted as put any more.
+        """
 
     def reset(self, next_offset: int) -> None:
         """Forget all units; the next one will be ``next_offset``."""

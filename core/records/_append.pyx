@@ -26,7 +26,7 @@ from motelog.core.records._layout cimport (
     BLANK_MIN, BODY_SIZE_AT, BORN_HOST_AT, BORN_IPV6, BORN_MS_AT, CRC_AT, FLAG_AT, IPV4_BYTES,
     IPV6_BYTES, LATER_BYTES, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PHYSICAL_AT, PREPARED_AT,
     PROPERTIES_MAX, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECONSUME_AT, STORE_IPV6, SYS_FLAG_AT, TOPIC_MAX,
-    TOPIC_V1_MAX, UNIT, has_unit, put_unit, unit_physical,
+    TOPIC_V1_MAX, UNIT, has_unit, put_unit, unit_physical, unit_size,
 )
 from motelog.core.records._prefetch cimport prefetch
 from motelog.core.errors import RecordTooLargeError
@@ -108,12 +108,19 @@ cdef class QueueTail:
         self._shrink()
 
     def take_back(self, int64_t physical_end):
-        while (
-            self._used > 0
-            and unit_physical(self._units + (self._used - 1) * UNIT) >= physical_end
-        ):
+        cdef const uint8_t *last
+        cdef bint is_put = self._last_physical >= physical_end
+        while self._used > 0:
+            last = self._units + (self._used - 1) * UNIT
+            if unit_physical(last) < physical_end:
+                break
+            if is_put:
+                self._put_messages -= 1
+                self._put_bytes -= unit_size(last)
             self._used -= 1
             self.next_offset -= 1
+        if is_put:
+            self._last_physical = INT64_MIN
 
     def reset(self, int64_t next_offset):
         self._used = 0

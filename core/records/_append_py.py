@@ -76,11 +76,18 @@ class QueueTail:
         del self._units[: count * UNIT_BYTES]
 
     def take_back(self, physical_end: int) -> None:
-        while self._units and UNIT.unpack_from(self._units, len(self._units) - UNIT_BYTES)[0] >= (
-            physical_end
-        ):
+        is_put = self._last_physical >= physical_end
+        while self._units:
+            begin, size, _ = UNIT.unpack(self._units[-UNIT_BYTES:])
+            if begin < physical_end:
+                break
+            if is_put:
+                self._put_messages -= 1
+                self._put_bytes -= size
             del self._units[-UNIT_BYTES:]
             self.next_offset -= 1
+        if is_put:
+            self._last_physical = -1 << 63
 
     def reset(self, next_offset: int) -> None:
         self._units.clear()

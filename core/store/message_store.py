@@ -43,6 +43,7 @@ from motelog.core.errors import (
 from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.records.append import AppendMessage, QueueTail, measure
+from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.store.checkpointer import Checkpointer
 from motelog.core.store.cleanup import LogCleaner
 from motelog.core.store.config import StoreConfig
@@ -406,9 +407,9 @@ class MessageStore:
         ``placed`` gets (physical offset, queue offset) per message. ``store_timestamp_ms`` is a
         value of ``now_ms``, for callers that derive a due time from it. ``even_if_full`` is for
         appends that make room: the limits on the disk's use do not apply to them. Raises
-        RecordTooLargeError, StoreFullError or StoreFencedError. If the next CommitLog file is not
-        made yet, it waits for it, or without ``may_wait`` raises NextFileError. The event loop may
-        not wait.
+        RecordTooLargeError, StoreFullError, for want of memory too, or StoreFencedError. If the
+        next CommitLog file is not made yet, it waits for it, or without ``may_wait`` raises
+        NextFileError. The event loop may not wait.
         """
         if self._fence_reason is not None:
             raise StoreFencedError(self._fence_reason)
@@ -418,60 +419,84 @@ class MessageStore:
         if full_reason is not None and not even_if_full:
             self.disk_watch.refuse(len(messages))
             raise StoreFullError(full_reason)
-        began_at, began_ns = self._log.end_offset, perf_counter_ns()
-        total, largest, is_marked = measure(messages, 0, self.config.message_bytes_max)
-        units_count = len(messages)
-        indexed: list[Indexed] = []
-        if is_marked and self.config.lmq:
-            messages, indexed = dispatching = place(messages, self.queue_tail)
-            units_count += dispatching.units_count
-            placed = [] if placed is None else placed
-            total, largest, _ = measure(messages, 0, self.config.message_bytes_max)
         placed_before = 0 if placed is None else len(placed)
+        total = 0
         dirty: list[QueueTail] = []
         fresh: list[QueueTail] = []
-        has_keys = any_keyed(messages)
         flusher = self.unit_flusher
         try:
-            # Whatever can fail for lack of space or descriptors comes before the first byte.
-            self._log.make_room(total, largest, may_wait=may_wait)
-            if flusher.unwritten_units + units_count > flusher.units_max:
-                flusher.write_now()
-        except OSError as exc:
-            raise self._no_room(exc, len(messages)) from exc
-        except MemoryError as exc:
+            began_at, began_ns = self._log.end_offset, perf_counter_ns()
+            total, largest, is_marked = measure(messages, 0, self.config.message_bytes_max)
+            units_count = len(messages)
+            indexed: list[Indexed] = []
+            if is_marked and self.config.lmq:
+                messages, indexed = dispatching = place(messages, self.queue_tail)
+                units_count += dispatching.units_count
+                placed = [] if placed is None else placed
+                total, largest, _ = measure(messages, 0, self.config.message_bytes_max)
+            has_keys = any_keyed(messages)
+            try:
+                # Whatever can fail for lack of space or descriptors comes before the first byte.
+                self._log.make_room(total, largest, may_wait=may_wait)
+                if flusher.unwritten_units + units_count > flusher.units_max:
+                    flusher.write_now()
+            except OSError as exc:
+                raise self._no_room(exc, len(messages)) from exc
+            try:
+                end_offset = self._log.write(messages, dirty, placed, store_timestamp_ms, fresh)
+                if indexed:
+                    assert placed is not None
+                    at = placed[placed_before:]
+                    add_units(indexed, messages, at, self._log.size_at, dirty, fresh)
+                flusher.note(fresh, units_count)
+            except NO_MEMORY:
+                raise
+            except BaseException as exc:
+                for tail in dirty:
+                    tail.take_back(began_at)
+                raise self._fenced(f"an append failed half way: {exc!r}") from exc
+        except NO_MEMORY as exc:
+            self._take_back(total, dirty, fresh)
+            if placed is not None:
+                del placed[placed_before:]
             raise StoreFullError("no room for a batch: free memory") from exc
+        self._log.end_offset = end_offset
         try:
-            end_offset = self._log.append(messages, dirty, placed, store_timestamp_ms, fresh)
-        except BaseException as exc:
-            for tail in dirty:
-                tail.take_back(began_at)
-            self._fence(f"an append failed half way: {exc!r}")
-            raise StoreFencedError(f"an append failed half way: {exc!r}") from exc
-        if indexed:
-            assert placed is not None
-            at = placed[placed_before:]
-            grown, grown_fresh = add_units(indexed, messages, at, self._log.size_at)
-            dirty += grown
-            fresh += grown_fresh
-        flusher.note(fresh, units_count)
-        if has_keys:
-            self.index.note(began_at, len(messages))
-        self.stats.note_append(len(messages), end_offset - began_at, perf_counter_ns() - began_ns)
-        self.readable.grew(dirty, began_at, end_offset)
+            if has_keys:
+                self.index.note(began_at, len(messages))
+            self.stats.note_append(
+                len(messages), end_offset - began_at, perf_counter_ns() - began_ns
+            )
+            self.readable.grew(dirty, began_at, end_offset)
+        except NO_MEMORY:
+            # The batch is in the log; who has not heard of it comes upon it with the next one.
+            self._refusals.fault("hearing of new messages lacks memory: free memory")
         return end_offset
 
-    def _no_room(self, exc: OSError, count: int) -> StoreError:
-        """Return why ``count`` messages are refused; fence the store unless room is missing."""
+    def _no_room(self, exc: OSError, messages_count: int) -> StoreError:
+        """Return why a batch is not appended for which no room could be made."""
         if exc.errno not in NO_ROOM:
-            self._fence(f"making room for a batch failed: {exc}")
-            return StoreFencedError(f"making room for a batch failed: {exc}")
+            return self._fenced(f"making room for a batch failed: {exc}")
         text = no_room_text(exc)
-        self.disk_watch.refuse(count, text)
+        self.disk_watch.refuse(messages_count, text)
         self._refusals.warning(
             "messages are refused until there is room; reads go on reason=%s", text
         )
         return StoreFullError(f"no room for a batch: {text}")
+
+    def _take_back(self, total_bytes: int, dirty: list[QueueTail], fresh: list[QueueTail]) -> None:
+        """Undo what there is of a batch for which memory is lacking; StoreFencedError if it stays.
+
+        Queues that grew are in ``dirty`` before they do, and in ``fresh`` if they held no unit.
+        """
+        self._refusals.fault("an append lacks memory and is refused: free memory")
+        try:
+            for tail in dirty:
+                tail.take_back(self._log.end_offset)
+            self.unit_flusher.forget(fresh)
+            self._log.take_back(total_bytes)
+        except BaseException as exc:
+            raise self._fenced("an append failed half way for lack of memory") from exc
 
     def now_ms(self) -> int:
         """Return the time with which a message appended now is dated; it never goes back."""
@@ -604,6 +629,11 @@ class MessageStore:
             raise StoreError("the store is not open")
 
     # -- what run does ---------------------------------------------------------------------
+
+    def _fenced(self, reason: str) -> StoreFencedError:
+        """Fence the store; return the error that says so."""
+        self._fence(reason)
+        return StoreFencedError(reason)
 
     def _fence(self, reason: str) -> None:
         if self._fence_reason is None:

@@ -62,19 +62,22 @@ def add_units(
     messages: list[AppendMessage],
     physical_offsets: list[tuple[int, int]],
     size_at: Callable[[int], int],
-) -> tuple[list[QueueTail], list[QueueTail]]:
-    """Add the units of records that were written; return the queues that grew, and the new of them.
+    dirty: list[QueueTail],
+    fresh: list[QueueTail],
+) -> None:
+    """Add the units of records that were written.
 
-    New are those that held no unit in memory before.
+    ``dirty`` gets the queues that grow, ``fresh`` those of them that held no unit in memory before,
+    each before it does: an error half way leaves no other with a unit.
     """
-    grown: dict[QueueTail, None] = {}
-    fresh: list[QueueTail] = []
+    grown: set[QueueTail] = set()
     for number, tails in indexed:
         physical_offset = physical_offsets[number][0]
         unit = UNIT.pack(physical_offset, size_at(physical_offset), messages[number][3])
         for tail in tails:
             if not tail.pending:
                 fresh.append(tail)
+            if tail not in grown:
+                grown.add(tail)
+                dirty.append(tail)
             tail.extend(unit)
-            grown[tail] = None
-    return list(grown), fresh

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,14 +20,20 @@ from typing import Any
 import pytest
 
 from motelog.core.errors import StoreFolderError, StoreFullError
+from motelog.core.records.dispatch import dispatched
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.threads import Workers
 from tests.support.cli import motelog
 from tests.support.mqtt_wire import Wire, varint
-from tests.support.stores import make_store, message
+from tests.support.stores import make_store, message, opened, read_bodies
 
 ANY_PORTS = [f"--{name}=127.0.0.1:0" for name in ("mqtt", "namesrv", "broker", "admin")]
 WITHIN_S = 20.0
+
+#: More than one append makes.
+ALLOCATIONS_MAX = 400
+LIGHT_QUEUE = "%LMQ%one"
+LIGHT_PROPERTIES = b"INNER_MULTI_DISPATCH\x01%LMQ%one\x02KEYS\x01k\x02"
 
 
 @contextmanager
@@ -214,6 +221,63 @@ def test_a_batch_without_memory_for_room_is_refused(
     monkeypatch.undo()
     store.append([message(tail)])
     store.close()
+
+
+def refuse_work(*_: Any) -> Any:
+    raise OSError(errno.ENOMEM, "no thread takes work")
+
+
+@pytest.mark.parametrize("settings", [{}, {"write_buffer": True}])
+def test_an_append_that_lacks_memory_anywhere_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    testcapi = pytest.importorskip("_testcapi")
+    store = make_store(tmp_path / "data", lmq=True, **settings)
+    store.open()
+    # An allocation that fails is to be the append's, and no thread's.
+    monkeypatch.setattr(Workers, "submit", refuse_work)
+    appended: dict[tuple[str, int], list[bytes]] = {}
+    refused = 0
+    for failing in range(ALLOCATIONS_MAX):
+        tails = [store.queue_tail("T", queue_id) for queue_id in (0, 1, 2 + failing % 20)]
+        light = store.queue_tail(LIGHT_QUEUE, 0)
+        before = [tail.next_offset for tail in (*tails, light)]
+        bodies = [b"%d-%d" % (failing, number) * 100 for number in range(4)]
+        batch = [message(tail, body) for tail, body in zip(tails, bodies, strict=False)]
+        batch.append(dispatched(message(tails[0], bodies[3], properties=LIGHT_PROPERTIES)))
+        end_offset = store.end_offset
+        placed = [(0, 0)]
+        testcapi.set_nomemory(failing, failing + 1)
+        try:
+            store.append(batch, placed)
+        except StoreFullError:
+            refused += 1
+            testcapi.remove_mem_hooks()
+            assert placed == [(0, 0)]
+            assert store.end_offset == end_offset
+            assert [tail.next_offset for tail in (*tails, light)] == before
+        else:
+            testcapi.remove_mem_hooks()
+            assert len(placed) == 5
+            for key, number in ((0, 0), (1, 1), (2 + failing % 20, 2), (0, 3)):
+                appended.setdefault(("T", key), []).append(bodies[number])
+            appended.setdefault((LIGHT_QUEUE, 0), []).append(bodies[3])
+        assert store.fence_reason is None
+        store.unit_flusher._check()
+        store._log.queue._check()
+        for file in store._log.queue._made():
+            if file.is_mapped:  # a used buffer has an older file's bytes there
+                assert not bytes(file.view[max(store.end_offset - file.begin, 0) :]).strip(b"\0")
+    assert 50 < refused < ALLOCATIONS_MAX
+    assert read_bodies(store) == appended
+    shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    store.close()
+    monkeypatch.undo()
+    with opened(tmp_path / "data", lmq=True, **settings) as again:
+        assert read_bodies(again) == appended
+    if not settings:
+        with opened(tmp_path / "killed", lmq=True) as again:
+            assert read_bodies(again) == appended
 
 
 def test_a_process_without_memory_refuses_and_goes_on_when_there_is_some(tmp_path: Path) -> None:

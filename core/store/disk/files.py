@@ -520,7 +520,11 @@ class PinnedMemory:
         first = ctypes.c_char.from_buffer(self._map)
         address, bytes_ = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size)
         self.pin_error = ""
-        if _libc.mlock(address, bytes_) != 0:
+        try:
+            is_pinned = _libc.mlock(address, bytes_) == 0
+        except ctypes.ArgumentError as exc:  # so ctypes says that it lacks memory for the call
+            raise MemoryError from exc
+        if not is_pinned:
             self.pin_error = os.strerror(ctypes.get_errno())
             _populate(self._map, 0, size)
 
@@ -635,9 +639,10 @@ def _populate(mapped: mmap.mmap, begin: int, size: int) -> None:
     The map's own madvise would hold the interpreter's lock meanwhile. On a Linux older than 5.14,
     or for a page that cannot be had, the first store to the page takes the fault.
     """
-    first = ctypes.c_char.from_buffer(mapped, begin)  # held, the map cannot be closed
-    address = ctypes.c_void_p(ctypes.addressof(first))
-    _libc.madvise(address, ctypes.c_size_t(size), MADV_POPULATE_WRITE)
+    with suppress(MemoryError, ctypes.ArgumentError):  # without memory for the call itself, too
+        first = ctypes.c_char.from_buffer(mapped, begin)  # held, the map cannot be closed
+        address = ctypes.c_void_p(ctypes.addressof(first))
+        _libc.madvise(address, ctypes.c_size_t(size), MADV_POPULATE_WRITE)
 
 
 def memory_bytes() -> int:

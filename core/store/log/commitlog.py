@@ -36,6 +36,7 @@ from motelog.core.store.log.mapped_file_queue import MappedFile, MappedFileQueue
 _PLACE = struct.Struct(">qi8x")  # of a ConsumeQueue unit: physical offset and size
 
 OFFSET_MAX: Final = (1 << 63) - 1
+_ZEROS: Final = bytes(4096)
 
 
 class CommitLog:
@@ -101,8 +102,8 @@ class CommitLog:
         if self._touch_bytes:
             self._touched_offset = self._touch_from = self._file_begin
 
-    def _touch_ahead(self) -> None:
-        self._touched_offset = self.queue.touch_ahead(self.end_offset, self._touched_offset)
+    def _touch_ahead(self, end_offset: int) -> None:
+        self._touched_offset = self.queue.touch_ahead(end_offset, self._touched_offset)
         at_end = self._touched_offset == self._file_end
         # Before the touched pages have been used up.
         self._touch_from = OFFSET_MAX if at_end else self._touched_offset - self._touch_bytes // 2
@@ -123,7 +124,7 @@ class CommitLog:
             )
         self.queue.ensure_ahead(-(-total_bytes // usable), may_wait=may_wait)
 
-    def append(
+    def write(
         self,
         messages: list[AppendMessage],
         dirty: list[QueueTail],
@@ -131,9 +132,11 @@ class CommitLog:
         store_timestamp_ms: int | None = None,
         fresh: list[QueueTail] | None = None,
     ) -> int:
-        """Write messages that measure and make_room have seen; return the new end offset.
+        """Write messages that measure and make_room have seen behind the end; return the new one.
 
-        ``dirty`` gets the queues that got units, ``fresh`` those of them that held none before.
+        They are in the log as soon as ``end_offset`` is set to that. ``dirty`` gets the queues that
+        got units, ``fresh`` those of them that held none before. After an error, only
+        ``take_back`` may come next.
         """
         if store_timestamp_ms is None:
             store_timestamp_ms = self._clock.now_ms()
@@ -158,14 +161,26 @@ class CommitLog:
             self.queue.add()
             self._use_last()
             position = 0
-        self.end_offset = self._file_begin + position
+        end_offset = self._file_begin + position
         # The batch is whole: what no thread takes now is asked for by the next append.
         with suppress(OSError, MemoryError):
             if position > size // 2:
                 self.queue.make_ahead()
-            if self.end_offset >= self._touch_from:
-                self._touch_ahead()
-        return self.end_offset
+            if end_offset >= self._touch_from:
+                self._touch_ahead(end_offset)
+        return end_offset
+
+    def take_back(self, total_bytes: int) -> None:
+        """Undo a ``write`` of so many bytes: a crash must not leave them behind the log's end."""
+        for file in self.queue.files:
+            if file.end > self.end_offset:
+                begin = max(self.end_offset - file.begin, 0)
+                end = min(begin + total_bytes + BLANK_BYTES_MIN, file.size)
+                view = file.writable().view
+                for at in range(begin, end, len(_ZEROS)):
+                    copy_in(view, at, _ZEROS[: end - at])
+        self.queue.take_back(self.end_offset)
+        self._use_last()
 
     @property
     def committed_offset(self) -> int:

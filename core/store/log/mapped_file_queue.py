@@ -92,11 +92,10 @@ class MappedFile:
         if memory is None:
             return False
         try:
-            file = self._storage.open_in_place(self.path)
+            region = BufferedFile(pool, memory, self._storage.open_in_place(self.path))
         except BaseException:
             pool.give_back(memory)
             raise
-        region = BufferedFile(pool, memory, file)
         try:
             if filled:
                 region.fill(self.view, filled)
@@ -372,6 +371,12 @@ class MappedFileQueue:
         self.files.append(self._ahead.pop(0))
         return self.files[-1]
 
+    def take_back(self, end: int) -> None:
+        """Undo ``add`` of the files that begin behind ``end``: they are ready to follow again."""
+        while self.files[-1].begin > end:
+            self._ahead.insert(0, self.files[-1])
+            self.files.pop()
+
     def drop_from(self, index: int) -> list[MappedFile]:
         """Take files[index:] out of the row, close and return them."""
         dropped = self.files[index:]
@@ -434,9 +439,13 @@ class MappedFileQueue:
         self._storage.sync_directory(self._directory)
         file = MappedFile(self._storage, self.read_only, path, begin, self.file_bytes)
         # Opened here, so that the thread that appends does not wait for it.
-        self._open(file, 0)
-        if self._touch_bytes:
-            file.writable().prepare(0, min(self._touch_bytes, file.size))
+        try:
+            self._open(file, 0)
+            if self._touch_bytes:
+                file.writable().prepare(0, min(self._touch_bytes, file.size))
+        except BaseException:
+            file.close()
+            raise
         return file
 
     def _made(self) -> list[MappedFile]:

@@ -50,7 +50,7 @@ class BufferPool:
             self._made += 1
         try:
             memory = PinnedMemory(size)
-        except OSError:
+        except BaseException:
             self.lose()
             raise
         if memory.pin_error and not self._has_warned:

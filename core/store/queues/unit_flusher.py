@@ -111,6 +111,11 @@ class UnitFlusher:
         if self.unwritten_units > self.units_max // 2:
             self._wanted.set()
 
+    def forget(self, fresh: Iterable[QueueTail]) -> None:
+        """Undo ``note``: the tails have given their units up."""
+        for tail in fresh:
+            self._unwritten.pop(tail, None)
+
     # -- writing ---------------------------------------------------------------------------
 
     def write_now(self) -> None:

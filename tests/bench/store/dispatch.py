@@ -110,7 +110,7 @@ def _log_alone(folder: str, queues: int, records: int, with_keys: bool, file_byt
     def append(batch: list[Message]) -> None:
         log.make_room(*measure(batch, 0, MESSAGE_BYTES_MAX)[:2])
         dirty: list[QueueTail] = []
-        log.append(batch, dirty, None)
+        log.end_offset = log.write(batch, dirty, None)
         for tail in dirty:
             tail.drop(tail.next_offset)
 

@@ -127,6 +127,18 @@ def test_a_tail_counts_what_is_put_into_it() -> None:
     assert total >= position
 
 
+def test_a_tail_that_has_given_a_batch_up_takes_the_next_as_if_there_had_been_none() -> None:
+    tail, target = QueueTail(b"A", 0, 0), bytearray(4096)
+    one = [message(tail)]
+    _, begin = encode_batch(target, 0, 4096, 0, one, 0, 1, STORE_HOST, [], None)
+    for _ in range(2):
+        dirty: list[QueueTail] = []
+        encode_batch(target, begin, 4096, 0, one * 2, 0, 1, STORE_HOST, dirty, None)
+        assert dirty == [tail]
+        tail.take_back(begin)
+    assert (tail.next_offset, tail.take_put()) == (1, (1, begin))
+
+
 def test_a_tail_holds_units_until_they_are_dropped() -> None:
     tail = QueueTail(b"A", 0, 5)
     tail.extend(b"".join(unit(i * 100, 100, i) for i in range(5, 25)))

@@ -44,7 +44,7 @@ def append(log: CommitLog, tail: QueueTail, *sizes: int) -> list[tuple[int, int]
     messages = [message(tail, b"x" * size) for size in sizes]
     placed: list[tuple[int, int]] = []
     log.make_room(*measure(messages, 0, SIZE)[:2])
-    log.append(messages, [], placed)
+    log.end_offset = log.write(messages, [], placed)
     return placed
 
 
