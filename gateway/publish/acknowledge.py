@@ -22,7 +22,8 @@ from typing import Final
 
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError, StoreFullError
-from motelog.core.limited_log import LimitedByKey
+from motelog.core.limited_log import LimitedByKey, LimitedLog
+from motelog.core.spare_memory import NO_MEMORY
 from motelog.gateway.errors import GatewayError, OutcomeUnknownError
 from motelog.gateway.log.log_port import Settled, Then, Ticket
 from motelog.gateway.metrics import GatewayMetrics
@@ -46,6 +47,8 @@ _PACKETS: Final[Mapping[AnswerKind, bytes]] = {
     NotFound.PUBCOMP: bytes((0x70, 3, 0, 0, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)),
 }
 _NUMBER_AT: Final = 2
+
+_NOT_TOLD: Final = "a client is not answered, as memory is lacking: free memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class Answers:
         self._metrics = metrics
         self._connections = turn.connections
         self._receive_maximum = receive_maximum
+        self._faults = LimitedLog(logger)
         self._refusals = LimitedByKey(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         #: Ticket -> what waits for it, in the order of the tickets.
         self._waiting: dict[Ticket, list[Owed | Then]] = {}
@@ -114,9 +118,15 @@ class Answers:
             self._send(kind, acks)
 
     def after(self, ticket: Ticket, then: Then) -> None:
-        """Call ``then`` with the ticket's error, now or when it settles."""
+        """Call ``then`` with the ticket's error, now or when it settles.
+
+        Where it lacks memory, the others are called all the same.
+        """
         if ticket.is_settled:
-            then(ticket.error)
+            try:
+                then(ticket.error)
+            except NO_MEMORY:
+                self._faults.fault(_NOT_TOLD)
         else:
             self._waiting.setdefault(ticket, []).append(then)
 
@@ -235,7 +245,10 @@ class Answers:
         for ticket, error in settled:
             for owed in self._waiting.pop(ticket, ()):  # nothing waits for publishes at QoS 0
                 if not isinstance(owed, Owed):
-                    owed(error)
+                    try:
+                        owed(error)
+                    except NO_MEMORY:
+                        self._faults.fault(_NOT_TOLD)
                     continue
                 acks = self._still_open(owed)
                 if error is None and owed.error is None:

@@ -33,6 +33,9 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from motelog.core.clock import LastingClock
+from motelog.core.errors import StoreFullError
+from motelog.core.limited_log import LimitedLog
+from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import SETTLED, After, LogPort, QueueHandle, Then, Ticket
 from motelog.gateway.state.follower import Follower
@@ -75,6 +78,8 @@ DOUBT_MS: Final = 3_000
 #: second: a fleet that connects would have a second's records in memory, and the process keeps what
 #: it has once taken.
 UNREAD_MAX: Final = 250
+#: The ticket of what memory is lacking for.
+_NO_MEMORY: Final = Ticket(StoreFullError("no memory for an append"), is_settled=True)
 #: Stands for "behind everything in the view" in the places of records that are not read back.
 _NOT_READ: Final = 1 << 62
 
@@ -129,6 +134,7 @@ class SessionJournal:
         self.after: After = _at_once
         #: Whether ``collect`` waits for ``flush``, as a turn is under way.
         self.is_gathering = False
+        self._faults = LimitedLog(logger)
         #: All runs that this process has begun.
         self._own_runs: set[int] = set()
         self._begin_run()
@@ -391,6 +397,7 @@ class SessionJournal:
         if not self._marks:
             return []
         marks, self._marks = self._marks, []
+        self._marked = _NO_MEMORY  # unless they get into an append
         return [MarksRecord(*self._head(), part) for part in _parts(marks)]
 
     def _head(self) -> tuple[str, int, int]:
@@ -400,7 +407,7 @@ class SessionJournal:
     def _append(self, records: Sequence[Record]) -> Ticket:
         collected, thens = self._append_collected()
         now_ms, self._appended_ms = self.clock.now_ms(), self.clock.monotonic_ms()
-        ticket = self._append_all([(r, message_of(r, self._queue, now_ms)) for r in records])
+        ticket = self._append_all([], records, now_ms)
         for then in thens:  # they may append too
             self.after(collected, then)
         return ticket
@@ -421,12 +428,28 @@ class SessionJournal:
         self._collected_bytes = 0
         return self._append_all(collected), thens
 
-    def _append_all(self, records: list[tuple[Record, tuple[Any, ...]]]) -> Ticket:
-        ticket = self._log_port.append([message for _, message in records])
-        for record, message in records:
-            self._note(record, message[1], ticket)
-            if type(record) is MarksRecord:
-                self._marked = ticket
+    def _append_all(
+        self,
+        collected: list[tuple[Record, tuple[Any, ...]]],
+        records: Sequence[Record] = (),
+        now_ms: int = 0,
+    ) -> Ticket:
+        """Append records as one batch; where memory is lacking for that, the ticket says so.
+
+        ``records`` have no messages yet, which are of ``now_ms``.
+        """
+        try:
+            if records:
+                collected = [(r, message_of(r, self._queue, now_ms)) for r in records]
+            ticket = self._log_port.append([message for _, message in collected])
+            for record, message in collected:
+                self._note(record, message[1], ticket)
+                if type(record) is MarksRecord:
+                    self._marked = ticket
+        except NO_MEMORY:
+            # What is in the log all the same, reading back finds.
+            self._faults.fault("changes of sessions lack memory and are refused: free memory")
+            return _NO_MEMORY
         return ticket
 
     def _note(self, record: Record, body: bytes, ticket: Ticket) -> None:
@@ -442,9 +465,12 @@ class SessionJournal:
             changes = ((entry.client_id, entry) for entry in record.progress)
             if record.positions or record.left:
                 self._moves.append((ticket, record))
+        made = list(changes)
+        if made:  # first: what is kept of a client goes with its name here
+            names = dict(made)
+            self._writers.append((record.number, tuple(names)))
         written = self._written
-        names = []
-        for client_id, change in changes:
+        for client_id, change in made:
             one = _Written(record.number, ticket, change)
             known = written.get(client_id)
             is_whole = type(change) is bytes and ticket.is_settled and ticket.error is None
@@ -452,9 +478,6 @@ class SessionJournal:
                 written[client_id] = deque((one,))
             else:
                 known.append(one)
-            names.append(client_id)
-        if names:
-            self._writers.append((record.number, tuple(dict.fromkeys(names))))
 
     # --- reading -------------------------------------------------------------------------
 

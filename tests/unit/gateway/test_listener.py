@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from motelog.core.errors import BrokerError, FlushTimeoutError, StoreFencedError, StoreFullError
@@ -12,11 +13,18 @@ from motelog.gateway import listener
 from motelog.gateway.config import GatewayConfig, TopicRule
 from motelog.gateway.errors import OutcomeUnknownError
 from motelog.gateway.mqtt.connect import encode_connect
-from motelog.gateway.mqtt.packet_types import Connect
+from motelog.gateway.mqtt.packet_types import Connect, Subscribe, SubscribeEntry
+from motelog.gateway.mqtt.subscribe import encode_subscribe
 from tests.support.gateway_stage import Stage, publish
 from tests.support.mqtt_wire import varint
 
 LASTING = Connect(version=4, clean_start=False, keep_alive_s=60, client_id="lasting")
+
+SUBSCRIBE = encode_subscribe(4, Subscribe(1, (SubscribeEntry("t/#", 1),)))
+
+
+def lasting(client_id: str) -> bytes:
+    return encode_connect(msgspec.structs.replace(LASTING, client_id=client_id))
 
 
 def test_publish_is_stored_with_what_the_mapping_says() -> None:
@@ -408,3 +416,46 @@ def test_an_append_without_memory_acknowledges_nothing_and_loses_nothing(
     # At QoS 1 what came of the first turn after all may be there twice.
     once = [b"1"] * (2 if (qos, failing) == (1, 1) else 1)
     assert [record[13] for record in stage.stored()] == once
+
+
+@pytest.mark.parametrize("lacking", ["append", "_note"])
+def test_changes_of_sessions_that_lack_memory_end_their_clients_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lacking: str
+) -> None:
+    stage = Stage()
+    names = {1: "one", 2: "two", 3: "three"}
+    for number, name in names.items():
+        stage.turn((number, lasting(name)), opened=[number])
+        stage.sent(number)
+    owner: Any = stage.log if lacking == "append" else stage.journal
+    work, left = getattr(owner, lacking), 1
+
+    def fail_at_first(*arguments: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            raise MemoryError
+        return work(*arguments)
+
+    monkeypatch.setattr(owner, lacking, fail_at_first)
+    stage.turn((1, SUBSCRIBE), (2, SUBSCRIBE))
+    assert not left
+    assert [stage.connections[number] is not None for number in names] == [False, False, True]
+    assert "lack memory" in caplog.text
+    for number, name in names.items():
+        if number < 3:
+            stage.turn((number, lasting(name)), opened=[number])
+        stage.turn((number, SUBSCRIBE))
+        stage.sent(number)
+    stage.turn((3, publish("t/a", b"x", 1)))
+    for number in names:
+        assert any(b"x" in packet for packet in stage.sent(number))
+    while stage.journal.refresh(1000):
+        pass
+    assert not stage.journal._written
+    assert not stage.journal._writers
+    again = Stage(log=stage.log, name="again")
+    for name in names.values():
+        stored = again.journal.load(name)
+        assert stored is not None
+        assert [one.topic_filter for one in stored.filters] == ["t/#"]
