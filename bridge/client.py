@@ -32,7 +32,7 @@ from motelog.core.errors import (
     RemotingTimeoutError,
 )
 from motelog.core.flag import Flag
-from motelog.core.lasting import run_lasting
+from motelog.core.lasting import run_again, run_lasting
 from motelog.core.remoting.client import RemotingClient, RequestHandler, connect
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
@@ -121,9 +121,9 @@ class Client:
         # Distinct per process and client: the broker tells the members of a group apart by it.
         instance = f"{os.getpid()}#{time.time_ns()}#{next(_instances)}"
         self.client_id = f"{self.address}@{instance}"
-        running = self._running = await _Running.enter()
-        running.work.start_soon(self._refresh_routes)
-        running.work.start_soon(self._keep_alive)
+        self._running = await _Running.enter()
+        self.start_soon(self._refresh_routes)
+        self.start_soon(self._keep_alive)
 
     async def leave(self) -> None:
         """End the background work, say goodbye for at most LEAVE_GRACE_S, drop the connections."""
@@ -141,8 +141,8 @@ class Client:
                 await running.end_connections()
 
     def start_soon(self, task: Callable[..., Any], *args: object) -> None:
-        """Run ``task`` until ``leave``."""
-        self._open().work.start_soon(task, *args)
+        """Run ``task`` until ``leave``; it begins again where it has ended with a MemoryError."""
+        self._open().work.start_soon(run_again, task, *args)
 
     async def request(
         self, address: str, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S

@@ -68,13 +68,13 @@ class ReadAhead(Reading):
         self.next_offset = self.position = queue_offset
 
     def add(self, messages: list[StoredMessage], next_offset: int) -> None:
-        self.next_offset = next_offset
         if messages:
             self.batches.append(Batch(messages, next_offset))
         elif self.batches:
             self.batches[-1].next_offset = next_offset
         else:
             self.position = next_offset
+        self.next_offset = next_offset
         if len(self.batches) >= BATCHES_AHEAD:
             self.room.clear()
 

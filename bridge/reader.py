@@ -132,6 +132,8 @@ class Reader:
                     if self._ends(reading, exc):
                         return
                     await self._pause(reading, exc)
+                except MemoryError as exc:
+                    await self._pause(reading, exc)
 
     async def _read_once(self, reading: Reading) -> None:
         reading.pulled_at = trio.current_time()

@@ -63,6 +63,7 @@ from motelog.bridge.trace.handled import HandledTraces
 from motelog.bridge.trace.recorder import TRACE_TOPIC
 from motelog.core.errors import MotelogError, RecordError, RemotingDecodeError
 from motelog.core.flag import Flag
+from motelog.core.lasting import run_again
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.client import Later
@@ -334,8 +335,9 @@ class PushConsumer:
                     self._sample,
                     workers.watch,
                 ):
-                    nursery.start_soon(task)
-                nursery.start_soon(self._renew_locks if self._needs_lock else self._expire)
+                    nursery.start_soon(run_again, task)
+                renew = self._renew_locks if self._needs_lock else self._expire
+                nursery.start_soon(run_again, renew)
                 for _ in range(self._workers_count):
                     nursery.start_soon(workers.run)
                 try:
@@ -453,7 +455,8 @@ class PushConsumer:
             logger.warning("an offset could not be saved queue=%s error=%s", queue, exc)
         finally:
             self._leaving.discard(queue)
-            self._queues.pop(queue, None)
+            if self._queues.get(queue) is state:
+                del self._queues[queue]
             self._handed_over.set()
             # It may be this member's again: after a reset, or as it was read anew.
             self._rebalance.wake()

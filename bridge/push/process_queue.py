@@ -225,7 +225,6 @@ class ProcessQueue(Reading):
         return self.room.is_set() and trio.current_time() - self.pulled_at > PULL_EXPIRES_S
 
     def add(self, messages: list[StoredMessage], next_offset: int) -> None:
-        self.next_offset = next_offset
         if self.queue.topic.startswith(RETRY_PREFIX):
             # Shown under the topic that they were sent to.
             messages = [
@@ -233,6 +232,7 @@ class ProcessQueue(Reading):
                 for message in messages
             ]
         self._ready.add(messages)
+        self.next_offset = next_offset
         self._count(messages, 1)
 
     def move_to(self, next_offset: int) -> None:

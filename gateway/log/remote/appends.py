@@ -222,10 +222,10 @@ class Appends:
     async def _send_wanting(self) -> None:
         """Send what waits for queues that are not being sent to."""
         self._is_sending_soon = False
-        wanting, self._wanting = self._wanting, {}
-        for queue in wanting:
-            queue.is_sending = True
+        for queue in list(self._wanting):
             self._client.start_soon(self._send_all, queue)
+            queue.is_sending = True
+            del self._wanting[queue]
 
     async def drain(self) -> None:
         """Return when all tickets have settled."""
@@ -261,7 +261,11 @@ class Appends:
                     self.refuse([queue.parts.popleft()], error)
                     continue
             parts = _take(queue.parts, self._run())
-            error = await self._send(queue, parts)
+            try:
+                error = await self._send(queue, parts)
+            except MemoryError:
+                self._refusals.fault("a send to a broker lacks memory: free memory")
+                error = OutcomeUnknownError("no memory for what a broker has been sent")
             if isinstance(error, BrokerError) and len(parts) > 1:
                 # The broker has taken none of it. One append must not fail for another's fault.
                 for part in parts:

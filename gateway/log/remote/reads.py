@@ -30,6 +30,7 @@ from motelog.bridge.pull_request import (
 from motelog.bridge.queue_requests import HOLD_GRACE_S
 from motelog.bridge.selector import SELECT_ALL
 from motelog.core.errors import BrokerError, MotelogError, RecordError, RemotingError
+from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.records.decode import in_queue
 from motelog.core.remoting.frames import RemotingCommand, RequestCode
@@ -200,10 +201,9 @@ class Reads:
             begin_offset = max(queue_offset, min(next_offset, result.min_offset))
             is_more = next_offset < result.max_offset
             fetch.found = LogRead(b"", begin_offset, next_offset, is_more)
-        del self._fetches[queue, queue_offset]
-        then, fetch.then = fetch.then, []
-        for tell in then:
-            tell()
+        self._fetches.pop((queue, queue_offset), None)
+        while fetch.then:
+            fetch.then.pop(0)()
 
     # --- what is new ---------------------------------------------------------------------
 
@@ -231,11 +231,11 @@ class Reads:
 
     async def _ask_tail(self, queue: RemoteQueue, then: Callable[[int], None]) -> None:
         tail = await self._offset_at_last(queue, RequestCode.GET_MAX_OFFSET, {})
-        self.tails_asked -= 1
         # A follower that stands still has lost its reader: what it holds is not wanted any more.
         if queue.follower is None or not queue.room.is_set():
             self.follow(queue, tail)
         then(tail)
+        self.tails_asked -= 1
 
     def ask_offset(self, queue: RemoteQueue, time_ms: int, then: Callable[[int], None]) -> None:
         """Say where the first record lies that was stored at ``time_ms`` or later."""
@@ -266,19 +266,22 @@ class Reads:
 
     async def _follow(self, queue: RemoteQueue, scope: trio.CancelScope) -> None:
         with scope:
-            while True:
-                await queue.room.wait()
-                asked_at = trio.current_time()
-                result = await self._pull_at_last(queue, queue.pull_offset, hold_s=self._hold_s)
-                if result.status is PullStatus.FOUND:
-                    self._arrived(queue, result)
-                    if (pause_s := self._pauses_s.get(queue.name.topic)) is not None:
-                        await trio.sleep(pause_s())
-                elif result.next_offset != queue.pull_offset:
-                    queue.move_to(result.next_offset)
-                    self._note_growth(queue)
-                elif trio.current_time() - asked_at < HELD_S_MIN:
-                    await trio.sleep(HELD_S_MIN)
+            await run_again(self._pull_what_comes, queue)
+
+    async def _pull_what_comes(self, queue: RemoteQueue) -> None:
+        while True:
+            await queue.room.wait()
+            asked_at = trio.current_time()
+            result = await self._pull_at_last(queue, queue.pull_offset, hold_s=self._hold_s)
+            if result.status is PullStatus.FOUND:
+                self._arrived(queue, result)
+                if (pause_s := self._pauses_s.get(queue.name.topic)) is not None:
+                    await trio.sleep(pause_s())
+            elif result.next_offset != queue.pull_offset:
+                queue.move_to(result.next_offset)
+                self._note_growth(queue)
+            elif trio.current_time() - asked_at < HELD_S_MIN:
+                await trio.sleep(HELD_S_MIN)
 
     def _arrived(self, queue: RemoteQueue, result: PullResult) -> None:
         chunk = Chunk(queue, queue.pull_offset, result.next_offset, bytes(result.records))

@@ -29,6 +29,7 @@ from motelog.core.errors import (
     RemotingDecodeError,
     RemotingError,
 )
+from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.frames import (
@@ -305,7 +306,7 @@ class Topics:
         if len(self._refusals) >= REFUSALS_MAX:
             self._refusals.clear()
         self._refusals[topic.name] = topic, error, trio.current_time() + for_s
-        del self._topics[topic.name]
+        self._topics.pop(topic.name, None)
         for listener in self._refused:
             listener(topic.name)
         held, topic.held = topic.held, []
@@ -323,6 +324,9 @@ class Topics:
                 self._client.start_soon(self._create, topic)
         self._wanted.clear()
         task_status.started()
+        await run_again(self._list_regularly)
+
+    async def _list_regularly(self) -> None:
         routes_at = trio.current_time()
         while True:
             await trio.sleep(LIST_INTERVAL_S)

@@ -19,6 +19,7 @@ from typing import Final
 import trio
 
 from motelog.console import http
+from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS
 
@@ -73,11 +74,8 @@ class Door:
         """Accept and read until cancelled; then those that wait are closed, and the listener."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._read_all)
-                while True:
-                    await trio.lowlevel.wait_readable(self._listener)
-                    if not self._accept():
-                        await trio.sleep(REST_S)
+                nursery.start_soon(run_again, self._read_all)
+                await run_again(self._accept_all)
         finally:
             for one in list(self._waiting.values()):
                 self.end(one)
@@ -89,6 +87,12 @@ class Door:
         if self._leave(one):
             one.sock.close()
             self._goes(one)
+
+    async def _accept_all(self) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._listener)
+            if not self._accept():
+                await trio.sleep(REST_S)
 
     def _accept(self) -> bool:
         """Take connections; return whether that went well."""
@@ -140,13 +144,13 @@ class Door:
     def _read(self, one: Waiting) -> None:
         try:
             data = one.sock.recv(http.HEAD_BYTES_MAX)
+            begin = max(0, len(one.head) - 2)
+            one.head += data
         except BlockingIOError:
             return
-        except OSError:
+        except (OSError, MemoryError):
             self.end(one)
             return
-        begin = max(0, len(one.head) - 2)
-        one.head += data
         if not one.head:
             self.end(one)
         elif not data or len(one.head) > http.HEAD_BYTES_MAX or _HEAD_END.search(one.head, begin):

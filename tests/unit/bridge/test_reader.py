@@ -63,6 +63,19 @@ async def test_an_answer_to_a_queue_that_is_given_up_moves_no_offset(
     assert state.offset == READ_TO
 
 
+async def test_a_pull_that_lacks_memory_is_made_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    state = ProcessQueue(MessageQueue("T", "b", 0), 0, SELECT_ALL, Limits())
+    found = answered(PullStatus.NO_MATCHED_MESSAGE, READ_TO)
+    requests = Answering([found, found, found], [fail, lambda: None, state.drop])
+    await reader_of(requests).run(state)
+    assert state.offset == READ_TO
+
+
 @pytest.mark.parametrize(
     ("next_offset", "log", "told"),
     [

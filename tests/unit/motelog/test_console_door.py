@@ -6,20 +6,24 @@ import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Self, cast
 
 import pytest
 import trio
 
 from motelog.console import door
 from motelog.console.door import Door, Waiting
+from motelog.core import lasting
 from motelog.core.net.listen import open_listener
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 class Listener:
-    """A listening socket whose ``accept`` fails first, once for each of ``errors``."""
+    """A listening socket whose ``accept`` fails first, once for each of ``errors``.
+
+    0 stands for a MemoryError.
+    """
 
     def __init__(self, *errors: int) -> None:
         self.sock = open_listener("127.0.0.1:0")
@@ -31,7 +35,7 @@ class Listener:
     def accept(self) -> tuple[socket.socket, object]:
         if self.errors:
             number = self.errors.pop(0)
-            raise OSError(number, "it failed")
+            raise OSError(number, "it failed") if number else MemoryError
         return self.sock.accept()
 
     def close(self) -> None:
@@ -39,6 +43,13 @@ class Listener:
 
     def dial(self) -> socket.socket:
         return socket.create_connection(self.sock.getsockname())
+
+
+class Full(bytearray):
+    """Memory that cannot grow."""
+
+    def __iadd__(self, _: object) -> Self:
+        raise MemoryError
 
 
 class Opened:
@@ -89,6 +100,29 @@ async def test_accepting_that_fails_is_told_once_and_tried_again(
     assert running.heads == [REQUEST]
     [line] = caplog.messages
     assert "new connections have to wait" in line
+
+
+async def test_a_door_that_lacks_memory_opens_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lasting, "AGAIN_S", 0)
+    listener = Listener(0)
+    async with opened(listener) as running:
+        with listener.dial() as client:
+            client.sendall(REQUEST)
+            await running.asked.wait()
+
+
+async def test_one_that_lacks_memory_for_its_head_goes_alone() -> None:
+    listener = Listener()
+    async with opened(listener) as running:
+        with listener.dial() as first, listener.dial() as second:
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            one, _ = running.door._waiting.values()
+            one.head = Full()
+            first.sendall(REQUEST)
+            await running.went.wait()
+            second.sendall(REQUEST)
+            await running.asked.wait()
+    assert (running.gone, running.heads) == (1, [REQUEST])
 
 
 async def test_one_that_ends_or_is_reset_before_its_head_has_come_goes() -> None:

@@ -175,6 +175,25 @@ async def test_tickets_settle_in_order_though_brokers_answer_out_of_it(
         assert stage.settled == [(slow, None), (quick, None)]
 
 
+async def test_a_send_that_lacks_memory_settles_as_one_whose_outcome_is_unknown(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    def outcome(bodies: list[bytes]) -> Outcome:
+        if bodies == [b"unknown"]:
+            raise MemoryError
+        return None
+
+    async with appending() as stage:
+        stage.client.outcome = outcome
+        stage.append((0, b"unknown"))
+        await trio.testing.wait_all_tasks_blocked()
+        stage.append((0, b"next"))
+        await stage.over()
+        unknown, following = stage.errors()
+        assert isinstance(unknown, OutcomeUnknownError)
+        assert following is None
+
+
 @pytest.mark.parametrize("error", [RemotingTimeoutError("late"), RemotingConnectionError("lost")])
 async def test_what_may_have_arrived_is_not_sent_again(
     autojump_clock: trio.testing.MockClock, error: RemotingError

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from motelog.core import lasting
 from motelog.core.errors import BrokerError
 from motelog.core.message import decode_properties, encode_host
 from motelog.core.records.decode import decode_messages
@@ -94,6 +95,40 @@ async def test_the_log_of_a_broker_that_is_slow_at_one_kind_of_request(code: Req
 
             stage.broker.answer = answer_late  # type: ignore[method-assign]  # it can be slow here
             await check_log_port(stage)
+
+
+async def test_what_lacks_memory_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lasting, "AGAIN_S", 0.01)
+    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.01)
+    failed: list[str] = []
+
+    def fail_at_first(owner: Any, name: str) -> None:
+        work = getattr(owner, name)
+
+        def maybe_fail(*arguments: Any, **options: Any) -> Any:
+            if name not in failed:
+                failed.append(name)
+                raise MemoryError
+            return work(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, maybe_fail)
+
+    async with fake_cluster("a") as cluster:
+        cluster.topics["T"] = 1
+        async with remote_log(cluster) as log:
+            fail_at_first(log._topics, "_list")
+            fail_at_first(reads, "int_field")
+            [queue] = log.queues("T")
+            assert await tail_of(log, queue) == 0
+            fail_at_first(reads, "pull_result")
+            grown: list[QueueHandle] = []
+            log.on_growth(grown.extend)
+            log.append([message(log.queue_of("T", ""), b"one")])
+            await eventually(lambda: bool(grown))
+            assert bodies(await read(log, queue, 0)) == [b"one"]
+            cluster.topics["U"] = 1
+            await eventually(lambda: log.has_topic("U"))
+    assert sorted(failed) == ["_list", "int_field", "pull_result"]
 
 
 # --- topics ----------------------------------------------------------------------------------
