@@ -105,6 +105,13 @@ class GatewayMetrics:
     messages_undeliverable: int = counted(
         counter("messages_dropped", _DROPPED, reason="not_for_mqtt")
     )
+    properties_left_out: int = counted(
+        counter(
+            "properties_left_out",
+            "MQTT 5 properties of native producers that no device may send: the messages went"
+            " without them.",
+        )
+    )
     cursors_dropped: int = counted(
         counter(
             "cursors_dropped",
@@ -144,6 +151,9 @@ class GatewayMetrics:
 
     def __post_init__(self) -> None:
         self.clients = [[0] * 6 for _ in self.listeners]
+
+    def count_left_out(self, count: int) -> None:
+        self.properties_left_out += count
 
     def count_login(self, authenticator: str, outcome: str) -> None:
         self.logins[authenticator, outcome] += 1

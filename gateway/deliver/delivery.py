@@ -603,7 +603,7 @@ class Delivery:
     def _send_live(
         self, plan: Plan, name: bytes, record: BriefRecord, queue: WatchedQueue, now_ms: int
     ) -> None:
-        body, block = body_and_block(record, now_ms)
+        body, block = body_and_block(record, now_ms, self._metrics.count_left_out)
         if body is None:
             self._metrics.messages_undeliverable += 1
             return

@@ -155,7 +155,7 @@ class _Slice:
     def hand_out(self, name: bytes, record: BriefRecord) -> bool:
         """Give a record to one member, or drop it by a rule; return False if it must wait."""
         metrics = self._handing.metrics
-        body, block = body_and_block(record, self._now_ms)
+        body, block = body_and_block(record, self._now_ms, metrics.count_left_out)
         if body is None:
             metrics.messages_undeliverable += 1
             return True

@@ -19,7 +19,12 @@ from motelog.core.message import (
     decode_properties,
 )
 from motelog.core.records.decode import inflate
-from motelog.gateway.mapping.message_properties import client_id_property, delivery_properties
+from motelog.gateway.mapping.message_properties import (
+    LeftOut,
+    client_id_property,
+    delivery_properties,
+    uncounted,
+)
 from motelog.gateway.mqtt.frames import encode_publish
 from motelog.gateway.mqtt.packet_types import PropertyId
 from motelog.gateway.mqtt.varint import encode_varint
@@ -53,12 +58,12 @@ def message_qos(properties: bytes) -> int:
 
 
 def body_and_block(
-    record: BriefRecord, now_ms: int, *, was_sent: bool = False
+    record: BriefRecord, now_ms: int, left_out: LeftOut = uncounted, *, was_sent: bool = False
 ) -> tuple[bytes | None, bytes | None]:
     """Return the body, None if it cannot be inflated, and the properties for MQTT 5 receivers.
 
     The properties are b"" if there are none, and None if the message has expired; one that
-    ``was_sent`` before does not expire.
+    ``was_sent`` before does not expire. ``left_out`` as for ``delivery_properties``.
     """
     _, _, _, properties, body, sys_flag, store_ms, _ = record
     inflated = inflate(body, _INFLATED_BYTES_MAX) if sys_flag & SYS_FLAG_COMPRESSED else body
@@ -66,7 +71,7 @@ def body_and_block(
     if properties.find(V5_PROPERTIES) < 0:
         return inflated, b""
     return inflated, delivery_properties(
-        properties, store_ms=store_ms, now_ms=now_ms, was_sent=was_sent
+        properties, store_ms=store_ms, now_ms=now_ms, was_sent=was_sent, left_out=left_out
     )
 
 

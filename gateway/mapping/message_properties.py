@@ -14,7 +14,8 @@ separators U+0001 and U+0002 out of the property text.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -48,6 +49,13 @@ _END: Final = VALUE_END.encode()
 _CLIENT_ID: Final = (MQTT_CLIENT_ID + NAME_END).encode()
 _PROPERTIES: Final = (MQTT_PROPERTIES + NAME_END).encode()
 
+#: Hears how many properties of a message are left out.
+LeftOut: TypeAlias = Callable[[int], object]
+
+
+def uncounted(_: int) -> None:
+    """Stand in for who counts."""
+
 
 def publisher_properties(client_id: str) -> bytes:
     """Return the property text that every message of one publisher ends with."""
@@ -70,14 +78,20 @@ def publish_properties(properties: Properties) -> bytes:
 
 
 def delivery_properties(
-    text: bytes, *, store_ms: int, now_ms: int, was_sent: bool = False
+    text: bytes,
+    *,
+    store_ms: int,
+    now_ms: int,
+    was_sent: bool = False,
+    left_out: LeftOut = uncounted,
 ) -> bytes | None:
     """Return the property block for MQTT 5 receivers, b"" if empty; None if the message expired.
 
     A receiver gets the rest of the expiry interval. [MQTT-3.3.2-6] A message that ``was_sent``
     before does not expire any more; nothing is left of its interval then. [MQTT-4.3.3-7]
+    ``left_out`` hears of what is not legal; a list that cannot be read is one.
     """
-    stored = _read(text)
+    stored = _read(text, left_out)
     if stored is _NONE:
         return b""
     block: dict[PropertyId, PropertyValue] = {}
@@ -96,7 +110,7 @@ def delivery_properties(
         block[PropertyId.CORRELATION_DATA] = stored.correlation_data
     if stored.user:
         block[PropertyId.USER_PROPERTY] = stored.user
-    return encode_block(block, only_legal=True)
+    return encode_block(block, left_out=left_out)
 
 
 def expires_ms(text: bytes, store_ms: int) -> int | None:
@@ -105,7 +119,7 @@ def expires_ms(text: bytes, store_ms: int) -> int | None:
     return None if expiry_s is None else store_ms + expiry_s * 1000
 
 
-def _read(text: bytes) -> StoredProperties:
+def _read(text: bytes, left_out: LeftOut = uncounted) -> StoredProperties:
     """Return the MQTT 5 properties that a property text has; a native producer may write any."""
     value = _value(text, _PROPERTIES)
     if value is None:
@@ -113,8 +127,10 @@ def _read(text: bytes) -> StoredProperties:
     try:
         stored = _decoder.decode(value)
     except (msgspec.DecodeError, RecursionError):
+        left_out(1)
         return _NONE
     if stored.expiry_s is not None and not 0 <= stored.expiry_s <= _EXPIRY_S_MAX:
+        left_out(1)
         return msgspec.structs.replace(stored, expiry_s=None)
     return stored
 

@@ -58,25 +58,34 @@ def read_properties(
 
 
 def encode_properties(
-    properties: Mapping[PropertyId, PropertyValue] | None, *, only_legal: bool = False
+    properties: Mapping[PropertyId, PropertyValue] | None,
+    *,
+    left_out: Callable[[int], object] | None = None,
 ) -> bytes:
     """Return the block without its length; ValueError if a value does not fit its type.
 
     USER_PROPERTY takes a tuple of pairs, SUBSCRIPTION_IDENTIFIER an integer or a tuple of them.
-    With ``only_legal``, what ``decode_properties`` would refuse is left out.
+    With ``left_out``, which is called with a count, what ``decode_properties`` would refuse is
+    left out.
     """
     parts = []
     for property_id, value in (properties or {}).items():
         rule = _RULES[property_id]
         several = value if rule.is_repeatable and isinstance(value, tuple) else (value,)
-        for item in several[:REPEATED_MAX] if only_legal else several:
+        if left_out is not None and len(several) > REPEATED_MAX:
+            left_out(len(several) - REPEATED_MAX)
+            several = several[:REPEATED_MAX]
+        for item in several:
             try:
                 part = encode_varint(property_id) + _WRITERS[rule.kind](item)
             except (OverflowError, AttributeError, TypeError, IndexError, ValueError) as exc:
-                if only_legal:
+                if left_out is not None:
+                    left_out(1)
                     continue
                 raise ValueError(f"{rule.attribute} cannot be {item!r}: {exc}") from exc
-            if not (only_legal and rule.fault is not None and rule.fault(item)):
+            if left_out is not None and rule.fault is not None and rule.fault(item):
+                left_out(1)
+            else:
                 parts.append(part)
     return b"".join(parts)
 

@@ -689,10 +689,12 @@ def test_native_properties_that_no_device_may_send_are_left_out(
 ) -> None:
     stage = Stage()
     stage.session(1, "t", options, version=5)
+    stage.session(2, "t", 1)
     stage.append("t", b"odd", b"mqttProperties\x01" + properties.encode() + b"\x02")
     stage.append("t", b"fine", b"")
     stage.deliver()
     assert [rest for _, _, rest in stage.got(1)] == [b"\0odd", b"\0fine"]
+    assert stage.metrics.properties_left_out == 1
 
 
 def test_compressed_native_body_is_inflated_within_its_limit() -> None:

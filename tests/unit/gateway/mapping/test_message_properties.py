@@ -77,8 +77,11 @@ def test_whatever_a_native_producer_writes_receivers_get_legal_properties(
         {"user": [["k", "v"], ["k", "\0"]]},
     ],
 )
-def test_only_what_is_not_legal_is_left_out(illegal: dict[str, Any]) -> None:
-    block = delivery_properties(native({"user": [["k", "v"]], **illegal}), store_ms=0, now_ms=9)
+def test_only_what_is_not_legal_is_left_out_and_counted(illegal: dict[str, Any]) -> None:
+    text = native({"user": [["k", "v"]], **illegal})
+    counts: list[int] = []
+    block = delivery_properties(text, store_ms=0, now_ms=9, left_out=counts.append)
+    assert sum(counts) == 1
     legal = Properties(user_properties=(("k", "v"),))
     assert decode_properties(block, PacketType.PUBLISH) == legal
 
