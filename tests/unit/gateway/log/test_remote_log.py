@@ -121,8 +121,7 @@ async def test_what_lacks_memory_is_done_again(monkeypatch: pytest.MonkeyPatch) 
             [queue] = log.queues("T")
             assert await tail_of(log, queue) == 0
             fail_at_first(reads, "pull_result")
-            grown: list[QueueHandle] = []
-            log.on_growth(grown.extend)
+            grown = all_growth(log)
             log.append([message(log.queue_of("T", ""), b"one")])
             await eventually(lambda: bool(grown))
             assert bodies(await read(log, queue, 0)) == [b"one"]
