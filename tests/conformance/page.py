@@ -1,4 +1,4 @@
-"""Writes ``docs/mqtt-conformance.md`` from the statements and their tests.
+"""Writes ``docs/reference/mqtt-conformance.md`` from the statements and their tests.
 
 Owns: that page. Must not touch: whether tests pass; the test run shows that.
 
@@ -14,7 +14,7 @@ from typing import Final
 
 from tests.conformance.statements import FOLDER, STANDARDS, STATEMENTS, Statement, has_test
 
-PAGE: Final = FOLDER.parent.parent / "docs" / "mqtt-conformance.md"
+PAGE: Final = FOLDER.parent.parent / "docs" / "reference" / "mqtt-conformance.md"
 
 _HEAD: Final = """\
 # MQTT conformance
