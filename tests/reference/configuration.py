@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ from msgspec.structs import FieldInfo
 from motelog.config import MotelogConfig
 from motelog.config_schema import bounded, docstrings_of, json_schema, struct_of, unit_of_key
 from motelog.core.config import describe
+from motelog.core.net.config import TlsKeys
 from motelog.core.units import Unit
 from tests.reference.markdown import prose, table
 
@@ -60,7 +61,9 @@ def schema() -> str:
 
 
 def page() -> str:
-    return "\n".join([_HEAD, *_section(MotelogConfig, (), "", is_array=False)])
+    lines = [_HEAD, *_section(MotelogConfig, (), "", is_array=False)]
+    lines += ["## Keys of TLS", "", *_keys(TlsKeys, msgspec.structs.fields(TlsKeys))]
+    return "\n".join(lines)
 
 
 def _section(
@@ -77,23 +80,36 @@ def _section(
     yield from (f"{prose(part)}\n" for part in parts if part)
     if not is_array:
         yield f"Variables: `{'__'.join(('MOTELOG', *path, 'KEY')).upper()}`.\n"
-    docstrings = docstrings_of(kind)
-    below = []
-    rows = []
-    # What several sections share comes last.
     own = inspect.get_annotations(kind)
-    for field in sorted(msgspec.structs.fields(kind), key=lambda one: one.name not in own):
+    shared = set(TlsKeys.__struct_fields__ if issubclass(kind, TlsKeys) else ()) - own.keys()
+    fields = [field for field in msgspec.structs.fields(kind) if field.name not in shared]
+    # What several sections have comes last.
+    fields.sort(key=lambda one: one.name not in own)
+    yield from _keys(kind, fields)
+    if shared:
+        yield "And the [keys of TLS](#keys-of-tls).\n"
+    docstrings = docstrings_of(kind)
+    for field in fields:
         section = struct_of(type_info(field.type))
         if section is not None:
-            below.append((field, section.cls))
-            continue
-        key, unit = field.encode_name, unit_of_key(field)
-        takes = describe(bounded(kind, field), unit)
-        rows.append((f"`{key}`", takes, _default(field, unit), prose(docstrings[field.name])))
+            key, of_array = field.encode_name, isinstance(type_info(field.type), VarTupleType)
+            why = docstrings[field.name]
+            yield from _section(section.cls, (*path, key), why, is_array=of_array)
+
+
+def _keys(kind: type[msgspec.Struct], fields: Iterable[FieldInfo]) -> Iterator[str]:
+    """Yield the table of those of these fields that are keys, and not sections."""
+    docstrings = docstrings_of(kind)
+    rows = []
+    for field in fields:
+        if struct_of(type_info(field.type)) is None:
+            unit = unit_of_key(field)
+            takes = describe(bounded(kind, field), unit)
+            # The head of the page has what texts a key with a unit takes.
+            takes = takes.partition(", or a text such as")[0]
+            why = prose(docstrings[field.name])
+            rows.append((f"`{field.encode_name}`", takes, _default(field, unit), why))
     yield from table(("key", "takes", "default", "what and why"), rows)
-    for field, section_kind in below:
-        name, of_array = field.encode_name, isinstance(type_info(field.type), VarTupleType)
-        yield from _section(section_kind, (*path, name), docstrings[field.name], is_array=of_array)
 
 
 def _default(field: FieldInfo, unit: Unit | None) -> str:
