@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from motelog.console.api import openapi
 from motelog.console.gate import CHANGE_HEADER
-from tests.reference.markdown import prose, table
+from tests.reference.markdown import prose
 from tests.support.console import apis_of
 
 _HEAD: Final = f"""\
@@ -18,8 +18,9 @@ _HEAD: Final = f"""\
 
 What a server with the console answers below `/api/v1` ([console.md](../console.md) has examples,
 tokens and roles). `/api/v1/openapi.json` is the same as an OpenAPI document, for programs that make
-clients. Parameters are in the query, answers are JSON. A request that changes something needs a
-token, or the header `{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`.
+clients. Parameters are in the query, answers are JSON. The roles view, operate and admin include
+each other in this order. A request that changes something needs a token, or the header
+`{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`.
 
 This page is written by `python -m tests.reference`.
 """
@@ -41,19 +42,15 @@ def page() -> str:
 def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
     answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
     yield f"### {method} {path}\n"
-    yield f"{operation['summary']}. {operation['description']} Answer: {_type(answer)}.\n"
+    role = operation["description"].removesuffix(" and those above it.")
+    yield f"{operation['summary']}. {role}. Answer: {_type(answer)}.\n"
     parameters = [one for one in operation["parameters"] if one["in"] == "query"]
+    for one in parameters:
+        needed = "required" if one["required"] else _default(one["schema"])
+        kind = ", ".join(filter(None, (_type(one["schema"]), needed)))
+        yield f"- `{one['name']}` ({kind}): {prose(one['description'])}"
     if parameters:
-        rows = [
-            (
-                f"`{one['name']}`",
-                _type(one["schema"]),
-                "required" if one["required"] else _default(one["schema"]),
-                prose(one["description"]),
-            )
-            for one in parameters
-        ]
-        yield from table(("parameter", "type", "default", "what it is"), rows)
+        yield ""
 
 
 def _answer(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
@@ -63,14 +60,12 @@ def _answer(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
         yield f"{described}\n"
     if "properties" in schema:
         fields = schema["properties"].items()
-        yield from table(("field", "type"), [(f"`{field}`", _type(kind)) for field, kind in fields])
+        yield "; ".join(f"`{field}` {_type(kind)}" for field, kind in fields) + ".\n"
 
 
 def _default(schema: Mapping[str, Any]) -> str:
     default = schema.get("default")
-    if default is None or default == "":
-        return "none" if default is None else "empty"
-    return str(default).lower()
+    return "" if default is None or default == "" else f"default {str(default).lower()}"
 
 
 def _type(schema: Mapping[str, Any]) -> str:
