@@ -32,7 +32,9 @@ def page() -> str:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             lines += _endpoint(method.upper(), path, operation)
-    lines.append("## Answers\n")
+    lines.append(
+        "## Answers\n\nA field without a type is text; one with a question mark may be null.\n"
+    )
     schemas = document["components"]["schemas"]
     for name in sorted(schemas):
         lines += _answer(name, schemas[name])
@@ -60,7 +62,13 @@ def _answer(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
         yield f"{described}\n"
     if "properties" in schema:
         fields = schema["properties"].items()
-        yield "; ".join(f"`{field}` {_type(kind)}" for field, kind in fields) + ".\n"
+        yield "; ".join(_field(field, _type(kind)) for field, kind in fields) + ".\n"
+
+
+def _field(name: str, kind: str) -> str:
+    null = "?" if kind.endswith(" or null") else ""
+    kind = kind.removesuffix(" or null")
+    return f"`{name}`{null}" if kind == "text" else f"`{name}` {kind}{null}"
 
 
 def _default(schema: Mapping[str, Any]) -> str:

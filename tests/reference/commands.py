@@ -6,7 +6,7 @@ Owns: that page's text. Must not touch: what a command does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
@@ -17,8 +17,10 @@ from tests.reference.markdown import prose
 if TYPE_CHECKING:
     from typer._click import Command, Context
 
-#: An option that so many commands have in the same words is described once.
-COMMON_FROM: Final = 10
+#: An argument or option that so many commands have in the same words is described once.
+COMMON_FROM: Final = 5
+#: Beside those: options of an MQTT client, which these commands have in the same words.
+CLIENTS: Final = ("motelog pub", "motelog sub")
 
 _HEAD: Final = """\
 # Commands
@@ -30,11 +32,14 @@ This page is written by `python -m tests.reference`.
 """
 
 
+Option = tuple[str, str]  # its names, and what it does
+
+
 class Found(NamedTuple):
     command: Command
     context: Context
-    options: list[tuple[str, str]]
-    """Names and text of each argument and option."""
+    options: list[Option]
+    """Arguments and options."""
 
 
 def page() -> str:
@@ -42,17 +47,18 @@ def page() -> str:
     context = root.make_context("motelog", ["version"], resilient_parsing=True)
     found = list(_commands_below(root, context))
     counts = Counter(option for command in found for option in command.options)
-    common = {
-        option: f"`{option[0].split()[0]}`" for option in counts if _is_common(option, counts)
-    }
-    lines = [_HEAD, "## Common options", "", *_list(common)]
+    often = [option for option, count in counts.most_common() if count >= COMMON_FROM]
+    # Of two with the same names the more common one.
+    common = list({option[0]: option for option in reversed(often)}.values())
+    clients = [one.options for one in found if one.context.command_path in CLIENTS]
+    mqtt = [
+        one for one in clients[0] if one not in common and all(one in all_of for all_of in clients)
+    ]
+    lines = [_HEAD, "## Common arguments and options", "", *_list(common)]
+    lines += ["## Options of MQTT clients", "", *_list(mqtt)]
     for command in found:
-        lines += _command(command, common)
+        lines += _command(command, common, mqtt)
     return "\n".join(lines)
-
-
-def _is_common(option: tuple[str, str], counts: Counter[tuple[str, str]]) -> bool:
-    return option[0].startswith("-") and counts[option] >= COMMON_FROM
 
 
 def _commands_below(group: Command, context: Context) -> Iterator[Found]:
@@ -67,7 +73,7 @@ def _commands_below(group: Command, context: Context) -> Iterator[Found]:
             yield Found(command, below, [one for one in options if "--help" not in one[0]])
 
 
-def _command(found: Found, common: Mapping[tuple[str, str], str]) -> Iterator[str]:
+def _command(found: Found, common: list[Option], mqtt: list[Option]) -> Iterator[str]:
     command, context, options = found
     yield f"## {context.command_path}"
     yield ""
@@ -75,16 +81,22 @@ def _command(found: Found, common: Mapping[tuple[str, str], str]) -> Iterator[st
     usage = command.collect_usage_pieces(context)
     if usage != ["[OPTIONS]"]:
         yield f"Usage: `{' '.join([context.command_path, *usage])}`\n"
-    own = [option for option in options if option not in common]
+    is_client = context.command_path in CLIENTS
+    above = [*common, *(mqtt if is_client else ())]
+    own = [option for option in options if option not in above]
     if own:
         yield from _list(own)
-    shared = ", ".join(common[option] for option in options if option in common)
+    # The usage names the arguments.
+    shared = [f"`{names.split()[0]}`" for names, text in options if (names, text) in common]
+    shared = [name for name in shared if name.startswith("`-")]
+    if is_client:
+        shared.append("those of MQTT clients")
     if shared:
-        yield f"Common options: {shared}.\n"
+        yield f"Common options: {', '.join(shared)}.\n"
     if command.epilog:
         yield f"{command.epilog.replace('Example: ', 'Example: `')}`\n"
 
 
-def _list(options: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _list(options: Iterable[Option]) -> Iterator[str]:
     yield from (f"- `{names}`: {text}" for names, text in options)
     yield ""

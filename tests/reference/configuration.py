@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -55,6 +56,9 @@ This page is written by `python -m tests.reference`.
 """
 
 
+_ARTICLE: Final = re.compile(r"\ban? (?=integer|number|text|array|table)")
+
+
 def schema() -> str:
     """Return the text of motelog.schema.json."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
@@ -78,8 +82,6 @@ def _section(
     yield ""
     parts = (why, *(inspect.getdoc(kind) or "").split("\n\n"))
     yield from (f"{prose(part)}\n" for part in parts if part)
-    if not is_array:
-        yield f"Variables: `{'__'.join(('MOTELOG', *path, 'KEY')).upper()}`.\n"
     own = inspect.get_annotations(kind)
     shared = set(TlsKeys.__struct_fields__ if issubclass(kind, TlsKeys) else ()) - own.keys()
     fields = [field for field in msgspec.structs.fields(kind) if field.name not in shared]
@@ -106,7 +108,7 @@ def _keys(kind: type[msgspec.Struct], fields: Iterable[FieldInfo]) -> Iterator[s
             unit = unit_of_key(field)
             takes = describe(bounded(kind, field), unit)
             # The head of the page has what texts a key with a unit takes.
-            takes = takes.partition(", or a text such as")[0]
+            takes = _ARTICLE.sub("", takes.partition(", or a text such as")[0])
             why = prose(docstrings[field.name])
             rows.append((f"`{field.encode_name}`", takes, _default(field, unit), why))
     yield from table(("key", "takes", "default", "what and why"), rows)
