@@ -19,10 +19,12 @@ PAGE: Final = FOLDER.parent.parent / "docs" / "reference" / "mqtt-conformance.md
 _HEAD: Final = """\
 # MQTT conformance
 
-Each numbered statement of the two OASIS standards, in our own words. The gateway passes a
-statement unless a remark in italics says otherwise: tests in `tests/conformance` have its number in
-their names (`MQTT-3.1.4-3`). Statements that bind clients have a test if it matters what the server
-does with a client that ignores them.
+Which of the numbered statements of the two OASIS standards the gateway passes. Each statement is
+stated in our own words in [mqtt-3.1.1.txt](../../tests/conformance/mqtt-3.1.1.txt) and
+[mqtt-5.0.txt](../../tests/conformance/mqtt-5.0.txt). A statement passes if tests in
+`tests/conformance` have its number in their names (`pytest tests/conformance -k MQTT-3.1.4-3`) and
+succeed. The others are listed with the reason. Statements that bind clients have a test if it
+matters what the server does with a client that ignores them.
 
 This page is written by `python -m tests.conformance.page`.
 """
@@ -60,13 +62,30 @@ def _standard(version: int) -> Iterator[str]:
     passed = sum(answer(statement) == "pass" for statement in statements)
     yield f"## MQTT {STANDARDS[version]}"
     yield ""
-    yield f"{len(statements)} statements, {passed} pass."
+    yield f"{len(statements)} statements, {passed} pass:"
     yield ""
+    sections: dict[str, list[int]] = {}
     for statement in statements:
-        found = answer(statement)
-        remark = "" if found == "pass" else f" *{found}*"
-        yield f"- {statement.number}: {statement.text}{remark}"
+        if answer(statement) == "pass":
+            section, _, number = statement.number.partition("-")
+            sections.setdefault(section, []).append(int(number))
+    yield from (f"- {section}: {', '.join(_ranges(found))}" for section, found in sections.items())
     yield ""
+    yield "| not tested | says | why |"
+    yield "|---|---|---|"
+    for statement in statements:
+        if answer(statement) != "pass":
+            yield f"| MQTT-{statement.number} | {statement.text} | {answer(statement)} |"
+    yield ""
+
+
+def _ranges(numbers: list[int]) -> Iterator[str]:
+    """Yield ascending numbers, those in a row as a range."""
+    begin = numbers[0]
+    for number, following in zip(numbers, [*numbers[1:], 0], strict=True):
+        if following != number + 1:
+            yield str(begin) if begin == number else f"{begin} to {number}"
+            begin = following
 
 
 if __name__ == "__main__":
