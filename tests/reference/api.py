@@ -20,7 +20,9 @@ What a server with the console answers below `/api/v1` ([console.md](../console.
 tokens and roles). `/api/v1/openapi.json` is the same as an OpenAPI document, for programs that make
 clients. Parameters are in the query, answers are JSON. The roles view, operate and admin include
 each other in this order. A request that changes something needs a token, or the header
-`{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`.
+`{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`. An answer in pages
+takes two parameters: `limit`, how many at most, though a page may be shorter, and `after`, the name
+behind which the page begins: the last page's `after`.
 
 This page is written by `python -m tests.reference`.
 """
@@ -44,9 +46,13 @@ def page() -> str:
 def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
     answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
     yield f"### {method} {path}\n"
-    role = operation["description"].removesuffix(" and those above it.")
-    yield f"{operation['summary']}. {role}. Answer: {_type(answer)}.\n"
+    role = operation["description"].removeprefix("For the role ").partition(" ")[0]
+    yield f"{operation['summary']}. Role: {role.rstrip('.')}. Answer: {_type(answer)}.\n"
     parameters = [one for one in operation["parameters"] if one["in"] == "query"]
+    if {"after", "limit"} <= {one["name"] for one in parameters}:
+        (limit,) = (one["schema"] for one in parameters if one["name"] == "limit")
+        parameters = [one for one in parameters if one["name"] not in ("after", "limit")]
+        yield f"In pages, of {limit['default']} by default.\n"
     for one in parameters:
         needed = "required" if one["required"] else _default(one["schema"])
         kind = ", ".join(filter(None, (_type(one["schema"]), needed)))

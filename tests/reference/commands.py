@@ -69,7 +69,16 @@ def _commands_below(group: Command, context: Context) -> Iterator[Found]:
             yield from _commands_below(command, below)
         else:
             records = (param.get_help_record(below) for param in command.get_params(below))
-            options = [(names, prose(text)) for names, text in filter(None, records)]
+            # The usage shows which arguments are required.
+            options = [
+                (
+                    names,
+                    prose(text)
+                    if names.startswith("-")
+                    else prose(text).removesuffix(" [required]"),
+                )
+                for names, text in filter(None, records)
+            ]
             yield Found(command, below, [one for one in options if "--help" not in one[0]])
 
 
