@@ -63,9 +63,10 @@ ROWS: Final[dict[ReasonCode, Row]] = {
     ),
     ReasonCode.UNSPECIFIED_ERROR: Row(
         "CONNACK, DISCONNECT; SUBACK of MQTT 3",
-        "A fault of the gateway at a packet of this client. SUBACK of MQTT 3: the filter is refused;"
-        " MQTT 3 has no other code",
-        "Report it with the gateway's log. SUBACK: read the log, or try with MQTT 5, which says why",
+        "A fault of the gateway at a packet of this client. SUBACK of MQTT 3: the filter is"
+        " refused; MQTT 3 has no other code",
+        "Report it with the gateway's log. SUBACK: read the log, or try with MQTT 5, which says"
+        " why",
     ),
     ReasonCode.MALFORMED_PACKET: Row(
         "CONNACK, DISCONNECT",
@@ -74,8 +75,8 @@ ROWS: Final[dict[ReasonCode, Row]] = {
     ),
     ReasonCode.PROTOCOL_ERROR: Row(
         "CONNACK, DISCONNECT",
-        "A packet that is not allowed here: a second CONNECT, a property twice, packet identifier 0."
-        " A first packet that is not CONNECT gets no answer",
+        "A packet that is not allowed here: a second CONNECT, a property twice, packet identifier"
+        " 0. A first packet that is not CONNECT gets no answer",
         "A fault of the client's library",
     ),
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: Row(
