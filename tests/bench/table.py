@@ -174,12 +174,8 @@ def main() -> None:
             "",
             f"Load: {load}; 100 connections and 64 B payloads unless the row says otherwise; "
             f"medians of {arguments.rounds} rounds of {arguments.seconds:g} s, servers in turn. "
-            "CPU is the server's, per message (per delivery where there are subscribers). The "
-            "ratios are Motelog's rate over mosquitto's, and mosquitto's CPU over Motelog's: "
-            "above 1, Motelog is ahead. Goals that are a multiple are judged by the CPU ratio, as "
-            "the load generator limits many of the rates. mosquitto stores nothing; Motelog "
-            "appends each message to its log first. Memory is of the process without pages of "
-            "files.",
+            "CPU is the server's, per message (per delivery if there are subscribers). Where a "
+            "ratio is above 1, Motelog is ahead. Memory is of the process without pages of files.",
             "",
             *markdown(rows),
             "",

@@ -109,6 +109,7 @@ def _keys(kind: type[msgspec.Struct], fields: Iterable[FieldInfo]) -> Iterator[s
             takes = describe(bounded(kind, field), unit)
             # The head of the page has what texts a key with a unit takes.
             takes = _ARTICLE.sub("", takes.partition(", or a text such as")[0])
+            takes = takes.replace(" of at least ", " >= ").replace(" greater than ", " > ")
             why = prose(docstrings[field.name])
             rows.append((f"`{field.encode_name}`", takes, _default(field, unit), why))
     yield from table(("key", "takes", "default", "what and why"), rows)
