@@ -20,14 +20,14 @@ from motelog.config_schema import bounded, docstrings_of, json_schema, struct_of
 from motelog.core.config import describe
 from motelog.core.net.config import TlsKeys
 from motelog.core.units import Unit
-from tests.reference.markdown import prose, table
+from tests.reference.markdown import prose
 
 _HEAD: Final = """\
 # Configuration
 
-Each section and key of the file that `motelog up --config FILE` reads, with its default and the
-reason. The file is TOML. `motelog config check FILE` names everything that is wrong with one,
-each fault with its line.
+Each section and key of the file that `motelog up --config FILE` reads, with its default (a text is
+empty by default unless one is given), what it takes and why. The file is TOML. `motelog config
+check FILE` names everything that is wrong with one, each fault with its line.
 
 **Units.** A key whose name has `bytes`, `ms`, `s` or `hours` in it takes a plain number of these,
 or a text with a unit: `"64MiB"`, `"1GB"` (powers of 1024 and of 1000), `"500ms"`, `"30s"`,
@@ -100,28 +100,38 @@ def _section(
 
 
 def _keys(kind: type[msgspec.Struct], fields: Iterable[FieldInfo]) -> Iterator[str]:
-    """Yield the table of those of these fields that are keys, and not sections."""
+    """Yield those of these fields that are keys, and not sections."""
     docstrings = docstrings_of(kind)
-    rows = []
     for field in fields:
         if struct_of(type_info(field.type)) is None:
-            unit = unit_of_key(field)
-            takes = describe(bounded(kind, field), unit)
-            # The head of the page has what texts a key with a unit takes.
-            takes = _ARTICLE.sub("", takes.partition(", or a text such as")[0])
-            takes = takes.replace(" of at least ", " >= ").replace(" greater than ", " > ")
-            why = prose(docstrings[field.name])
-            rows.append((f"`{field.encode_name}`", takes, _default(field, unit), why))
-    yield from table(("key", "takes", "default", "what and why"), rows)
+            facts = "; ".join(_facts(kind, field))
+            name = f"`{field.encode_name}`{_default(field)}{f' ({facts})' if facts else ''}"
+            yield f"- {name}: {prose(docstrings[field.name])}"
+    yield ""
 
 
-def _default(field: FieldInfo, unit: Unit | None) -> str:
+def _facts(kind: type[msgspec.Struct], field: FieldInfo) -> Iterator[str]:
+    """Yield what the name and the default of a key do not tell: the value in words, its bounds."""
+    unit = unit_of_key(field)
     if field.default is msgspec.NODEFAULT:
-        return "**needed**"
-    value = field.default
-    text = f"`{json.dumps(value, ensure_ascii=False)}`"
-    spelled = _spelled(value, unit) if unit is not None and value else None
-    return f"{text} ({spelled})" if spelled is not None else text
+        yield "needed"
+    elif unit is not None and field.default:
+        spelled = _spelled(field.default, unit)
+        if spelled is not None:
+            yield spelled
+    # The head of the page has what texts a key with a unit takes; its name has the unit.
+    takes = _ARTICLE.sub(
+        "", describe(bounded(kind, field), unit).partition(", or a text such as")[0]
+    )
+    takes = takes.removeprefix(f"{unit.name}: " if unit is not None else "")
+    if takes not in ("text", "true or false"):
+        yield takes.replace(" of at least ", " >= ").replace(" greater than ", " > ")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is msgspec.NODEFAULT or field.default == "":
+        return ""
+    return f" = `{json.dumps(field.default, ensure_ascii=False)}`"
 
 
 def _spelled(value: float, unit: Unit) -> str | None:

@@ -21,8 +21,8 @@ _HEAD: Final = """\
 
 What `/metrics` of the console (`[admin] listen`, by default 127.0.0.1:8080) shows in Prometheus'
 text format. All count from the start of the process. Times are in seconds, sizes in bytes. Names in
-`_total` are counters; a histogram `NAME` is shown as `NAME_bucket{le}`, `NAME_count` and `NAME_sum`.
-In brackets are the kind of others and the labels with their values.
+`_total` are counters; a histogram `NAME` is shown as `NAME_bucket{le}`, `NAME_count` and
+`NAME_sum`. In brackets are the kind of others and the labels with their values.
 [docs/monitoring](../monitoring/) has a Grafana dashboard and alert rules.
 
 This page is written by `python -m tests.reference`.
