@@ -99,9 +99,9 @@ def _command(found: Found, common: list[Option], mqtt: list[Option]) -> Iterator
     shared = [f"`{names.split()[0]}`" for names, text in options if (names, text) in common]
     shared = [name for name in shared if name.startswith("`-")]
     if is_client:
-        shared.append("those of MQTT clients")
+        shared.append("the options of MQTT clients")
     if shared:
-        yield f"Common options: {', '.join(shared)}.\n"
+        yield f"Also {', '.join(shared)}.\n"
     if command.epilog:
         yield f"{command.epilog.replace('Example: ', 'Example: `')}`\n"
 

@@ -344,8 +344,10 @@ def page() -> str:
 
 
 def _served(codes: Iterable[int]) -> Iterator[str]:
-    served = map(RequestCode, sorted(codes))
-    return table(("code", "name", "what"), [(str(c.value), c.name, _WHAT[c]) for c in served])
+    yield from (
+        f"- {code.value} {code.name}: {_WHAT[code]}" for code in map(RequestCode, sorted(codes))
+    )
+    yield ""
 
 
 def _broker_codes() -> dict[int, object]:
