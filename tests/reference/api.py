@@ -98,10 +98,12 @@ def _type(schema: Mapping[str, Any]) -> str:
         case "object":
             inner = schema.get("additionalProperties")
             return f"table of {_type(inner)}" if isinstance(inner, dict) else "table"
-        case "integer" | "number" as kind:
-            return str(kind)
+        case "integer":
+            return "int"
+        case "number":
+            return "number"
         case "boolean":
-            return "true or false"
+            return "bool"
         case "string":
             return "text"
         case "null":

@@ -25,7 +25,8 @@ CLIENTS: Final = ("motelog pub", "motelog sub")
 _HEAD: Final = """\
 # Commands
 
-Each command with its arguments and options, as `motelog COMMAND --help` has them.
+Each command with its arguments (optional ones in brackets) and options, as `motelog COMMAND
+--help` has them.
 [commands.md](../commands.md) has exit statuses, contexts and completion.
 
 This page is written by `python -m tests.reference`.
@@ -87,9 +88,10 @@ def _command(found: Found, common: list[Option], mqtt: list[Option]) -> Iterator
     yield f"## {context.command_path}"
     yield ""
     yield from (f"{prose(part)}\n" for part in (command.help or "").split("\n\n"))
-    usage = command.collect_usage_pieces(context)
-    if usage != ["[OPTIONS]"]:
-        yield f"Usage: `{' '.join([context.command_path, *usage])}`\n"
+    usage = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
+    if usage:
+        arguments = " ".join(usage).replace("{", "").replace("}", "")
+        yield f"Arguments: `{arguments}`\n"
     is_client = context.command_path in CLIENTS
     above = [*common, *(mqtt if is_client else ())]
     own = [option for option in options if option not in above]

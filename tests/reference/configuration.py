@@ -125,7 +125,8 @@ def _facts(kind: type[msgspec.Struct], field: FieldInfo) -> Iterator[str]:
     )
     takes = takes.removeprefix(f"{unit.name}: " if unit is not None else "")
     if takes not in ("text", "true or false"):
-        yield takes.replace(" of at least ", " >= ").replace(" greater than ", " > ")
+        takes = takes.replace(", each element ", " of ").replace(" of at least ", " >= ")
+        yield takes.replace(" greater than ", " > ")
 
 
 def _default(field: FieldInfo) -> str:
