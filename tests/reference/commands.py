@@ -88,13 +88,15 @@ def _command(found: Found, common: list[Option], mqtt: list[Option]) -> Iterator
     yield f"## {context.command_path}"
     yield ""
     yield from (f"{prose(part)}\n" for part in (command.help or "").split("\n\n"))
-    usage = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
-    if usage:
-        arguments = " ".join(usage).replace("{", "").replace("}", "")
-        yield f"Arguments: `{arguments}`\n"
     is_client = context.command_path in CLIENTS
     above = [*common, *(mqtt if is_client else ())]
     own = [option for option in options if option not in above]
+    usage = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
+    usage = [piece.strip("{}") for piece in usage]
+    # An optional argument is in brackets.
+    own = [(f"[{names}]" if f"[{names}]" in usage else names, text) for names, text in own]
+    if not {names for names, _ in own}.issuperset(usage):
+        yield f"Arguments: `{' '.join(usage)}`\n"
     if own:
         yield from _list(own)
     # The usage names the arguments.
