@@ -5,6 +5,7 @@ Owns: that page's text. Must not touch: what endpoints do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ behind which the page begins: the last page's `after`.
 
 This page is written by `python -m tests.reference`.
 """
+
+_LINK: Final = re.compile(r"\[(\w+)\]\(#\w+\)")
 
 
 def page() -> str:
@@ -73,7 +76,7 @@ def _answer(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
 
 def _field(name: str, kind: str) -> str:
     null = "?" if kind.endswith(" or null") else ""
-    kind = kind.removesuffix(" or null")
+    kind = _LINK.sub(r"\1", kind.removesuffix(" or null"))
     return f"`{name}`{null}" if kind == "text" else f"`{name}` {kind}{null}"
 
 

@@ -59,6 +59,10 @@ This page is written by `python -m tests.reference`.
 _ARTICLE: Final = re.compile(r"\ban? (?=integer|number|text|array|table)")
 
 
+#: Characters of a Struct's first line that says no more than its name.
+BRIEF: Final = 70
+
+
 def schema() -> str:
     """Return the text of motelog.schema.json."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
@@ -80,7 +84,9 @@ def _section(
     name = ".".join(path)
     yield f"## [[{name}]]" if is_array else f"## [{name}]" if name else "## Above all sections"
     yield ""
-    parts = (why, *(inspect.getdoc(kind) or "").split("\n\n"))
+    first, *others = (inspect.getdoc(kind) or "").split("\n\n")
+    # What the section above says of it is often all that its first line says.
+    parts = (why, *([first] if not why or len(first) > BRIEF else []), *others)
     yield from (f"{prose(part)}\n" for part in parts if part)
     own = inspect.get_annotations(kind)
     shared = set(TlsKeys.__struct_fields__ if issubclass(kind, TlsKeys) else ()) - own.keys()
