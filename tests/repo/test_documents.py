@@ -112,6 +112,17 @@ def test_links_inside_the_documents_lead_somewhere() -> None:
             assert anchor in anchors, f"{title(document)}: {target}#{anchor}"
 
 
+def test_each_page_is_reached_from_the_index() -> None:
+    waiting, reached = [ROOT / "docs" / "index.md"], set[Path]()
+    while waiting:
+        page = waiting.pop().resolve()
+        if page not in reached:
+            reached.add(page)
+            links = re.findall(r"\]\(([\w./-]+\.md)[#)]", page.read_text(encoding="utf-8"))
+            waiting += [page.parent / link for link in links]
+    assert [title(path) for path in DOCUMENTS if path not in reached] == []
+
+
 def test_excerpts_in_the_style_guide_are_what_the_tree_has() -> None:
     text = (ROOT / "docs" / "style.md").read_text(encoding="utf-8")
     excerpts = re.findall(r"```python\n# (\S+)\n(.*?)```", text, re.DOTALL)
