@@ -35,8 +35,8 @@ or a text with a unit: `"64MiB"`, `"1GB"` (powers of 1024 and of 1000), `"500ms"
 
 **Environment.** A variable counts more than the file, for `motelog up`, `motelog dev` and
 `motelog config check`. Its name is `MOTELOG__SECTION__KEY`, in capitals, with two underscores
-where the name of the section has a dot. Its value is written without quotes; arrays and tables
-are written as in TOML:
+where the name of the section has a dot (`MOTELOG__ROLES` for a key above all sections). Its value
+is written without quotes; arrays and tables are written as in TOML:
 
 ```sh
 MOTELOG__BROKER__STORE__FLUSH=sync
