@@ -50,8 +50,8 @@ suite: .make/test  ## the tests alone; TEST_ARGS='-k store' selects
 fuzz: .make/test  ## kernels and whole servers under AddressSanitizer and UBSan; SECONDS=60 in all
 	@.ci/fuzz $(BIN)/python $(SECONDS_TOTAL)
 
-bench: .make/test  ## performance beside mosquitto, the store's beside bare floors; BENCH_ARGS='--no-store'
-	@$(BIN)/python -m tests.bench.table $(BENCH_ARGS)
+bench: .make/test  ## write docs/bench/table.md: beside mosquitto and bare floors; BENCH_ARGS='--no-store' only prints
+	@$(BIN)/python -m tests.bench.table $(or $(BENCH_ARGS),--output docs/bench/table.md)
 
 wheel: .make/test  ## build the source distribution, and the wheel from it, in dist
 	@rm -rf dist

@@ -25,10 +25,12 @@ import argparse
 import json
 import os
 import resource
+import shlex
 import shutil
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -162,18 +164,18 @@ def main() -> None:
     load = "an independent load generator" if arguments.ruler else "`motelog bench`'s engine"
     text = "\n".join(
         (
-            "# Performance table",
+            "# Figures",
             "",
-            machine(),
+            "Written by `make bench`. [README.md](README.md) says what is measured and how.",
+            "",
+            f"{machine()}; {mosquitto_version()}.",
+            "",
+            f"Command: `{shlex.join(('python', '-m', 'tests.bench.table', *sys.argv[1:]))}`.",
             "",
             f"Load: {load}; 100 connections and 64 B payloads unless the row says otherwise; "
             f"medians of {arguments.rounds} rounds of {arguments.seconds:g} s, servers in turn. "
-            "CPU is the server's, per message (per delivery where there are subscribers). The "
-            "ratios are Motelog's rate over mosquitto's, and mosquitto's CPU over Motelog's: "
-            "above 1, Motelog is ahead. Goals that are a multiple are judged by the CPU ratio, as "
-            "the load generator limits many of the rates. mosquitto stores nothing; Motelog "
-            "appends each message to its log first. Memory is of the process without pages of "
-            "files.",
+            "CPU is the server's, per message (per delivery if there are subscribers). Where a "
+            "ratio is above 1, Motelog is ahead. Memory is of the process without pages of files.",
             "",
             *markdown(rows),
             "",
@@ -501,10 +503,22 @@ def motelog_server(flush: str) -> Iterator[Server]:
         motelog.stop(STOPPED_WITHIN_S)
 
 
+def mosquitto_program() -> str | None:
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+
+
+def mosquitto_version() -> str:
+    program = mosquitto_program()
+    if program is None:
+        return "mosquitto is not installed"
+    done = subprocess.run([program, "-h"], capture_output=True, text=True, check=False)
+    return done.stdout.partition("\n")[0]
+
+
 @contextmanager
 def mosquitto_server() -> Iterator[Server | None]:
     """A mosquitto of our own without persistence, or None where it is not installed."""
-    program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+    program = mosquitto_program()
     if program is None:
         yield None
         return

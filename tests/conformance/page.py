@@ -1,4 +1,4 @@
-"""Writes ``docs/mqtt-conformance.md`` from the statements and their tests.
+"""Writes ``docs/reference/mqtt-conformance.md`` from the statements and their tests.
 
 Owns: that page. Must not touch: whether tests pass; the test run shows that.
 
@@ -14,14 +14,16 @@ from typing import Final
 
 from tests.conformance.statements import FOLDER, STANDARDS, STATEMENTS, Statement, has_test
 
-PAGE: Final = FOLDER.parent.parent / "docs" / "mqtt-conformance.md"
+PAGE: Final = FOLDER.parent.parent / "docs" / "reference" / "mqtt-conformance.md"
 
 _HEAD: Final = """\
 # MQTT conformance
 
-Each numbered statement of the two OASIS standards, in our own words, and what the gateway makes
-of it. **pass**: there are tests in `tests/conformance` with the statement's number in their names,
-and they pass. Everything else has its reason. Statements that bind clients have a test where it
+Which of the numbered statements of the two OASIS standards the gateway passes. Each statement is
+stated in our own words in [mqtt-3.1.1.txt](../../tests/conformance/mqtt-3.1.1.txt) and
+[mqtt-5.0.txt](../../tests/conformance/mqtt-5.0.txt). A statement passes if tests in
+`tests/conformance` have its number in their names (`pytest tests/conformance -k MQTT-3.1.4-3`) and
+succeed. The others are listed with the reason. Statements that bind clients have a test if it
 matters what the server does with a client that ignores them.
 
 This page is written by `python -m tests.conformance.page`.
@@ -60,13 +62,30 @@ def _standard(version: int) -> Iterator[str]:
     passed = sum(answer(statement) == "pass" for statement in statements)
     yield f"## MQTT {STANDARDS[version]}"
     yield ""
-    yield f"{len(statements)} statements, {passed} pass."
+    yield f"{len(statements)} statements, {passed} pass:"
     yield ""
-    yield "| statement | says | here |"
+    sections: dict[str, list[int]] = {}
+    for statement in statements:
+        if answer(statement) == "pass":
+            section, _, number = statement.number.partition("-")
+            sections.setdefault(section, []).append(int(number))
+    yield from (f"- {section}: {', '.join(_ranges(found))}" for section, found in sections.items())
+    yield ""
+    yield "| not tested | says | why |"
     yield "|---|---|---|"
     for statement in statements:
-        yield f"| MQTT-{statement.number} | {statement.text} | {answer(statement)} |"
+        if answer(statement) != "pass":
+            yield f"| MQTT-{statement.number} | {statement.text} | {answer(statement)} |"
     yield ""
+
+
+def _ranges(numbers: list[int]) -> Iterator[str]:
+    """Yield ascending numbers, those in a row as a range."""
+    begin = numbers[0]
+    for number, following in zip(numbers, [*numbers[1:], 0], strict=True):
+        if following != number + 1:
+            yield str(begin) if begin == number else f"{begin} to {number}"
+            begin = following
 
 
 if __name__ == "__main__":

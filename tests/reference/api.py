@@ -5,12 +5,13 @@ Owns: that page's text. Must not touch: what endpoints do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from motelog.console.api import openapi
 from motelog.console.gate import CHANGE_HEADER
-from tests.reference.markdown import prose, table
+from tests.reference.markdown import prose
 from tests.support.console import apis_of
 
 _HEAD: Final = f"""\
@@ -18,11 +19,16 @@ _HEAD: Final = f"""\
 
 What a server with the console answers below `/api/v1` ([console.md](../console.md) has examples,
 tokens and roles). `/api/v1/openapi.json` is the same as an OpenAPI document, for programs that make
-clients. Parameters are in the query, answers are JSON. A request that changes something needs a
-token, or the header `{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`.
+clients. Parameters are in the query, answers are JSON. The roles view, operate and admin include
+each other in this order. A request that changes something needs a token, or the header
+`{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`. An answer in pages
+takes two parameters: `limit`, how many at most, though a page may be shorter, and `after`, the name
+behind which the page begins: the last page's `after`.
 
 This page is written by `python -m tests.reference`.
 """
+
+_LINK: Final = re.compile(r"\[(\w+)\]\(#\w+\)")
 
 
 def page() -> str:
@@ -31,7 +37,9 @@ def page() -> str:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             lines += _endpoint(method.upper(), path, operation)
-    lines.append("## Answers\n")
+    lines.append(
+        "## Answers\n\nA field without a type is text; one with a question mark may be null.\n"
+    )
     schemas = document["components"]["schemas"]
     for name in sorted(schemas):
         lines += _answer(name, schemas[name])
@@ -40,20 +48,20 @@ def page() -> str:
 
 def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
     answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
-    yield f"### {method} {path}\n"
-    yield f"{operation['summary']}. {operation['description']} Answer: {_type(answer)}.\n"
+    yield f"### {method} {path.removeprefix('/api/v1')}\n"
+    role = operation["description"].removeprefix("For the role ").partition(" ")[0]
+    yield f"{operation['summary']}. Role: {role.rstrip('.')}. Answer: {_type(answer)}.\n"
     parameters = [one for one in operation["parameters"] if one["in"] == "query"]
+    if {"after", "limit"} <= {one["name"] for one in parameters}:
+        (limit,) = (one["schema"] for one in parameters if one["name"] == "limit")
+        parameters = [one for one in parameters if one["name"] not in ("after", "limit")]
+        yield f"In pages, of {limit['default']} by default.\n"
+    for one in parameters:
+        needed = "required" if one["required"] else _default(one["schema"])
+        kind = ", ".join(filter(None, (_type(one["schema"]), needed)))
+        yield f"- `{one['name']}` ({kind}): {prose(one['description'])}"
     if parameters:
-        rows = [
-            (
-                f"`{one['name']}`",
-                _type(one["schema"]),
-                "required" if one["required"] else _default(one["schema"]),
-                prose(one["description"]),
-            )
-            for one in parameters
-        ]
-        yield from table(("parameter", "type", "default", "what it is"), rows)
+        yield ""
 
 
 def _answer(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
@@ -63,14 +71,18 @@ def _answer(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
         yield f"{described}\n"
     if "properties" in schema:
         fields = schema["properties"].items()
-        yield from table(("field", "type"), [(f"`{field}`", _type(kind)) for field, kind in fields])
+        yield "; ".join(_field(field, _type(kind)) for field, kind in fields) + ".\n"
+
+
+def _field(name: str, kind: str) -> str:
+    null = "?" if kind.endswith(" or null") else ""
+    kind = _LINK.sub(r"\1", kind.removesuffix(" or null"))
+    return f"`{name}`{null}" if kind == "text" else f"`{name}` {kind}{null}"
 
 
 def _default(schema: Mapping[str, Any]) -> str:
     default = schema.get("default")
-    if default is None or default == "":
-        return "none" if default is None else "empty"
-    return str(default).lower()
+    return "" if default is None or default == "" else f"default {str(default).lower()}"
 
 
 def _type(schema: Mapping[str, Any]) -> str:
@@ -89,10 +101,12 @@ def _type(schema: Mapping[str, Any]) -> str:
         case "object":
             inner = schema.get("additionalProperties")
             return f"table of {_type(inner)}" if isinstance(inner, dict) else "table"
-        case "integer" | "number" as kind:
-            return str(kind)
+        case "integer":
+            return "int"
+        case "number":
+            return "number"
         case "boolean":
-            return "true or false"
+            return "bool"
         case "string":
             return "text"
         case "null":

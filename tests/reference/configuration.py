@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -17,15 +18,16 @@ from msgspec.structs import FieldInfo
 from motelog.config import MotelogConfig
 from motelog.config_schema import bounded, docstrings_of, json_schema, struct_of, unit_of_key
 from motelog.core.config import describe
+from motelog.core.net.config import TlsKeys
 from motelog.core.units import Unit
-from tests.reference.markdown import prose, table
+from tests.reference.markdown import prose
 
 _HEAD: Final = """\
 # Configuration
 
-Each section and key of the file that `motelog up --config FILE` reads, with its default and the
-reason. The file is TOML. `motelog config check FILE` names everything that is wrong with one,
-each fault with its line.
+Each section and key of the file that `motelog up --config FILE` reads, with its default (a text is
+empty by default unless one is given), what it takes and why. The file is TOML. `motelog config
+check FILE` names everything that is wrong with one, each fault with its line.
 
 **Units.** A key whose name has `bytes`, `ms`, `s` or `hours` in it takes a plain number of these,
 or a text with a unit: `"64MiB"`, `"1GB"` (powers of 1024 and of 1000), `"500ms"`, `"30s"`,
@@ -33,8 +35,8 @@ or a text with a unit: `"64MiB"`, `"1GB"` (powers of 1024 and of 1000), `"500ms"
 
 **Environment.** A variable counts more than the file, for `motelog up`, `motelog dev` and
 `motelog config check`. Its name is `MOTELOG__SECTION__KEY`, in capitals, with two underscores
-where the name of the section has a dot. Its value is written without quotes; arrays and tables
-are written as in TOML:
+where the name of the section has a dot (`MOTELOG__ROLES` for a key above all sections). Its value
+is written without quotes; arrays and tables are written as in TOML:
 
 ```sh
 MOTELOG__BROKER__STORE__FLUSH=sync
@@ -54,13 +56,22 @@ This page is written by `python -m tests.reference`.
 """
 
 
+_ARTICLE: Final = re.compile(r"\ban? (?=integer|number|text|array|table)")
+
+
+#: Characters of a Struct's first line that says no more than its name.
+BRIEF: Final = 70
+
+
 def schema() -> str:
     """Return the text of motelog.schema.json."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def page() -> str:
-    return "\n".join([_HEAD, *_section(MotelogConfig, (), "", is_array=False)])
+    lines = [_HEAD, *_section(MotelogConfig, (), "", is_array=False)]
+    lines += ["## Keys of TLS", "", *_keys(TlsKeys, msgspec.structs.fields(TlsKeys))]
+    return "\n".join(lines)
 
 
 def _section(
@@ -73,36 +84,61 @@ def _section(
     name = ".".join(path)
     yield f"## [[{name}]]" if is_array else f"## [{name}]" if name else "## Above all sections"
     yield ""
-    parts = (why, *(inspect.getdoc(kind) or "").split("\n\n"))
+    first, *others = (inspect.getdoc(kind) or "").split("\n\n")
+    # What the section above says of it is often all that its first line says.
+    parts = (why, *([first] if not why or len(first) > BRIEF else []), *others)
     yield from (f"{prose(part)}\n" for part in parts if part)
-    if not is_array:
-        yield f"Variables: `{'__'.join(('MOTELOG', *path, 'KEY')).upper()}`.\n"
-    docstrings = docstrings_of(kind)
-    below = []
-    rows = []
-    # What several sections share comes last.
     own = inspect.get_annotations(kind)
-    for field in sorted(msgspec.structs.fields(kind), key=lambda one: one.name not in own):
+    shared = set(TlsKeys.__struct_fields__ if issubclass(kind, TlsKeys) else ()) - own.keys()
+    fields = [field for field in msgspec.structs.fields(kind) if field.name not in shared]
+    # What several sections have comes last.
+    fields.sort(key=lambda one: one.name not in own)
+    yield from _keys(kind, fields)
+    if shared:
+        yield "And the [keys of TLS](#keys-of-tls).\n"
+    docstrings = docstrings_of(kind)
+    for field in fields:
         section = struct_of(type_info(field.type))
         if section is not None:
-            below.append((field, section.cls))
-            continue
-        key, unit = field.encode_name, unit_of_key(field)
-        takes = describe(bounded(kind, field), unit)
-        rows.append((f"`{key}`", takes, _default(field, unit), prose(docstrings[field.name])))
-    yield from table(("key", "takes", "default", "what and why"), rows)
-    for field, section_kind in below:
-        name, of_array = field.encode_name, isinstance(type_info(field.type), VarTupleType)
-        yield from _section(section_kind, (*path, name), docstrings[field.name], is_array=of_array)
+            key, of_array = field.encode_name, isinstance(type_info(field.type), VarTupleType)
+            why = docstrings[field.name]
+            yield from _section(section.cls, (*path, key), why, is_array=of_array)
 
 
-def _default(field: FieldInfo, unit: Unit | None) -> str:
+def _keys(kind: type[msgspec.Struct], fields: Iterable[FieldInfo]) -> Iterator[str]:
+    """Yield those of these fields that are keys, and not sections."""
+    docstrings = docstrings_of(kind)
+    for field in fields:
+        if struct_of(type_info(field.type)) is None:
+            facts = "; ".join(_facts(kind, field))
+            name = f"`{field.encode_name}`{_default(field)}{f' ({facts})' if facts else ''}"
+            yield f"- {name}: {prose(docstrings[field.name])}"
+    yield ""
+
+
+def _facts(kind: type[msgspec.Struct], field: FieldInfo) -> Iterator[str]:
+    """Yield what the name and the default of a key do not tell: the value in words, its bounds."""
+    unit = unit_of_key(field)
     if field.default is msgspec.NODEFAULT:
-        return "**needed**"
-    value = field.default
-    text = f"`{json.dumps(value, ensure_ascii=False)}`"
-    spelled = _spelled(value, unit) if unit is not None and value else None
-    return f"{text} ({spelled})" if spelled is not None else text
+        yield "needed"
+    elif unit is not None and field.default:
+        spelled = _spelled(field.default, unit)
+        if spelled is not None:
+            yield spelled
+    # The head of the page has what texts a key with a unit takes; its name has the unit.
+    takes = _ARTICLE.sub(
+        "", describe(bounded(kind, field), unit).partition(", or a text such as")[0]
+    )
+    takes = takes.removeprefix(f"{unit.name}: " if unit is not None else "")
+    if takes not in ("text", "true or false"):
+        takes = takes.replace(", each element ", " of ").replace(" of at least ", " >= ")
+        yield takes.replace(" greater than ", " > ")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is msgspec.NODEFAULT or field.default == "":
+        return ""
+    return f" = `{json.dumps(field.default, ensure_ascii=False)}`"
 
 
 def _spelled(value: float, unit: Unit) -> str | None:

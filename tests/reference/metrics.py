@@ -14,14 +14,15 @@ from motelog.core.metrics import MetricKind, Shown
 from motelog.core.namesrv.server import NAMESRV_METRICS
 from motelog.gateway.metrics import GATEWAY_METRICS
 from motelog.workers.supervisor import WORKERS_METRICS
-from tests.reference.markdown import prose, table
+from tests.reference.markdown import prose
 
 _HEAD: Final = """\
 # Metrics
 
 What `/metrics` of the console (`[admin] listen`, by default 127.0.0.1:8080) shows in Prometheus'
-text format. All count from the start of the process. Times are in seconds, sizes in bytes. A
-histogram `NAME` is shown as `NAME_bucket{le}`, `NAME_count` and `NAME_sum`.
+text format. All count from the start of the process. Times are in seconds, sizes in bytes. Names in
+`_total` are counters; a histogram `NAME` is shown as `NAME_bucket{le}`, `NAME_count` and
+`NAME_sum`. In brackets are the kind of others and the labels with their values.
 [docs/monitoring](../monitoring/) has a Grafana dashboard and alert rules.
 
 This page is written by `python -m tests.reference`.
@@ -60,13 +61,14 @@ def _part(title: str, prefix: str, entries: Iterable[Shown], text: str = "") -> 
     families: dict[str, list[Shown]] = {}
     for shown in entries:
         families.setdefault(shown.family, []).append(shown)
-    rows = []
     for family, several in families.items():
         first = several[0]
-        name = f"{prefix}_{family}" + "_total" * (first.kind is MetricKind.COUNTER)
+        is_counter = first.kind is MetricKind.COUNTER
+        facts = "; ".join(filter(None, ("" if is_counter else first.kind.value, _labels(several))))
+        name = f"`{prefix}_{family}{'_total' if is_counter else ''}`"
         text = prose(first.help) + _buckets(first)
-        rows.append((f"`{name}`", first.kind.value, _labels(several), text))
-    yield from table(("name", "kind", "labels", "what"), rows)
+        yield f"- {name} ({facts}): {text}" if facts else f"- {name}: {text}"
+    yield ""
 
 
 def _labels(several: list[Shown]) -> str:

@@ -56,36 +56,36 @@ ROWS: Final[dict[ReasonCode, Row]] = {
         "UNSUBACK", "The session has no subscription with that filter", "Nothing; it is gone"
     ),
     ReasonCode.CONTINUE_AUTHENTICATION: Row(
-        "AUTH", "The client has begun SCRAM-SHA-256 and is to prove that it knows its password", ""
+        "AUTH", "The client has begun SCRAM-SHA-256 and must now prove its password", ""
     ),
     ReasonCode.RE_AUTHENTICATE: Row(
-        "AUTH of a client", "A connected client proves itself again; the gateway never asks", ""
+        "AUTH of a client", "A connected client authenticates again; the gateway never asks", ""
     ),
     ReasonCode.UNSPECIFIED_ERROR: Row(
         "CONNACK, DISCONNECT; SUBACK of MQTT 3",
-        "The gateway has failed at a packet of this client, a fault of the gateway. SUBACK of MQTT"
-        " 3: the filter is refused; MQTT 3 has no other code",
-        "Report it with what the gateway's log says. SUBACK: look into the log, or try with MQTT 5,"
-        " which says why",
+        "A fault of the gateway at a packet of this client. SUBACK of MQTT 3: the filter is"
+        " refused; MQTT 3 has no other code",
+        "Report it with the gateway's log. SUBACK: read the log, or try with MQTT 5, which says"
+        " why",
     ),
     ReasonCode.MALFORMED_PACKET: Row(
         "CONNACK, DISCONNECT",
-        "The bytes are no MQTT: a length that does not fit, text that is not UTF-8, a reserved bit",
-        "A fault of the client's library, or something that is not an MQTT client",
+        "The bytes are not MQTT: a wrong length, text that is not UTF-8, a reserved bit",
+        "A fault of the client's library, or not an MQTT client",
     ),
     ReasonCode.PROTOCOL_ERROR: Row(
         "CONNACK, DISCONNECT",
-        "A packet that may not come here or now: a second CONNECT, a property twice, packet"
-        " identifier 0. A first packet that is not CONNECT is not answered",
+        "A packet that is not allowed here: a second CONNECT, a property twice, packet identifier"
+        " 0. A first packet that is not CONNECT gets no answer",
         "A fault of the client's library",
     ),
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: Row(
         "PUBACK, PUBREC, DISCONNECT",
-        "The log cannot take the message or the session at the moment: a disk too slow, a broker"
-        " that is away or refuses. The message was not acknowledged; it may be stored all the same."
-        " DISCONNECT: a broker has not answered, so that nobody knows whether it has the message",
-        "Publish again; after DISCONNECT clients do so themselves once they have connected again."
-        " If it lasts: `/health/ready` and the log say what is wrong",
+        "The log cannot take the message or the session at the moment: a slow disk, a broker"
+        " that is away or refuses. The message may be stored all the same. DISCONNECT: a broker has"
+        " not answered, so it is unknown whether it has the message",
+        "Publish again; after DISCONNECT clients do so by themselves. If it lasts:"
+        " `/health/ready` and the log say what is wrong",
     ),
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: Row(
         "CONNACK", "Neither MQTT 3.1, 3.1.1 nor 5.0", "Have the client speak one of these"
@@ -98,26 +98,25 @@ ROWS: Final[dict[ReasonCode, Row]] = {
     ),
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: Row(
         "CONNACK",
-        "There is no such user, or the password is another; or a token is refused",
+        "Unknown user, wrong password, or a refused token",
         "`motelog user passwd` sets a password; the gateway's log says what is wrong with a token",
     ),
     ReasonCode.NOT_AUTHORIZED: Row(
         "CONNACK, PUBACK, PUBREC, SUBACK, DISCONNECT",
-        "A client has no login, or no right to the topic, to its will or to a session that is"
-        " another user's; a login has ended, or rules have changed. Without rules: the filter"
-        " begins with `$`, and not with `$SYS/`, `$share/` or `$stream/`",
+        "A client has no login, or no right to the topic, to its will or to another user's session;"
+        " a login has ended, or rules have changed. Without rules: the filter"
+        " begins with `$`, but not with `$SYS/`, `$share/` or `$stream/`",
         "`motelog acl check` says which rule decides ([access.md](../access.md))",
     ),
     ReasonCode.SERVER_UNAVAILABLE: Row(
         "CONNACK",
-        "As many clients are connected as `connections_max` allows, or stored sessions cannot be"
-        " found for the moment",
+        "`connections_max` clients are connected, or stored sessions cannot be found at the moment",
         "Connect again later, at growing intervals; raise `connections_max`",
     ),
     ReasonCode.SERVER_BUSY: Row(
         "CONNACK, DISCONNECT",
-        "What the client needs of the log is not at hand for the moment: a group of a shared"
-        " subscription, a QoS 2 message that is sent again; or this gateway was taken for lost."
+        "The log cannot provide at the moment what the client needs: a group of a shared"
+        " subscription, a QoS 2 message to send again; or this gateway was declared lost."
         " In CONNACK: too many logins wait, or a file of logins and rights cannot be read",
         "Connect again; sessions go on",
     ),
@@ -126,8 +125,8 @@ ROWS: Final[dict[ReasonCode, Row]] = {
     ),
     ReasonCode.BAD_AUTHENTICATION_METHOD: Row(
         "CONNACK",
-        "The client asks for an enhanced authentication that is not offered: SCRAM-SHA-256 alone"
-        " is, where there is a password file",
+        "The client asks for an enhanced authentication other than SCRAM-SHA-256, or there is no"
+        " password file",
         "Connect without an Authentication Method, or with SCRAM-SHA-256"
         " ([access.md](../access.md))",
     ),
@@ -144,7 +143,7 @@ ROWS: Final[dict[ReasonCode, Row]] = {
     ReasonCode.TOPIC_FILTER_INVALID: Row(
         "SUBACK, DISCONNECT",
         "The filter is longer than `topic_bytes_max`, has more than 128 levels, or its"
-        " `stream-offset` cannot be read (SUBACK); it is no topic filter at all (DISCONNECT)",
+        " `stream-offset` cannot be read (SUBACK); it is not a topic filter (DISCONNECT)",
         "Correct the filter",
     ),
     ReasonCode.TOPIC_NAME_INVALID: Row(
@@ -156,7 +155,7 @@ ROWS: Final[dict[ReasonCode, Row]] = {
     ),
     ReasonCode.PACKET_IDENTIFIER_NOT_FOUND: Row(
         "PUBREL, PUBCOMP",
-        "The QoS 2 exchange that the client goes on with is over, or never was",
+        "The QoS 2 exchange is over, or never began",
         "Nothing, after a reconnect; otherwise a fault of the client's library",
     ),
     ReasonCode.RECEIVE_MAXIMUM_EXCEEDED: Row(
@@ -195,7 +194,7 @@ ROWS: Final[dict[ReasonCode, Row]] = {
     ReasonCode.CONNECTION_RATE_EXCEEDED: Row(
         "CONNACK",
         "Too many logins of this user, or from this address, have failed",
-        "Wait for the time that the Reason String says; see to it that the password is right",
+        "Wait for the time in the Reason String; check the password",
     ),
 }
 

@@ -41,8 +41,8 @@ This page is written by `python -m tests.reference`.
 ## Clients
 
 {clients}
-Other clients of the remoting protocol should work as far as they use the requests below; nobody
-has tried them here.
+Other clients of the remoting protocol should work as far as they use the requests below; they are
+untested.
 
 **What does not work**, whatever the client:
 
@@ -144,7 +144,7 @@ NOT_HERE: Final = (
     ),
     (
         "`updateStaticTopic`, `remappingStaticTopic`",
-        "topics have no queues that are numbered over brokers",
+        "queues are not numbered over brokers",
     ),
     (
         "`rocksDBConfigToJson`, `exportMetadataInRocksDB`, `checkRocksdbCqWriteProgress`,"
@@ -154,7 +154,7 @@ NOT_HERE: Final = (
     (
         "`getColdDataFlowCtrInfo`, `updateColdDataFlowCtrGroupConfig`,"
         " `removeColdDataFlowCtrGroupConfig`, `setCommitLogReadAheadMode`",
-        "reads from the disk hold up nobody else, so that they need no limit",
+        "reads from the disk do not delay others, so they need no limit",
     ),
     ("`addBroker`, `removeBroker`", "a process is one broker and no container of several"),
     (
@@ -167,7 +167,7 @@ NOT_HERE: Final = (
     ),
     (
         "`getBrokerConfig`, `getNamesrvConfig`",
-        "show the settings that there are here, and not RocketMQ's hundreds",
+        "show only the settings that exist here",
     ),
     (
         "`updateNamesrvConfig`",
@@ -344,8 +344,10 @@ def page() -> str:
 
 
 def _served(codes: Iterable[int]) -> Iterator[str]:
-    served = map(RequestCode, sorted(codes))
-    return table(("code", "name", "what"), [(str(c.value), c.name, _WHAT[c]) for c in served])
+    yield from (
+        f"- {code.value} {code.name}: {_WHAT[code]}" for code in map(RequestCode, sorted(codes))
+    )
+    yield ""
 
 
 def _broker_codes() -> dict[int, object]:

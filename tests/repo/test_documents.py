@@ -13,10 +13,8 @@ import pytest
 from tests.support.repository import ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-# Figures name what was there when they were measured.
-CURRENT = [path for path in DOCUMENTS if path.parent.name != "bench"]
 # The names of this page are put together of the prefixes and families that the sources have.
-QUOTING = [path for path in CURRENT if path != ROOT / "docs" / "reference" / "metrics.md"]
+QUOTING = [path for path in DOCUMENTS if path != ROOT / "docs" / "reference" / "metrics.md"]
 FOLDERS = ("core", "gateway", "bridge", "spark", "loadtest")
 # In the store's documents names without a folder are short for files in these.
 SHORT = {"test_": "tests/unit/core/store", "": "core/store"}
@@ -26,7 +24,7 @@ def title(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("document", CURRENT, ids=title)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=title)
 def test_files_and_commands_that_a_document_names_are_there(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     folders = "|".join((*FOLDERS, "src", "tests", "docs"))
@@ -38,7 +36,7 @@ def test_files_and_commands_that_a_document_names_are_there(document: Path) -> N
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
 
 
-@pytest.mark.parametrize("document", CURRENT, ids=title)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=title)
 def test_tests_that_a_document_names_are_there(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     for path, test in re.findall(r"`(tests/[\w./-]+\.py)::(\w+)`", text):
@@ -46,7 +44,7 @@ def test_tests_that_a_document_names_are_there(document: Path) -> None:
         assert re.search(rf"^(?:async )?def {test}\(", source, re.MULTILINE), f"{path}::{test}"
 
 
-@pytest.mark.parametrize("document", CURRENT, ids=title)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=title)
 def test_make_commands_that_a_document_names_are_there(document: Path) -> None:
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     text = document.read_text(encoding="utf-8")
@@ -74,7 +72,7 @@ def test_names_that_a_document_quotes_are_in_the_tree(document: Path, words: set
     assert [name for name in quoted if name not in words] == []
 
 
-@pytest.mark.parametrize("document", CURRENT, ids=title)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=title)
 def test_programs_import_what_is_installed(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     # An excerpt of a file names it and is no program.
@@ -112,6 +110,17 @@ def test_links_inside_the_documents_lead_somewhere() -> None:
                 re.sub(r"[^\w -]", "", head).strip().lower().replace(" ", "-") for head in headings
             }
             assert anchor in anchors, f"{title(document)}: {target}#{anchor}"
+
+
+def test_each_page_is_reached_from_the_index() -> None:
+    waiting, reached = [ROOT / "docs" / "index.md"], set[Path]()
+    while waiting:
+        page = waiting.pop().resolve()
+        if page not in reached:
+            reached.add(page)
+            links = re.findall(r"\]\(([\w./-]+\.md)[#)]", page.read_text(encoding="utf-8"))
+            waiting += [page.parent / link for link in links]
+    assert [title(path) for path in DOCUMENTS if path not in reached] == []
 
 
 def test_excerpts_in_the_style_guide_are_what_the_tree_has() -> None:

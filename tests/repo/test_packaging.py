@@ -90,7 +90,7 @@ def test_readme_names_every_command() -> None:
 
 
 def test_every_toml_block_in_the_documents_parses() -> None:
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for block in re.findall(r"```toml\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
             tomllib.loads(block)
 

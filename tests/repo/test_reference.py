@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from motelog.gateway.mqtt.packet_types import ReasonCode
+from tests.conformance.page import PAGE as CONFORMANCE
 from tests.reference import reason_codes
 from tests.reference.pages import FOLDER, PAGES
 
@@ -16,7 +17,7 @@ def test_a_page_is_what_the_code_says(name: str) -> None:
 
 
 def test_there_are_no_other_pages() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == PAGES.keys()
+    assert {path.name for path in FOLDER.iterdir()} == PAGES.keys() | {CONFORMANCE.name}
 
 
 def test_each_reason_code_that_the_gateway_sends_is_explained_and_no_other() -> None:

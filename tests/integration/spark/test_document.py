@@ -1,4 +1,4 @@
-"""The programs in docs/spark.md do what the text says."""
+"""The programs in docs/spark do what the text says."""
 
 from __future__ import annotations
 
@@ -15,8 +15,17 @@ from tests.support.sparkplug_payloads import sparkplug_messages
 
 pytestmark = pytest.mark.spark
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs/spark.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+FOLDER = Path(__file__).resolve().parents[3] / "docs/spark"
+
+
+def programs(page: str) -> list[str]:
+    text = (FOLDER / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+READING = programs("reading.md")
+(WRITING,) = programs("writing.md")
+TYPED, SPARKPLUG = programs("payloads.md")
 
 
 def test_the_examples_read_what_was_sent(
@@ -27,11 +36,10 @@ def test_the_examples_read_what_was_sent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     keys = send(producer, "spark_document", 0, 100)
-    batch, stream, typed, publishers, _, sink = EXAMPLES
-    for text in (batch, stream, typed, publishers, sink):
+    for text in (*READING, TYPED, WRITING):
         text = text.replace('"telemetry"', '"spark_document"').replace("127.0.0.1:9876", namesrv)
         text = re.sub('"(readings|alerts)(?=[-"])', rf'"{tmp_path}/\1', text)
-        exec(compile(text, "docs/spark.md", "exec"), {})
+        exec(compile(text, "docs/spark", "exec"), {})
     shown = capsys.readouterr().out
     assert "|  dev1|   20|" in shown
     assert "|  dev1|      48.5|" in shown
@@ -67,8 +75,8 @@ def test_the_sparkplug_example_joins_values_to_the_names_of_their_births(
         ]
     )
     found: dict[str, Any] = {}
-    (text,) = (text for text in EXAMPLES if '"sparkplug"' in text)
-    exec(compile(text.replace("127.0.0.1:9876", namesrv), "docs/spark.md", "exec"), found)
+    text = SPARKPLUG.replace("127.0.0.1:9876", namesrv)
+    exec(compile(text, "docs/spark/payloads.md", "exec"), found)
     rows = found["values"].select("name", "device", "long_value", "double_value").collect()
     assert sorted(map(tuple, rows)) == [
         ("Level", "pump", None, 2.5),

@@ -1,4 +1,4 @@
-"""docs/spark.md names every option, column and job option, with the defaults that the code has."""
+"""docs/spark names every option, column and job option, with the defaults that the code has."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from motelog.spark.options import SourceOptions, parse_options
 from motelog.spark.run import JOBS, parser
 from motelog.spark.sink.options import COLUMNS, OWN_OPTIONS, SHARED_OPTIONS
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs/spark.md").read_text(encoding="utf-8")
+FOLDER = Path(__file__).resolve().parents[3] / "docs/spark"
 
 
-def table(heading: str) -> dict[str, str]:
+def section(page: str, heading: str) -> str:
+    text = (FOLDER / page).read_text(encoding="utf-8")
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def table(page: str, heading: str) -> dict[str, str]:
     """Return first cell -> second cell of the tables in a section, marks removed."""
-    section = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([^|]+)` \|([^|]*)\|", section, re.MULTILINE)
+    rows = re.findall(r"^\| `([^|]+)` \|([^|]*)\|", section(page, heading), re.MULTILINE)
     return {name: value.strip().strip("`") for name, value in rows}
 
 
 def test_every_option_is_listed_with_its_default() -> None:
-    listed = table("Options")
+    listed = table("operating.md", "Options")
     shown = {
         "columns": "the first ten",
         "topic": "",
@@ -45,11 +49,15 @@ def test_every_option_is_listed_with_its_default() -> None:
 
 
 def test_every_column_is_listed_with_its_type() -> None:
-    assert table("Columns") == {column.label: COLUMN_TYPES[column] for column in Column}
+    assert table("reading.md", "Columns") == {
+        column.label: COLUMN_TYPES[column] for column in Column
+    }
 
 
 def test_the_offsets_shown_can_be_used() -> None:
-    (offsets,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+    (offsets,) = re.findall(
+        r"```json\n(.*?)```", section("operating.md", "Offsets and checkpoints"), re.DOTALL
+    )
     parse_options({"topic": "telemetry", "startingOffsets": offsets})
 
 
@@ -59,16 +67,16 @@ def shown(defaults: dict[str, Any]) -> dict[str, str]:
 
 def test_the_jobs_options_are_listed_with_their_defaults() -> None:
     common = defaults(job_parser("", ""))
-    assert table("Jobs") == shown(common)
+    assert table("jobs.md", "Common options") == shown(common)
     for name in JOBS:
         own = {k: v for k, v in defaults(parser(name)).items() if k not in common}
-        listed = table(f"The job {name}").items()
+        listed = table("jobs.md", f"The job {name}").items()
         assert {k: v for k, v in listed if k.startswith("--")} == shown(own)
 
 
 def test_every_column_and_option_of_the_sink_is_listed() -> None:
-    section = TEXT.partition("\n## Writing\n")[2].partition("\n## ")[0]
-    columns, options = section.split("| option | default | meaning |")
+    text = section("writing.md", "Columns and options")
+    columns, options = text.split("| option | default | meaning |")
     cells = {name for row in columns.splitlines() for name in re.findall("`([a-z_]+)`", row[:40])}
     assert set(COLUMNS) <= cells
     listed = re.findall(r"^\|([^|]+)\|", options, re.MULTILINE)
