@@ -1,7 +1,7 @@
 """The performance table: Motelog beside mosquitto in one run, and what has no peer.
 
 Owns: which cases there are, the servers under test, the table as Markdown. Must not touch: the
-measuring (loadtest.bench, bench_spark, the store's cases in tests.bench.store).
+measuring (loadtest.bench_run, bench_spark, the store's cases in tests.bench.store).
 Question: what does each path cost, and how does it compare with Debian's mosquitto, which stores
 nothing? With two processors or more the server is pinned to one and the load to another; servers
 take turns in every round and the medians of the rounds count. Where the load generator is what
@@ -41,8 +41,8 @@ from typing import Final, TypeVar
 from motelog.cli.tools import find_java, has_pyspark
 from motelog.core.addresses import format_address
 from motelog.core.errors import MotelogError
-from motelog.loadtest.bench import BenchOptions, run
 from motelog.loadtest.bench_process import anonymous_bytes
+from motelog.loadtest.bench_run import BenchOptions, run
 from motelog.testing import MotelogProcess, MotelogProcessError
 from tests.bench import session_load
 from tests.bench.report import Row, machine, markdown, run_json, say
