@@ -51,7 +51,7 @@ fuzz: .make/test  ## kernels and whole servers under AddressSanitizer and UBSan;
 	@.ci/fuzz $(BIN)/python $(SECONDS_TOTAL)
 
 bench: .make/test  ## performance beside mosquitto, the store's beside bare floors; BENCH_ARGS='--no-store'
-	@$(BIN)/python -m tests.bench.table $(BENCH_ARGS)
+	@$(BIN)/python -m motelog.loadtest.bench.table $(BENCH_ARGS)
 
 wheel: .make/test  ## build the source distribution, and the wheel from it, in dist
 	@rm -rf dist

@@ -9,7 +9,7 @@ from importlib.metadata import packages_distributions, version
 import pytest
 
 import motelog
-from tests.support.repository import PACKAGES, ROOT, module_name, project_settings
+from tests.support.repository import PACKAGES, ROOT, is_in_package, module_name, project_settings
 
 
 def installed_names() -> dict[str, list[str]]:
@@ -26,7 +26,10 @@ def test_every_folder_with_modules_is_a_package() -> None:
         for path in (ROOT / folder).rglob("__init__.py")
     }
     folders = {
-        module_name(path.parent) for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")
+        module_name(path.parent)
+        for folder in PACKAGES
+        for path in (ROOT / folder).rglob("*.py")
+        if is_in_package(path)
     }
     assert folders <= tree
 

@@ -29,7 +29,9 @@ def source_files() -> list[Path]:
 
 
 def is_in_package(path: Path) -> bool:
-    """Tell a file of the packages from one of the tests or of the build."""
+    """Tell a file that is installed from one of the tests, the benches or the build."""
+    if path.is_relative_to(ROOT / "loadtest" / "bench"):
+        return False
     return any(path.is_relative_to(ROOT / folder) for folder in PACKAGES)
 
 

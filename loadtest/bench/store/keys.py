@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from motelog.core.store.message_store import MessageStore
-from tests.bench.store.figures import (
+from motelog.loadtest.bench.store.figures import (
     BATCH,
     MQTT,
     TOPIC,

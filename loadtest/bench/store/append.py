@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from motelog.core.records.append import QueueTail, crc32_31, encode_batch
 from motelog.core.store.disk.files import OsStorage
-from tests.bench.store.figures import (
+from motelog.loadtest.bench.store.figures import (
     BATCH,
     HOST,
     MQTT,

@@ -1,6 +1,7 @@
 """How long does a start take after a kill, for each GB of log since the checkpoint?
 
-Usage: python -m tests.bench.recovery [--gb N] [--queues Q] [--keyed PERCENT] [--folder DIR]
+Usage: python -m motelog.loadtest.bench.recovery [--gb N] [--queues Q] [--keyed PERCENT]
+[--folder DIR]
 
 A process fills a new store (100 B bodies, PERCENT of the messages with a key) without any
 checkpoint after its first and kills itself. Then the folder is opened twice: with the log in the
@@ -106,7 +107,7 @@ def start(folder: str) -> dict[str, Any]:
 
 
 def in_child(*arguments: str) -> bytes:
-    command = [sys.executable, "-m", "tests.bench.recovery", *arguments]
+    command = [sys.executable, "-m", "motelog.loadtest.bench.recovery", *arguments]
     root = Path(__file__).resolve().parents[2]
     return subprocess.run(command, cwd=root, stdout=subprocess.PIPE, check=False).stdout
 
@@ -151,7 +152,7 @@ def commit() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.recovery")
+    parser = argparse.ArgumentParser(prog="python -m motelog.loadtest.bench.recovery")
     parser.add_argument("--gb", type=float, default=2.0, help="bytes of log, in 10^9")
     parser.add_argument("--queues", type=int, default=16)
     parser.add_argument("--keyed", type=int, default=10, help="percent of messages with a key")

@@ -1,16 +1,16 @@
 """The performance table: Motelog beside mosquitto in one run, and what has no peer.
 
 Owns: which cases there are, the servers under test, the table as Markdown. Must not touch: the
-measuring (loadtest.bench_run, bench_spark, the store's cases in tests.bench.store).
+measuring (loadtest.bench_run, bench_spark, the store's cases in motelog.loadtest.bench.store).
 Question: what does each path cost, and how does it compare with Debian's mosquitto, which stores
 nothing? With two processors or more the server is pinned to one and the load to another; servers
 take turns in every round and the medians of the rounds count. Where the load generator is what
 limits the rate, the server's CPU time per message still tells: so that is what goals are judged by,
 unless they are rates of their own.
 
-    python -m tests.bench.table [--seconds 3] [--rounds 2] [--only TEXT ...] [--sessions 15000]
-                                [--output FILE] [--ruler PATH] [--no-spark] [--no-store]
-                                [--store-case NAME ...]
+    python -m motelog.loadtest.bench.table [--seconds 3] [--rounds 2] [--only TEXT ...]
+        [--sessions 15000] [--output FILE] [--ruler PATH] [--no-spark] [--no-store]
+        [--store-case NAME ...]
 
 The gateway's part takes about ten minutes. ``--only`` names rows by a part of their text. The
 store's figures, each beside its floor, follow in a table of their own: some minutes more;
@@ -41,11 +41,11 @@ from typing import Final, TypeVar
 from motelog.cli.tools import find_java, has_pyspark
 from motelog.core.addresses import format_address
 from motelog.core.errors import MotelogError
+from motelog.loadtest.bench import session_load
+from motelog.loadtest.bench.report import Row, machine, markdown, run_json, say
 from motelog.loadtest.bench_process import anonymous_bytes
 from motelog.loadtest.bench_run import BenchOptions, run
 from motelog.testing import MotelogProcess, MotelogProcessError
-from tests.bench import session_load
-from tests.bench.report import Row, machine, markdown, run_json, say
 from tests.support.gateway_process import GatewayProcess
 
 SERVER_WITHIN_S: Final = 10.0

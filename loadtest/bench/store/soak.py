@@ -1,7 +1,7 @@
 """Does the store stay as fast as it was while 100 million messages go over 10,000 queues?
 
-    python -m tests.bench.store.soak [--messages 100000000] [--warm-up 25000000] [--queues 10000]
-                                     [--disk-gb 6] [--folder DIRECTORY] [--json]
+    python -m motelog.loadtest.bench.store.soak [--messages 100000000] [--warm-up 25000000]
+        [--queues 10000] [--disk-gb 6] [--folder DIRECTORY] [--json]
 
 Batches of 100 messages of 100 bytes, each for another queue, while the store flushes, writes
 checkpoints and removes old files. The store is told that the disk has ``--disk-gb`` and holds only
@@ -35,8 +35,8 @@ import trio
 from motelog.core.errors import StoreFullError
 from motelog.core.store.disk.files import DiskUsage, OsStorage
 from motelog.core.store.message_store import MessageStore
-from tests.bench.report import environment, machine, say
-from tests.bench.store.figures import BATCH, Message, message, open_store
+from motelog.loadtest.bench.report import environment, machine, say
+from motelog.loadtest.bench.store.figures import BATCH, Message, message, open_store
 
 BODY: Final = bytes(range(100))
 QUEUES_PER_TOPIC: Final = 100

@@ -6,7 +6,7 @@ CPU tells. TLS is 1.3 with a P-256 certificate, without resumption. Servers take
 round; medians count. The last part opens connections that never finish a handshake and looks at
 what another client meets meanwhile.
 
-    python -m tests.bench.bench_listeners [--seconds 2] [--rounds 3] [--idle 2000]
+    python -m motelog.loadtest.bench.bench_listeners [--seconds 2] [--rounds 3] [--idle 2000]
                                           [--half-open 10000] [--output FILE]
 """
 
@@ -30,8 +30,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
+from motelog.loadtest.bench.report import Row, machine, markdown, say
 from motelog.loadtest.bench_process import anonymous_bytes
-from tests.bench.report import Row, machine, markdown, say
 from tests.support.certificates import certificates
 from tests.support.coded_peers import client_frame, opening_request, server_frames
 from tests.support.listeners import ListenerServer
@@ -421,7 +421,7 @@ def main() -> None:
         (
             f"# TLS and WebSocket beside mosquitto, {time.strftime('%Y-%m-%d')}",
             "",
-            "Made by `python -m tests.bench.bench_listeners`. Ratios count, not rates.",
+            "Made by `python -m motelog.loadtest.bench.bench_listeners`. Ratios count, not rates.",
             "",
             f"{about}; {mosquitto_version()}",
             "",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
-from tests.bench.store.figures import (
+from motelog.loadtest.bench.store.figures import (
     BATCH,
     MQTT,
     TOPIC,

@@ -13,8 +13,8 @@ With ``--apache`` every case runs against Apache RocketMQ's broker (a JVM with a
 as well, right after ours and with the same load; both are warmed up first. ``--json`` prints one
 object with all numbers and the ratios.
 
-    python tests/bench/bench_native.py [--seconds 3] [--connections 4] [--window 64] [--flush async]
-        [--apache 5.3.3] [--warm-up 5] [--crowd 10000] [--json]
+    python -m motelog.loadtest.bench.bench_native [--seconds 3] [--connections 4] [--window 64]
+        [--flush async] [--apache 5.3.3] [--warm-up 5] [--crowd 10000] [--json]
 """
 
 from __future__ import annotations
@@ -33,24 +33,23 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import trio
 
-import trio  # noqa: E402  # needs the path
-
-from motelog.core.broker.config import BrokerConfig  # noqa: E402
-from motelog.core.broker.server import Broker  # noqa: E402
-from motelog.core.net.reactor import Framing, Reactor, Turn  # noqa: E402
-from motelog.core.remoting.frames import (  # noqa: E402
+from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.server import Broker
+from motelog.core.net.reactor import Framing, Reactor, Turn
+from motelog.core.remoting.frames import (
     RemotingCommand,
     Serialize,
     encode,
     encode_batch_items,
 )
-from motelog.core.store.config import StoreConfig  # noqa: E402
-from motelog.loadtest.bench_process import anonymous_bytes  # noqa: E402
-from tests.support.java import VERSION_5, ApacheServer  # noqa: E402
+from motelog.core.store.config import StoreConfig
+from motelog.loadtest.bench.report import ROOT
+from motelog.loadtest.bench_process import anonymous_bytes
+from tests.support.java import VERSION_5, ApacheServer
 
+BENCH = "motelog.loadtest.bench.bench_native"
 BODY = b"x" * 128
 BATCH_COUNT = 32
 HELD = 1000
@@ -220,8 +219,8 @@ def our_broker(
     options: argparse.Namespace, directory: Path
 ) -> Iterator[tuple[tuple[str, int], int]]:
     """Run our broker in a process of its own; yields its address and process id."""
-    command = [sys.executable, __file__, "--serve", str(directory), "--flush", options.flush]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+    command = [sys.executable, "-m", BENCH, "--serve", str(directory), "--flush", options.flush]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as broker:
         assert broker.stdout is not None
         host, _, port = broker.stdout.readline().strip().rpartition(":")
         try:

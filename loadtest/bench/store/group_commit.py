@@ -17,7 +17,7 @@ import trio
 
 from motelog.core.store.disk.files import OsStorage, Region
 from motelog.core.store.message_store import MessageStore
-from tests.bench.store.figures import (
+from motelog.loadtest.bench.store.figures import (
     TOPIC,
     Figure,
     Options,

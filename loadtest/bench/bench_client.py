@@ -4,7 +4,7 @@ Sends, pulls and pops by one process of the client against a fresh broker, ours 
 turn. Prints machine and commit, then per case and server the messages per second, and the CPU time
 of client and broker per message.
 
-    .ci/own-network .venv/bin/python .venv/bin/python tests/bench/bench_client.py
+    .ci/own-network .venv/bin/python .venv/bin/python -m motelog.loadtest.bench.bench_client
         [--seconds 3] [--warm-up 10] [--only TEXT]
 """
 
@@ -18,17 +18,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 import trio
 
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.simple import SimpleConsumer
 from motelog.core.message import Message
-from tests.bench.bench_java import apache_server, our_server
-from tests.bench.bench_native import OURS, cpu_s
-from tests.bench.report import Row, machine, markdown
+from motelog.loadtest.bench.bench_java import apache_server, our_server
+from motelog.loadtest.bench.bench_native import OURS, cpu_s
+from motelog.loadtest.bench.report import Row, machine, markdown
 from tests.support.java import VERSION_5
 
 TOPIC: Final = "Bench"

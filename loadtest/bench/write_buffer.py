@@ -1,6 +1,6 @@
 """What spares the event loop the waits that appends to a mapped file meet?
 
-Usage: python -m tests.bench.write_buffer [--seconds 8] [--mb-per-s 5 50] [--file-mb 128]
+Usage: python -m motelog.loadtest.bench.write_buffer [--seconds 8] [--mb-per-s 5 50] [--file-mb 128]
            [--rounds 2] [--folder DIR]
 
 A store with async flush takes a steady load: batches of 20 messages with 1 KiB bodies, each at its
@@ -30,7 +30,7 @@ from motelog.core.clock import SystemClock
 from motelog.core.records.append import QueueTail, encode_batch
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.message_store import MessageStore
-from tests.bench.report import environment, note
+from motelog.loadtest.bench.report import environment, note
 
 BATCH = 20
 BODY = bytes(range(256)) * 4
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.write_buffer")
+    parser = argparse.ArgumentParser(prog="python -m motelog.loadtest.bench.write_buffer")
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--mb-per-s", type=float, nargs="+", default=[5.0, 50.0])
     parser.add_argument("--file-mb", type=int, default=128)

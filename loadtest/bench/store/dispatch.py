@@ -19,7 +19,7 @@ from motelog.core.records.append import QueueTail, measure
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.message_store import MessageStore
-from tests.bench.store.figures import (
+from motelog.loadtest.bench.store.figures import (
     BATCH,
     HOST,
     TOPIC,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.bench.report import run_json
-from tests.bench.store.figures import Figure, Options
+from motelog.loadtest.bench.report import run_json
+from motelog.loadtest.bench.store.figures import Figure, Options
 
 RECOVERY_GB = 2.0
 RECOVERY_S = 2.0
@@ -27,7 +27,7 @@ def run_recovery(options: Options) -> list[Figure]:
 
 
 def start(found: dict[str, Any], name: str) -> Figure:
-    """Return the figure of one start that ``tests.bench.recovery`` has measured."""
+    """Return the figure of one start that ``motelog.loadtest.bench.recovery`` has measured."""
     return Figure(
         name,
         found["start_s"],

@@ -1,10 +1,10 @@
 """What does a session cost that comes back, beside a plain CONNECT with a SUBSCRIBE?
 
-Usage: python -m tests.bench.bench_return [--sessions N] [--messages M] [--each K] [--json]. A
-gateway on a real store in a temporary folder, clients in memory, so that no socket is in the
-figures. N devices subscribe to "commands/{id}/#" at QoS 1 and leave; M messages are written to that
-topic, K of them for each device; all come back and acknowledge what they get. Prints processor time
-in all and for each session.
+Usage: python -m motelog.loadtest.bench.bench_return [--sessions N] [--messages M] [--each K]
+[--json]. A gateway on a real store in a temporary folder, clients in memory, so that no socket is
+in the figures. N devices subscribe to "commands/{id}/#" at QoS 1 and leave; M messages are written
+to that topic, K of them for each device; all come back and acknowledge what they get. Prints
+processor time in all and for each session.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from motelog.gateway.mqtt.subscribe import encode_subscribe
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import View
-from tests.bench.report import note
+from motelog.loadtest.bench.report import note
 from tests.support.gateway_stage import FakeTurn
 from tests.support.local_log import local_log, read_back
 from tests.support.memory_output import MemoryOutput

@@ -6,8 +6,8 @@ own progress, and the CPU of JVM and Python for each (the first triggers are lef
 ``sink``: the same rows to format("motelog"), format("kafka") and the noop sink, in turn, which
 shows what making them costs. CPU is that of the JVM, Python workers and the broker.
 
-Usage: python -m tests.bench.bench_spark_stream [--case NAME] [--rounds N] [--kafka]. Prints
-JSON, and what it does on standard error.
+Usage: python -m motelog.loadtest.bench.bench_spark_stream [--case NAME] [--rounds N] [--kafka].
+Prints JSON, and what it does on standard error.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ import psutil
 
 from motelog.bridge.sync import SyncProducer
 from motelog.core.message import Message
-from motelog.spark.session import start_session
-from motelog.testing import MotelogProcess
-from tests.bench.bench_spark import (
+from motelog.loadtest.bench.bench_spark import (
     TOPIC,
     cpu_s,
     fill,
@@ -39,7 +37,9 @@ from tests.bench.bench_spark import (
     start_kafka,
     tell,
 )
-from tests.bench.kafka_peer import KafkaServer, session_settings
+from motelog.loadtest.bench.kafka_peer import KafkaServer, session_settings
+from motelog.spark.session import start_session
+from motelog.testing import MotelogProcess
 
 TRIGGER_ROWS = 400
 #: Triggers of a round, and how many at its begin do not count: workers start in them.

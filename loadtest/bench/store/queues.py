@@ -1,6 +1,7 @@
 """What do 50,000 queues cost: memory, descriptors, appends, a checkpoint, a start?
 
-    python -m tests.bench.store.queues [--queues 50000] [--rounds 20] [--folder DIRECTORY] [--json]
+    python -m motelog.loadtest.bench.store.queues [--queues 50000] [--rounds 20]
+        [--folder DIRECTORY] [--json]
 
 Each round appends one message of 100 bytes to every queue, in batches of 100, while the store
 flushes, writes units and checkpoints. The rate is compared with the same batches over 8 queues in
@@ -27,8 +28,8 @@ import trio
 
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.store_reader import ReadStatus
-from tests.bench.report import environment, say
-from tests.bench.store.figures import BATCH, Message, message, open_store
+from motelog.loadtest.bench.report import environment, say
+from motelog.loadtest.bench.store.figures import BATCH, Message, message, open_store
 
 BODY: Final = bytes(range(100))
 QUEUES_PER_TOPIC: Final = 8
@@ -148,7 +149,7 @@ def measure(folder: str, count: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.store.queues")
+    parser = argparse.ArgumentParser(prog="python -m motelog.loadtest.bench.store.queues")
     parser.add_argument("--queues", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--folder", default=None)

@@ -9,7 +9,7 @@ send and the broker's anonymous memory.
 The load has the machine's processors in common with the broker: CPU per message counts. A JVM
 compiles what it runs for many seconds, hence the warm-up.
 
-    .ci/own-network .venv/bin/python .venv/bin/python tests/bench/bench_java.py
+    .ci/own-network .venv/bin/python .venv/bin/python -m motelog.loadtest.bench.bench_java
         [--seconds 3] [--warm-up 15] [--rounds 1] [--only TEXT] [--json]
 """
 
@@ -26,13 +26,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import trio
 
-import trio  # needs the path
-
+from motelog.loadtest.bench.bench_native import COMMITLOG_FILE_BYTES, JVM, OURS, cpu_s
+from motelog.loadtest.bench.report import machine, markdown
 from motelog.loadtest.bench_process import anonymous_bytes
-from tests.bench.bench_native import COMMITLOG_FILE_BYTES, JVM, OURS, cpu_s
-from tests.bench.report import machine, markdown
 from tests.support.broker_process import BrokerProcess
 from tests.support.java import VERSION_5, ApacheServer, java_command
 from tests.support.namesrv_process import NamesrvProcess

@@ -66,7 +66,7 @@ def markdown(rows: Sequence[Row]) -> Iterator[str]:
 def run_json(bench: str, *arguments: str, within_s: float = 1200) -> dict[str, Any]:
     """Run another bench of this folder in a process of its own and return its JSON."""
     result = subprocess.run(
-        [sys.executable, "-m", f"tests.bench.{bench}", *arguments],
+        [sys.executable, "-m", f"motelog.loadtest.bench.{bench}", *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

@@ -4,11 +4,11 @@ Owns: which cases there are, the table as Markdown and JSON. Must not touch: the
 module a case).
 Question: how near is each path of the store to the least that the same bytes cost on this machine?
 
-    python -m tests.bench.store [--case NAME ...] [--rounds 3] [--quick] [--folder DIRECTORY]
-                                [--json] [--output FILE]
+    python -m motelog.loadtest.bench.store [--case NAME ...] [--rounds 3] [--quick]
+        [--folder DIRECTORY] [--json] [--output FILE]
 
 Floors are measured in the same run, in turn with what they are for. CPU figures are of one
-processor. The run of many millions of messages is ``python -m tests.bench.store.soak``.
+processor. The run of many millions of messages is ``python -m motelog.loadtest.bench.store.soak``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.report import Row, environment, machine, markdown, note, say
-from tests.bench.store import append, dispatch, group_commit, keys, others, read
-from tests.bench.store.figures import Figure, Options, compiled_floor
+from motelog.loadtest.bench.report import Row, environment, machine, markdown, note, say
+from motelog.loadtest.bench.store import append, dispatch, group_commit, keys, others, read
+from motelog.loadtest.bench.store.figures import Figure, Options, compiled_floor
 
 CASES: Final[dict[str, Callable[[Options], list[Figure]]]] = {
     "append": append.run,

@@ -7,8 +7,8 @@ itself costs. ``pulled`` has all records sent, ``motelog`` reads them in the bro
 partitions: key, value and timestamp beside three columns, all of its seven beside all of ours.
 CPU is that of Spark's JVM and Python workers; ``cpu_ns_per_row_with_broker`` adds the broker's.
 
-Usage: python -m tests.bench.bench_spark [--rows N] [--rounds N] [--kafka]. Prints JSON, and what it
-does on standard error.
+Usage: python -m motelog.loadtest.bench.bench_spark [--rows N] [--rounds N] [--kafka]. Prints JSON,
+and what it does on standard error.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from pyspark.sql.types import StructType
 
 from motelog.bridge.sync import SyncProducer
 from motelog.core.message import MQTT_TOPIC, Message
+from motelog.loadtest.bench.kafka_peer import KafkaServer, NoKafkaError, session_settings
 from motelog.spark.columns import Column, schema_ddl
 from motelog.spark.session import start_session
 from motelog.testing import MotelogProcess
-from tests.bench.kafka_peer import KafkaServer, NoKafkaError, session_settings
 
 TOPIC = "bench_spark"
 BATCH_ROWS = 10_000
