@@ -54,12 +54,16 @@ def extension(kernel: str) -> Extension:
     )
 
 
-link_folders()
-setup(
-    ext_modules=cythonize(
-        [extension(kernel) for kernel in KERNELS],
-        include_path=["src"],
-        build_dir="build/cython",  # generated C stays out of the source tree
-        compiler_directives={"language_level": 3, "embedsignature": True},
-    ),
-)
+if __name__ == "__main__":  # processes that translate kernels may import this file
+    jobs = os.cpu_count() or 1
+    link_folders()
+    setup(
+        ext_modules=cythonize(
+            [extension(kernel) for kernel in KERNELS],
+            include_path=["src"],
+            build_dir="build/cython",  # generated C stays out of the source tree
+            compiler_directives={"language_level": 3, "embedsignature": True},
+            nthreads=jobs,
+        ),
+        options={"build_ext": {"parallel": jobs}},
+    )
