@@ -30,7 +30,8 @@ run: .make/run  ## build and start the whole stack on loopback (motelog dev)
 check: .make/test  ## lint, types, unit and repository tests, at once: under a minute on two cores
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types unit
 
-test: lint types suite  ## lint, types and every test, the conformance tests among them
+test: .make/test  ## lint, types and every test, the conformance tests among them
+	@$(MAKE) --no-print-directory --jobs=3 lint types suite
 
 lint: .make/test  ## ruff and the import contracts
 	@$(BIN)/ruff check .
