@@ -65,7 +65,6 @@ wheels: .make/wheels  ## build the source distribution, and wheels for x86-64 an
 clean:  ## remove everything that was built, and the virtual environment
 	rm -rf $(VENV) .make build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find bridge core gateway loadtest spark -name '*.so' -delete
-	find src/motelog -type l -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- what the commands above need

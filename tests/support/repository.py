@@ -81,4 +81,4 @@ def tracked_files() -> list[Path] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     names = result.stdout.decode().split("\0")
-    return [ROOT / name for name in names if name and (ROOT / name).exists()]
+    return [ROOT / name for name in names if name and (ROOT / name).is_file()]
