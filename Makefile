@@ -19,13 +19,16 @@ BENCH_ARGS ?=
 # Where it is set, each process that the tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run check test lint types unit suite fuzz bench wheel wheels clean
+.PHONY: help run debug check test lint types unit suite fuzz bench wheel wheels clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 10
 
 run: .make/run  ## build and start the whole stack on loopback (motelog dev)
 	@$(BIN)/motelog dev $(DEV_ARGS)
+
+debug: .make/test  ## a Python prompt with a gateway in memory: send packets, see what it does
+	@$(BIN)/python -m tests.debug
 
 check: .make/test  ## lint, types, unit and repository tests, at once: under a minute on two cores
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types unit
