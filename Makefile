@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # Where it is set, each process that the tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run check test lint types unit suite fuzz bench wheel wheels clean
+.PHONY: help run debug check test lint types unit suite fuzz bench wheel wheels clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 10
@@ -27,10 +27,14 @@ help:  ## show this list
 run: .make/run  ## build and start the whole stack on loopback (motelog dev)
 	@$(BIN)/motelog dev $(DEV_ARGS)
 
+debug: .make/test  ## a Python prompt with a gateway in memory: send packets, see what it does
+	@$(BIN)/python -m tests.debug
+
 check: .make/test  ## lint, types, unit and repository tests, at once: under a minute on two cores
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types unit
 
-test: lint types suite  ## lint, types and every test, the conformance tests among them
+test: .make/test  ## lint, types and every test, the conformance tests among them
+	@$(MAKE) --no-print-directory --jobs=3 lint types suite
 
 lint: .make/test  ## ruff and the import contracts
 	@$(BIN)/ruff check .
@@ -51,7 +55,7 @@ fuzz: .make/test  ## kernels and whole servers under AddressSanitizer and UBSan;
 	@.ci/fuzz $(BIN)/python $(SECONDS_TOTAL)
 
 bench: .make/test  ## write docs/bench/table.md: beside mosquitto and bare floors; BENCH_ARGS='--no-store' only prints
-	@$(BIN)/python -m tests.bench.table $(or $(BENCH_ARGS),--output docs/bench/table.md)
+	@$(BIN)/python -m motelog.loadtest.bench.table $(or $(BENCH_ARGS),--output docs/bench/table.md)
 
 wheel: .make/test  ## build the source distribution, and the wheel from it, in dist
 	@rm -rf dist
@@ -64,7 +68,6 @@ wheels: .make/wheels  ## build the source distribution, and wheels for x86-64 an
 clean:  ## remove everything that was built, and the virtual environment
 	rm -rf $(VENV) .make build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find bridge core gateway loadtest spark -name '*.so' -delete
-	find src/motelog -type l -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- what the commands above need

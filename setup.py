@@ -1,10 +1,11 @@
 """Put the folders of the tree under one import name and build the Cython kernels.
 
 The folders of the first level (core, gateway, ...) are packages of ``motelog``: installed they are
-``motelog.core`` and so on. In a checkout ``src/motelog`` holds the package's own modules, and here
-it gets one link for each folder, so that the interpreter, Cython and mypy all see the tree that is
-installed. Links that are committed would not survive a zip download. A source distribution holds
-``src`` with the folders in it and needs no links. Everything else is declared in pyproject.toml.
+``motelog.core`` and so on. In a checkout ``src/motelog`` holds the package's own modules and one
+link for each folder, so that the interpreter, Cython, mypy and editors all see the tree that is
+installed. The links are under version control; they are made anew here where a zip download has
+lost them. A source distribution holds ``src`` with the folders in it and needs no links. Everything
+else is declared in pyproject.toml.
 """
 
 import os
@@ -35,11 +36,11 @@ KERNELS = (
 
 
 def link_folders() -> None:
-    """Make each ``src/motelog/FOLDER`` lead to ``FOLDER``, where it does not yet."""
+    """Make each ``src/motelog/FOLDER`` lead to ``FOLDER``, where it does not."""
     for folder in FOLDERS:
         link = ROOT / "src" / "motelog" / folder
-        if (ROOT / folder).is_dir() and not link.exists():
-            link.unlink(missing_ok=True)  # one that leads nowhere
+        if (ROOT / folder).is_dir() and not link.is_dir():
+            link.unlink(missing_ok=True)  # a zip download may have its target as text
             link.symlink_to(Path("..", "..", folder), target_is_directory=True)
 
 
@@ -54,12 +55,16 @@ def extension(kernel: str) -> Extension:
     )
 
 
-link_folders()
-setup(
-    ext_modules=cythonize(
-        [extension(kernel) for kernel in KERNELS],
-        include_path=["src"],
-        build_dir="build/cython",  # generated C stays out of the source tree
-        compiler_directives={"language_level": 3, "embedsignature": True},
-    ),
-)
+if __name__ == "__main__":  # processes that translate kernels may import this file
+    jobs = os.cpu_count() or 1
+    link_folders()
+    setup(
+        ext_modules=cythonize(
+            [extension(kernel) for kernel in KERNELS],
+            include_path=["src"],
+            build_dir="build/cython",  # generated C stays out of the source tree
+            compiler_directives={"language_level": 3, "embedsignature": True},
+            nthreads=jobs,
+        ),
+        options={"build_ext": {"parallel": jobs}},
+    )

@@ -36,7 +36,6 @@ _TYPES: dict[Column, Any] = {
 }
 #: What the decoder gives otherwise than the column is: the texts of properties.
 _DECODED: dict[Column, Any] = {**_TYPES, Column.QOS: pa.string(), Column.RETAIN: pa.string()}
-_LEVELS = pa.array(["0", "1", "2"], pa.string())
 #: Columns made of another, and the members of its JSON that they are.
 _OF_MQTT = {Column.CONTENT_TYPE: "contentType", Column.RESPONSE_TOPIC: "responseTopic"}
 #: Columns for which others are needed.
@@ -193,7 +192,7 @@ def _derived(decoded: dict[Column, Any], wanted: Sequence[Column]) -> dict[Colum
     """
     made: dict[Column, Any] = {}
     if Column.QOS in decoded:
-        made[Column.QOS] = qos = pc.index_in(decoded[Column.QOS], _LEVELS)
+        made[Column.QOS] = qos = pc.index_in(decoded[Column.QOS], _levels())
         if Column.RETAIN in wanted:
             is_set = pc.fill_null(pc.equal(decoded[Column.RETAIN], "1"), False)
             made[Column.RETAIN] = pc.if_else(qos.is_valid(), is_set, None)
@@ -204,6 +203,12 @@ def _derived(decoded: dict[Column, Any], wanted: Sequence[Column]) -> dict[Colum
         )
         made.update(zip(columns, members, strict=True))
     return made
+
+
+@cache
+def _levels() -> Any:
+    # Not made at the import: pyarrow imports pandas for the first array that it makes.
+    return pa.array(["0", "1", "2"], pa.string())
 
 
 def _strings_in(texts: Any, names: Sequence[str]) -> list[Any]:

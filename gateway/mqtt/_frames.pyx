@@ -12,7 +12,7 @@ frame, every frame against the end of the data. Not checked here: property block
 length is; gateway.mqtt.properties reads them) and the bodies of all other packets (their own
 modules). An acknowledgement with properties goes to gateway.mqtt.acks: rare, and no hot path.
 The GIL is held: the work is making Python objects.
-Measured 2026-11-21, 2 x86_64 cores in use by others too, best of 40 runs (tests/bench/bench_frames.py):
+Measured 2026-11-21, 2 x86_64 cores in use by others too, best of 40 runs:
 a PUBLISH QoS 1 with 23 bytes of topic and 100 of payload is split in 0.12 to 0.2 us, the reference
 takes 4.1 to 4.9; a PUBACK 0.07 against 5.8; encode_publish 0.14 against 1.44. 2026-11-22: a message of
 encode_publishes 0.025 against 1.17 us, where encode_publish takes 0.08 and its packet is cut and joined.

@@ -15,7 +15,7 @@ import pytest
 from motelog.cli.bench import _say_what_it_said
 from motelog.cli.output import CliError
 from motelog.loadtest import bench_client
-from motelog.loadtest.bench import KINDS, BenchError, BenchOptions, BenchReport, run
+from motelog.loadtest.bench_run import KINDS, BenchError, BenchOptions, BenchReport, run
 from motelog.testing import MotelogProcess
 from tests.support.bench_server import Faults, bench_server
 
@@ -201,7 +201,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
 def test_the_limit_of_open_files_is_raised_and_said() -> None:
     script = """
 import resource
-from motelog.loadtest.bench import BenchError, BenchOptions, run
+from motelog.loadtest.bench_run import BenchError, BenchOptions, run
 from tests.support.bench_server import bench_server
 
 with bench_server() as server:

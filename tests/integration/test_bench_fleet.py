@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from motelog.loadtest import bench_client, bench_fleet
-from motelog.loadtest.bench import BenchError, BenchOptions, run
 from motelog.loadtest.bench_fleet import run_fleet, sources_of
+from motelog.loadtest.bench_run import BenchError, BenchOptions, run
 from motelog.testing import MotelogProcess
 from tests.support.bench_server import BenchServer, Faults, bench_server
 from tests.support.cli import motelog_lines

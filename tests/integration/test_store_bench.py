@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.report import ROOT
-from tests.bench.store.__main__ import CASES
-from tests.bench.store.figures import Figure
-from tests.bench.store.others import start
-from tests.bench.store.soak import PARTS, Part, SmallDisk, judge
+from motelog.loadtest.bench.report import ROOT
+from motelog.loadtest.bench.store.__main__ import CASES
+from motelog.loadtest.bench.store.figures import Figure
+from motelog.loadtest.bench.store.others import start
+from motelog.loadtest.bench.store.soak import PARTS, Part, SmallDisk, judge
 
 HAS_COMPILER = shutil.which("cc") is not None or shutil.which("gcc") is not None
 
@@ -30,7 +30,8 @@ def test_every_case_gives_figures_beside_floors(tmp_path: Path) -> None:
     # A start after a kill takes a log that was really written: seconds, however small.
     names = [name for name in CASES if name != "recovery"]
     done = run(
-        "tests.bench.store", "--quick", "--json", f"--folder={tmp_path}", f"--output={table}",
+        "motelog.loadtest.bench.store", "--quick", "--json",
+        f"--folder={tmp_path}", f"--output={table}",
         *(f"--case={name}" for name in names),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -64,7 +65,7 @@ def test_a_start_is_allowed_two_seconds_and_one_for_each_gigabyte() -> None:
 
 def test_the_soak_says_how_each_twentieth_went(tmp_path: Path) -> None:
     done = run(
-        "tests.bench.store.soak", "--messages=60000", "--warm-up=5000", "--queues=150",
+        "motelog.loadtest.bench.store.soak", "--messages=60000", "--warm-up=5000", "--queues=150",
         "--file-bytes=1048576", "--json", f"--folder={tmp_path}",
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr  # 1 only says that it was slower

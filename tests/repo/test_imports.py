@@ -8,8 +8,8 @@ from tests.support.repository import ROOT, is_in_package, source, source_files
 
 # Foreign package -> the only folders that may import it (docs/architecture.md).
 CORNERS = {
-    "pyspark": ("spark", "tests", "src/pyspark_motelog.py"),
-    "pyarrow": ("spark", "tests"),
+    "pyspark": ("spark", "loadtest/bench", "tests", "src/pyspark_motelog.py"),
+    "pyarrow": ("spark", "loadtest/bench", "tests"),
     "locust": ("loadtest", "tests"),
     "gevent": ("loadtest", "tests"),
     "paho": ("loadtest", "tests"),
@@ -25,7 +25,7 @@ CORNERS = {
     "lark": ("core/filter/sql_compiler.py", "tests"),
     "yaml": ("core/acl/files.py", "tests"),
     "opentelemetry": ("src/motelog/otel.py", "tests"),
-    "mmap": ("core/store/disk/files.py", "bridge/mapped_log.py", "tests"),
+    "mmap": ("core/store/disk/files.py", "bridge/mapped_log.py", "loadtest/bench", "tests"),
 }
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import runpy
+import subprocess
 import tomllib
 from importlib.metadata import packages_distributions, version
+from pathlib import Path
 
 import pytest
 
 import motelog
-from tests.support.repository import PACKAGES, ROOT, module_name, project_settings
+from tests.support.repository import PACKAGES, ROOT, is_in_package, module_name, project_settings
 
 
 def installed_names() -> dict[str, list[str]]:
@@ -26,9 +29,35 @@ def test_every_folder_with_modules_is_a_package() -> None:
         for path in (ROOT / folder).rglob("__init__.py")
     }
     folders = {
-        module_name(path.parent) for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")
+        module_name(path.parent)
+        for folder in PACKAGES
+        for path in (ROOT / folder).rglob("*.py")
+        if is_in_package(path)
     }
     assert folders <= tree
+
+
+def test_each_folder_has_its_link_in_a_fresh_clone() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "--stage", "src/motelog"], cwd=ROOT, capture_output=True, text=True
+    )
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    links = {line.split("\t")[1] for line in tracked.stdout.splitlines() if line[:6] == "120000"}
+    assert links == {f"src/motelog/{folder}" for folder in PACKAGES if "/" not in folder}
+
+
+def test_a_link_that_a_download_has_lost_is_made_anew(tmp_path: Path) -> None:
+    pytest.importorskip("Cython", reason="needs the [dev] extra")
+    setup = runpy.run_path(str(ROOT / "setup.py"))
+    (tmp_path / "src" / "motelog").mkdir(parents=True)
+    for folder in setup["FOLDERS"]:
+        (tmp_path / folder).mkdir()
+    (tmp_path / "src" / "motelog" / "core").write_text("../../core")
+    setup["link_folders"].__globals__["ROOT"] = tmp_path
+    setup["link_folders"]()
+    for folder in setup["FOLDERS"]:
+        assert (tmp_path / "src" / "motelog" / folder).resolve() == tmp_path / folder
 
 
 def test_single_modules_are_the_ones_listed() -> None:

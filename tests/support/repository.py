@@ -29,7 +29,9 @@ def source_files() -> list[Path]:
 
 
 def is_in_package(path: Path) -> bool:
-    """Tell a file of the packages from one of the tests or of the build."""
+    """Tell a file that is installed from one of the tests, the benches or the build."""
+    if path.is_relative_to(ROOT / "loadtest" / "bench"):
+        return False
     return any(path.is_relative_to(ROOT / folder) for folder in PACKAGES)
 
 
@@ -79,4 +81,4 @@ def tracked_files() -> list[Path] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     names = result.stdout.decode().split("\0")
-    return [ROOT / name for name in names if name and (ROOT / name).exists()]
+    return [ROOT / name for name in names if name and (ROOT / name).is_file()]

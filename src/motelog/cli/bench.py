@@ -1,7 +1,7 @@
 """``motelog bench``: throughput and latency of an MQTT server, measured with our own reactor.
 
 Owns: its options, the progress line, the report as text. Must not touch: the measuring
-(loadtest.bench).
+(loadtest.bench_run).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from motelog.cli.status import IS_IT_RUNNING, Status
 from motelog.core.addresses import format_address
 
 if TYPE_CHECKING:
-    from motelog.loadtest.bench import BenchReport
     from motelog.loadtest.bench_fleet import FleetReport
+    from motelog.loadtest.bench_run import BenchReport
     from motelog.testing import MotelogProcess
 
 MQTT_PORT = 1883
@@ -99,7 +99,8 @@ def bench(
     Standard error says how it goes: each second on a terminal, else every ten seconds.
     """
     from motelog.cli.addresses import address
-    from motelog.loadtest.bench import (
+    from motelog.loadtest.bench_fleet import processes_for, run_fleet
+    from motelog.loadtest.bench_run import (
         BenchOptions,
         BenchRefusedError,
         BenchReport,
@@ -107,7 +108,6 @@ def bench(
         keeps_rate,
         run,
     )
-    from motelog.loadtest.bench_fleet import processes_for, run_fleet
     from motelog.testing import MotelogProcess
 
     if sessions is not None and kind is not Kind.CONNECT:

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from motelog.loadtest.bench import BenchError, BenchOptions, run
 from motelog.loadtest.bench_client import Latency, resolve
 from motelog.loadtest.bench_process import UsageMeter, cpu_seconds, rss_bytes
+from motelog.loadtest.bench_run import BenchError, BenchOptions, run
 
 NO_SUCH_PID = 2**30
 

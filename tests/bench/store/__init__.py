@@ -1,1 +1,0 @@
-"""Every figure of the store beside its floor; ``python -m tests.bench.store`` runs them."""
