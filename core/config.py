@@ -140,7 +140,7 @@ def load_file(
     except UnicodeDecodeError as exc:
         fault = ConfigFault(str(path), "", f"not UTF-8 at byte {exc.start}")
         raise ConfigFaultsError([fault]) from exc
-    return load_told(kind, text, environment, name=str(path), check=check, below=below)
+    return load_with_origins(kind, text, environment, name=str(path), check=check, below=below)
 
 
 def load(
@@ -156,10 +156,10 @@ def load(
     ``name`` is what faults call the text; ``check`` is asked about each accepted value and returns
     what is wrong with it, if anything. Raises ConfigFaultsError with every fault found.
     """
-    return load_told(kind, text, environment, name=name, check=check).section
+    return load_with_origins(kind, text, environment, name=name, check=check).section
 
 
-def load_told(
+def load_with_origins(
     kind: type[S],
     text: str,
     environment: Mapping[str, str],
@@ -187,7 +187,7 @@ def load_table(
     check: LeafCheck | None = None,
     below: Below | None = None,
 ) -> Loaded[S]:
-    """As ``load_told``, of a table that has been read already; it is changed."""
+    """As ``load_with_origins``, of a table that has been read already; it is changed."""
     loader = _Loader(name, lines, check)
     if below is not None:
         loader.fill(table, kind, below)

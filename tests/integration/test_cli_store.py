@@ -29,7 +29,7 @@ def test_a_sound_store_is_shown_verified_dumped_and_counted(folder: Path) -> Non
     shown = motelog("store", "inspect", str(folder))
     assert shown.returncode == 0
     assert "stopped cleanly" in shown.stdout
-    assert "left alone" not in shown.stdout
+    assert "ignored" not in shown.stdout
     assert f"flushed: on disk up to physical offset {10 * 103 + 10 * 104}" in shown.stdout
     verified = motelog("store", "verify", str(folder), "--json")
     assert verified.returncode == 0

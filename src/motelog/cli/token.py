@@ -1,6 +1,6 @@
 """``motelog token``: the tokens of a server's admin listener.
 
-Owns: the words and the JSON. Must not touch: the file's lines (``console.tokens``).
+Owns: the text and JSON output. Must not touch: the file's lines (``console.tokens``).
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from motelog.cli.output import CliError, table, write, write_json, write_note
 from motelog.cli.status import Status
 
 token = typer.Typer(
-    help="Keep the tokens of an admin listener.",
+    help="Manage the tokens of an admin listener.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is.")]
-File = Annotated[
-    Path | None, typer.Option("--file", "-f", metavar="FILE", help="The file of tokens.")
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the token's bearer.")]
+File = Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="The tokens file.")]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file whose admin.tokens_file it is."),
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Take the tokens file from admin.tokens_file of this TOML file.",
+    ),
 ]
 _DAY_S = 86_400
 
@@ -42,11 +44,11 @@ class RoleName(StrEnum):
 
 @token.callback()
 def group() -> None:
-    """Keep the tokens of an admin listener.
+    """Manage the tokens of an admin listener.
 
-    A server that runs takes a change at once. The file has no token in it: what `create` prints is
-    shown once. view may look; operate may disconnect clients, end sessions, delete and send
-    messages, and reset groups; admin may do everything.
+    A running server applies a change at once. The file does not contain the tokens themselves:
+    `create` prints a token once. The role view may look; operate may disconnect clients, end
+    sessions, delete and send messages, and reset groups; admin may do everything.
     """
 
 
@@ -54,12 +56,12 @@ def group() -> None:
 def create(
     name: Name,
     role: Annotated[RoleName, typer.Option(help="What its bearer may do.")] = RoleName.VIEW,
-    days: Annotated[int, typer.Option(min=0, help="After how many days it is over; 0: never.")] = 0,
+    days: Annotated[int, typer.Option(min=0, help="Days until the token expires; 0: never.")] = 0,
     file: File = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Make a token and print it; the file is made if there is none."""
+    """Create a token and print it; the file is created if there is none."""
     from motelog.console import tokens
     from motelog.console.gate import Role
 
@@ -74,12 +76,14 @@ def create(
         write_json({"name": name, "role": role.value, "token": text})
     else:
         write(text)
-        write_note(f"{name} may {role.value}; nothing keeps this token: it is shown once")
+        write_note(
+            f"{name} may {role.value}; keep this token: it is not stored and shown only once"
+        )
 
 
 @token.command("list", epilog="Example: motelog token list --file tokens")
 def list_tokens(file: File = None, config: Config = None, json: Json = False) -> None:
-    """List the tokens by name, with their roles and when they are over."""
+    """List the tokens by name, with their roles and expiry."""
     from motelog.console.tokens import read_tokens
 
     rows: list[tuple[str, ...]] = [("name", "role", "expires")]
@@ -111,14 +115,16 @@ def _path(file: Path | None, config: Path | None) -> str:
         return str(file)
     if config is None:
         raise CliError(
-            "which file of tokens?", remedy="--file FILE, or --config FILE", status=Status.USAGE
+            "no tokens file is given",
+            remedy="add --file FILE or --config FILE",
+            status=Status.USAGE,
         )
     from motelog.config import load_config
 
     path = load_config(config).admin.tokens_file
     if not path:
         raise CliError(
-            f"{config} names no file of tokens",
+            f"{config} names no tokens file",
             remedy='add to it: [admin] tokens_file = "FILE"',
             status=Status.CONFIG,
         )

@@ -1,7 +1,8 @@
 """``motelog user``: the users of a password file.
 
-Owns: the words and the JSON, where a password is read from. Must not touch: the file's lines.
-A password is never an argument: everyone on the machine sees those, and the shell keeps them.
+Owns: the text and JSON output, where a password is read from. Must not touch: the file's format.
+A password is never an argument: all users of the machine can see arguments, and the shell stores
+them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from motelog.gateway.access.config import AccessConfig
 
 user = typer.Typer(
-    help="Keep the users of a password file.",
+    help="Manage the users of a password file.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -33,15 +34,19 @@ File = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file whose access.password_file it is."),
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Take the password file from access.password_file of this TOML file.",
+    ),
 ]
 PasswordFile = Annotated[
     Path | None,
     typer.Option(
         "--password-from",
         metavar="FILE",
-        help="File with the password; otherwise it is asked for,"
-        " or the first line of standard input if that is no terminal.",
+        help="File with the password; otherwise it is prompted for,"
+        " or read from the first line of standard input if that is not a terminal.",
     ),
 ]
 
@@ -49,16 +54,17 @@ PasswordFile = Annotated[
 Scram = Annotated[
     bool,
     typer.Option(
-        "--scram", help="Keep what SCRAM-SHA-256 needs: MQTT 5 clients prove that they know it."
+        "--scram",
+        help="Store SCRAM-SHA-256 keys: MQTT 5 clients prove that they know the password.",
     ),
 ]
 
 
 @user.callback()
 def group() -> None:
-    """Keep the users of a password file.
+    """Manage the users of a password file.
 
-    A server that runs takes a change within five seconds. A password is never an argument.
+    A running server applies a change within five seconds. A password is never an argument.
     """
 
 
@@ -71,7 +77,7 @@ def add(
     scram: Scram = False,
     json: Json = False,
 ) -> None:
-    """Add a user; the file is made if there is none."""
+    """Add a user; the file is created if there is none."""
     from motelog.gateway.access.password_file import changing
 
     path = _path(file, config)
@@ -80,8 +86,8 @@ def add(
     with changing(path) as users:
         if name in users:
             raise CliError(
-                f"there is a user {name!r} already",
-                remedy=f"motelog user passwd {name} changes the password",
+                f"the user {name!r} already exists",
+                remedy=f"to change the password: motelog user passwd {name}",
                 status=Status.REFUSED,
             )
         users[name] = made
@@ -97,7 +103,7 @@ def passwd(
     scram: Scram = False,
     json: Json = False,
 ) -> None:
-    """Change the password of a user; whoever is connected by the old one is disconnected."""
+    """Change a user's password; clients that logged in with the old one are disconnected."""
     from motelog.gateway.access.password_file import changing
 
     path = _path(file, config)
@@ -132,7 +138,7 @@ def delete(name: Name, file: File = None, config: Config = None, json: Json = Fa
 
 
 def access_section(config: Path) -> AccessConfig:
-    """Return the section of a configuration file."""
+    """Return the access section of a configuration file."""
     from motelog.config import load_config
 
     return load_config(config).access
@@ -150,7 +156,9 @@ def _path(file: Path | None, config: Path | None) -> str:
             )
     if not path:
         raise CliError(
-            "which password file?", remedy="--file FILE, or --config FILE", status=Status.USAGE
+            "no password file is given",
+            remedy="add --file FILE or --config FILE",
+            status=Status.USAGE,
         )
     return path
 
@@ -179,7 +187,7 @@ def _hash(password_from: Path | None, *, scram: bool) -> str:
 
 
 def _password(source: Path | None) -> bytes:
-    """Return the password from where it is to be read; one line end belongs to the line."""
+    """Return the password from its source, without one newline at its end."""
     if source is not None:
         try:
             text = source.read_bytes()
@@ -190,7 +198,7 @@ def _password(source: Path | None) -> bytes:
         return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
     password = getpass.getpass("Password: ")
     if getpass.getpass("Again: ") != password:
-        raise CliError("these are two passwords", status=Status.USAGE)
+        raise CliError("the passwords do not match", status=Status.USAGE)
     return password.encode()
 
 
