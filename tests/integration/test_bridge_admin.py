@@ -192,7 +192,7 @@ async def test_dead_letters_are_sent_again_once_each(tmp_path: Path) -> None:
                 await admin.put_topic(topic, queues=1)
             await admin.put_topic("%DLQ%Old", queues=1, permission=2)
             await routed(stack, "%DLQ%Old")
-            with pytest.raises(RouteError, match="topic %DLQ%Old must be made readable"):
+            with pytest.raises(RouteError, match="topic %DLQ%Old must first be made readable"):
                 await admin.resend_dead_letters("Old")
             await admin.put_group("G")
 

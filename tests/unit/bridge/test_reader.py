@@ -66,8 +66,8 @@ async def test_an_answer_to_a_queue_that_is_given_up_moves_no_offset(
 @pytest.mark.parametrize(
     ("next_offset", "log", "told"),
     [
-        (5, (0, 40), "INFO.*the offset of the group was reset; .* offset=32 next=5"),
-        (36, (0, 40), "INFO.*the offset of the group was reset; .* offset=32 next=36"),
+        (5, (0, 40), "INFO.*the group's offset was reset; .* offset=32 next=5"),
+        (36, (0, 40), "INFO.*the group's offset was reset; .* offset=32 next=36"),
         (
             20,
             (0, 20),
