@@ -142,7 +142,9 @@ def test_remoting_listener_for_other_machines_is_refused_with_the_lines_to_add(
         assert load_config(path)
         return
     (fault,) = faults(path)
-    assert fault.startswith(f"3: {section}.listen: 192.0.2.7:7000 is reached from other machines")
+    assert fault.startswith(
+        f"3: {section}.listen: 192.0.2.7:7000 can be reached from other machines"
+    )
     told = fault.partition(f"Add to [{section}] ")[2]
     for line in (SERVER_TLS, ENFORCING, WHO):
         assert (line.replace('"/c"', '"PATH"') in told) == (line in needed), told
@@ -164,7 +166,7 @@ def test_no_client_gets_past_a_certificate_that_is_required(
         assert load_config(path)
         return
     (fault,) = faults(path)
-    assert "namesrv.tls_mode: permissive lets clients without TLS in" in fault
+    assert "namesrv.tls_mode: permissive allows clients without TLS" in fault
 
 
 @pytest.mark.parametrize(
@@ -410,7 +412,7 @@ def test_listener_of_each_role_for_other_machines_needs_tls_and_a_login(
     (listener,) = load_config(write(tmp_path, both)).listener
     assert listener.protocol == protocol
     (no_tls,) = faults(write(tmp_path, f"{STORE}{login}{named}"))
-    assert "has no TLS, so whoever is in between reads" in no_tls
+    assert "has no TLS, so anyone in between could read" in no_tls
     (no_login,) = faults(write(tmp_path, f"{STORE}{named}{TLS}"))
     assert "has no login" in no_login
     key = "[admin] tokens_file" if protocol == "admin" else f"[{protocol}] acl_file"
@@ -423,7 +425,7 @@ def test_listener_of_each_role_for_other_machines_needs_tls_and_a_login(
         certified = f'{STORE}{named}{TLS}tls_client_ca = "/ca"\n'
         assert load_config(write(tmp_path, certified)).listener
         permissive = faults(write(tmp_path, f'{both}tls_mode = "permissive"\n'))
-        assert any("permissive serves those without TLS" in fault for fault in permissive)
+        assert any("permissive allows clients without TLS" in fault for fault in permissive)
 
 
 @pytest.mark.parametrize("protocol", ["broker", "namesrv", "admin"])
@@ -517,9 +519,9 @@ def test_listener_that_is_safe_or_meant_is_taken(tmp_path: Path, keys: str) -> N
     ("keys", "why"),
     [
         ('address = "unix:mqtt.sock"', "absolute path"),
-        ('address = "unix:/no/such/folder/s"', "is no folder"),
+        ('address = "unix:/no/such/folder/s"', "is not a folder"),
         ('address = "127.0.0.1"', "is not HOST:PORT"),
-        ('address = "127.0.0.1:1"\nwebsocket = "mqtt"', "begins with /"),
+        ('address = "127.0.0.1:1"\nwebsocket = "mqtt"', "must begin with /"),
         ('address = "127.0.0.1:1"\ntls_key = "k.pem"', "needs tls_certificate"),
         ('address = "127.0.0.1:1883"', "the same port"),
     ],
