@@ -83,7 +83,7 @@ async def test_brokers_that_clients_would_not_reach_are_told_with_what_to_set(
         assert broker.remedy is not None
         assert 'set [broker] advertise = "IP:' in broker.remedy
         (names_alone,) = await look(names, tls=None, is_for_others=False)
-        assert "perhaps it takes TLS alone" in names_alone.text
+        assert "it may require TLS" in names_alone.text
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -132,7 +132,7 @@ async def test_listeners_are_tried_by_the_authorities_that_clients_know(tmp_path
     level, text = await tried(files.server, root)
     assert level == "fault"
     assert "unable to get local issuer certificate; " in text
-    assert text.endswith("or the server's file lacks the one in between")
+    assert text.endswith("or the server lacks an intermediate one")
     assert (await tried(files.server, None))[0] == "ok"  # it is the listener's own
 
 

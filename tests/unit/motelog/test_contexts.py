@@ -130,7 +130,7 @@ def test_a_name_server_that_speaks_http_is_one_error_alone(home: Path) -> None:
     lines = done.stderr.splitlines()
     assert sum(line.startswith("motelog: ") for line in lines) == 1
     assert all(line.startswith(("motelog: ", "  ")) for line in lines), done.stderr
-    assert "it speaks HTTP and not RocketMQ's protocol" in done.stderr
+    assert "it speaks HTTP, not RocketMQ's protocol" in done.stderr
 
 
 @pytest.mark.parametrize(
