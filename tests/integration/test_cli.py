@@ -222,7 +222,7 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["retained", "list", "--filter", "a/#/b", "--admin", "{admin}"], 2, "last level"),
         (["session", "describe", "nobody", "--admin", "{admin}"], 3, "no session"),
         (["session", "end", "nobody", "--admin", "{admin}"], 3, "no session"),
-        (["store", "inspect", "/nowhere"], 3, "holds no store"),
+        (["store", "inspect", "/nowhere"], 3, "is not a store"),
         (["bench", "pub", "--to", "127.0.0.1:1"], 4, "is it running? `motelog dev`"),
         (["bench", "connect", "--seconds", "x"], 2, "'x' is not a number of at least 0.1"),
         (["dev", "--flush", "never"], 2, "'never' is not async or sync\n  see: motelog dev --h"),
