@@ -1,9 +1,9 @@
-"""What an operator does over RocketMQ's protocol: topics, groups, users, brokers, name servers.
+"""Administration over RocketMQ's protocol: topics, groups, users, brokers, name servers.
 
-Owns: Admin. Must not touch: connections and routes (bridge.client), what an answer says
+Owns: Admin. Must not touch: connections and routes (bridge.client), decoding answers
 (bridge.admin_answers), what a server does with a request. Works with our servers and Apache's.
-A change goes to every master that it concerns, in turn; BrokerError says which broker refused it.
-Those before it have made the change, and asking again is safe.
+A change is sent to every master concerned, one after the other; BrokerError names the broker that
+refused it. The brokers before it have made the change, and repeating the call is safe.
 Spec: RocketMQ DefaultMQAdminExt, MQClientAPIImpl.
 """
 
@@ -79,13 +79,13 @@ from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import DEFAULT_TOPIC, RETRY_PREFIX
 
 READ_WRITE: Final = Permission.READ | Permission.WRITE
-#: The time that stands for the end of a queue.
+#: The timestamp that means the end of a queue.
 _LATEST_MS: Final = -1
 
-#: As many messages as a broker gives for one key.
+#: The most messages that a broker returns for one key.
 TRACES_MAX: Final = 64
 
-#: "first", "last", or a time: what a group's offsets are set to.
+#: Where to set a group's offsets: "first", "last", or a time.
 ResetTo: TypeAlias = "datetime | float | str"
 
 
@@ -120,7 +120,7 @@ class Admin:
     # --- the cluster
 
     async def brokers(self) -> list[BrokerInfo]:
-        """Return the brokers that live, by cluster, name and id."""
+        """Return the live brokers, sorted by cluster, name and id."""
         body = await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
         info = object_of(body)
         table = info.get("brokerAddrTable") or {}
@@ -133,7 +133,7 @@ class Admin:
         return sorted(found, key=lambda one: (one.cluster, one.name, one.broker_id))
 
     async def broker_status(self, broker: str) -> dict[str, str]:
-        """Return what a broker tells of its work, under RocketMQ's names."""
+        """Return a broker's runtime statistics, under RocketMQ's names."""
         address = await self._master(broker)
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(object_of(answer.body)["table"])
@@ -150,21 +150,21 @@ class Admin:
         await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def stop_writes(self, broker: str) -> int:
-        """Have producers leave a broker alone; return how many topics that concerns.
+        """Make producers stop writing to a broker; return the number of topics affected.
 
-        Each name server is told. Consumers go on.
+        The change is made at each name server. Consumers continue.
         """
         return await self._write_permission(broker, RequestCode.WIPE_WRITE_PERM_OF_BROKER, "wipe")
 
     async def allow_writes(self, broker: str) -> int:
-        """Take ``stop_writes`` back."""
+        """Undo ``stop_writes``."""
         return await self._write_permission(broker, RequestCode.ADD_WRITE_PERM_OF_BROKER, "add")
 
     async def rates(self, broker: str, name: str, key: str) -> Rates:
-        """Return what a broker has counted under a name and key of RocketMQ's.
+        """Return a broker's counter with one of RocketMQ's statistics names and keys.
 
-        Such as "TOPIC_PUT_NUMS" of "TOPIC", "GROUP_GET_NUMS" of "TOPIC@GROUP", "BROKER_PUT_NUMS" of
-        the cluster. BrokerError if it has counted nothing there.
+        Such as "TOPIC_PUT_NUMS" with key "TOPIC", "GROUP_GET_NUMS" with "TOPIC@GROUP",
+        "BROKER_PUT_NUMS" with the cluster's name. BrokerError if nothing was counted there.
         """
         address = await self._master(broker)
         ext = {"statsName": name, "statsKey": key}
@@ -173,20 +173,20 @@ class Admin:
         )
 
     async def replication(self, broker: str) -> Replication:
-        """Return a master's slaves, and how far they are; brokers tell it from RocketMQ 5.0 on."""
+        """Return a master's slaves and their progress; needs RocketMQ 5.0 or our broker."""
         address = await self._master(broker)
         return decode_replication((await self._ask(address, RequestCode.GET_BROKER_HA_STATUS)).body)
 
     async def remove_expired_log(self, broker: str) -> None:
-        """Have a broker remove the log's files that have expired, and not wait for its hour."""
+        """Make a broker remove expired files of the log now, whatever its configured hour."""
         await self._ask(await self._master(broker), RequestCode.DELETE_EXPIRED_COMMITLOG)
 
     async def remove_expired_queues(self, broker: str) -> None:
-        """Have a broker remove the files of queues whose messages are no more in the log."""
+        """Make a broker remove files of queues whose messages are no longer in the log."""
         await self._ask(await self._master(broker), RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
 
     async def remove_unused_queues(self, broker: str) -> None:
-        """Have a broker remove the queues of topics that it does not have; ours have none."""
+        """Make a broker remove the queues of deleted topics; our brokers keep none."""
         await self._ask(await self._master(broker), RequestCode.CLEAN_UNUSED_TOPIC)
 
     # --- topics
@@ -194,7 +194,7 @@ class Admin:
     async def topics(self, broker: str | None = None) -> list[str]:
         """Return the names of all topics, or of those that have queues at ``broker``.
 
-        The system's and the groups' are included. BrokerError if there is no such broker.
+        Topics of the system and of groups are included. BrokerError if there is no such broker.
         """
         command = RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         if broker is not None:
@@ -202,7 +202,7 @@ class Admin:
         answer = check(await self._client.request_namesrv(command, timeout_s=self._timeout_s))
         if broker is None or answer.ext.get("brokerName") == broker:
             return sorted(object_of(answer.body)["topicList"])
-        # RocketMQ's name server has listed all of them; the broker knows its own.
+        # RocketMQ's name server lists all topics; the broker knows its own.
         table = await self._ask(await self._master(broker), RequestCode.GET_ALL_TOPIC_CONFIG)
         return sorted(object_of(table.body)["topicConfigTable"])
 
@@ -210,7 +210,7 @@ class Admin:
         """Return a topic's settings on each of its brokers; RouteError if it does not exist."""
         settings = []
         for name, address in await self._masters_of(topic):
-            # Apache's 4.x brokers do not tell of one topic alone.
+            # Apache's 4.x brokers cannot return a single topic.
             answer = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
             found = decode_topic(name, answer.body, topic)
             if found is not None:
@@ -228,11 +228,12 @@ class Admin:
         attributes: Mapping[str, str] | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Create a topic, or change it, on all masters or on ``brokers`` by name.
+        """Create or change a topic on all masters, or on the named ``brokers``.
 
-        Producers use ``write_queues`` of its queues, by default all. To make a topic smaller, lower
-        these first, and ``queues`` when consumers have read the others: they are not read further.
-        ``permission`` adds up 4 (read) and 2 (write). ``attributes`` are RocketMQ 5's, such as
+        Producers use ``write_queues`` of its queues, by default all. To reduce the number of
+        queues, lower ``write_queues`` first, and ``queues`` once consumers have read the others,
+        which are not read after that. ``permission`` is the sum of 4 (read) and 2 (write).
+        ``attributes`` are RocketMQ 5's, such as
         ``{"message.type": "FIFO"}``.
         """
         ext = {
@@ -253,14 +254,14 @@ class Admin:
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages on all brokers, and at the name servers.
 
-        RouteError if it does not exist. The log gives the disk back when it is cleaned.
+        RouteError if it does not exist. Disk space is freed when the log is cleaned up.
         """
         for _, address in await self._masters_of(topic):
             await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
         await self._ask_each_namesrv(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
 
     async def topic_stats(self, topic: str) -> list[QueueStats]:
-        """Return the ends of a topic's queues."""
+        """Return the begin and end offsets of a topic's queues."""
         stats = []
         for _, address in await self._masters_of(topic):
             answer = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
@@ -273,9 +274,9 @@ class Admin:
     async def queue_units(
         self, queue: MessageQueue, offset: int, count: int = 32
     ) -> list[QueueUnit]:
-        """Return where messages of a queue are in the log, from ``offset`` or the queue's begin on.
+        """Return where a queue's messages are in the log, from ``offset`` or the queue's begin.
 
-        At most ``count``, and no more than 1000 at once.
+        At most ``count``, and at most 1000.
         """
         address = dict(await self._masters_of(queue.topic)).get(queue.broker_name)
         if address is None:
@@ -287,7 +288,7 @@ class Admin:
             "count": str(count),
         }
         answer = await self._ask(address, RequestCode.QUERY_CONSUME_QUEUE, ext)
-        # Apache's brokers answer with nothing where there is no such offset.
+        # Apache's brokers return an empty answer if there is no such offset.
         return decode_units(answer.body, offset) if answer.body else []
 
     async def groups_of(self, topic: str) -> list[str]:
@@ -309,17 +310,17 @@ class Admin:
         *,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Create a consumer group, or change it; ``settings`` by RocketMQ's names.
+        """Create or change a consumer group; ``settings`` have RocketMQ's names.
 
-        Such as ``{"retryMaxTimes": 3, "consumeEnable": False}``; what is not named has its default.
-        ``consumeFromMinEnable`` and ``consumeTimeoutMinute`` change nothing, as in RocketMQ.
+        Such as ``{"retryMaxTimes": 3, "consumeEnable": False}``; other settings get their defaults.
+        ``consumeFromMinEnable`` and ``consumeTimeoutMinute`` have no effect, as in RocketMQ.
         """
         body = dumps({"groupName": check_text("group", group), **(settings or {})})
         for address in await self._chosen(brokers):
             await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     async def delete_group(self, group: str, *, with_offsets: bool = True) -> None:
-        """Delete a consumer group on all brokers, and what it has committed."""
+        """Delete a consumer group on all brokers, with its committed offsets by default."""
         ext = {"groupName": group, "cleanOffset": str(with_offsets).lower()}
         for address in await self._chosen(None):
             await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)
@@ -333,19 +334,19 @@ class Admin:
         return found
 
     async def consumers(self, group: str) -> list[ClientInfo]:
-        """Return the members of a consumer group that are connected, each once."""
+        """Return the connected members of a consumer group, each once."""
         return await self._connections(
             RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
         )
 
     async def producers(self, group: str) -> list[ClientInfo]:
-        """Return the members of a producer group that are connected, each once."""
+        """Return the connected members of a producer group, each once."""
         return await self._connections(
             RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group}
         )
 
     async def producer_groups(self) -> dict[str, list[ClientInfo]]:
-        """Return the members of all producer groups that are connected, each once."""
+        """Return the connected members of all producer groups, each once."""
         found: dict[str, dict[str, ClientInfo]] = {}
         for address in await self._chosen(None):
             answer = await self._ask(address, RequestCode.GET_ALL_PRODUCER_INFO)
@@ -357,22 +358,22 @@ class Admin:
         }
 
     async def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
-        """Return how far a group has consumed each queue, of all its topics or one."""
+        """Return a group's progress in each queue, of all its topics or one."""
         ext = {"consumerGroup": group} | ({"topic": topic} if topic else {})
         found: list[QueueProgress] = []
         for address in await self._chosen(None):
             answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, ext)
             found += decode_progress(object_of(answer.body))
-        # Some brokers do not look at the topic.
+        # Some brokers ignore the topic.
         return sorted_progress(one for one in found if topic in (None, one.queue.topic))
 
     async def progress_of_all(
         self, *, only_ordered: bool = False
     ) -> dict[str, list[QueueProgress]]:
-        """Return how far each group has consumed the queues in which it has an offset.
+        """Return each group's progress in the queues in which it has an offset.
 
-        Of a group with members only the topics that they subscribe to. With ``only_ordered`` only
-        topics that were created with ``is_ordered``.
+        For a group with members, only topics that they subscribe to are included. With
+        ``only_ordered``, only topics that were created with ``is_ordered``.
         """
         ext = {"isOrder": str(only_ordered).lower()}
         found: dict[str, list[QueueProgress]] = {}
@@ -383,7 +384,7 @@ class Admin:
         return {group: sorted_progress(found[group]) for group in sorted(found)}
 
     async def queue_times(self, group: str, topic: str) -> list[QueueTimes]:
-        """Return from when to when messages are in a topic's queues, and where a group is."""
+        """Return the times of the messages in a topic's queues, and a group's place among them."""
         found: list[QueueTimes] = []
         ext = {"group": group, "topic": topic}
         for _, address in await self._masters_of(topic):
@@ -394,11 +395,11 @@ class Admin:
     async def lowest_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the lowest offset that any group has committed, by queue.
 
-        What is below it no group will read again. A queue without an offset is left out; Apache's
-        brokers do not count offsets below the begin of the queue.
+        No group will read the messages below it again. A queue without an offset is omitted;
+        Apache's brokers ignore offsets below the begin of the queue.
         """
-        # The group to compare with has to be named, and changes nothing: its own offset counts.
-        # A list of groups to leave out is not sent: Apache's brokers delete their offsets.
+        # The request must name a group to compare with, but that has no effect: its offset counts
+        # too. A list of groups to exclude is not sent: Apache's brokers delete their offsets.
         ext = {"topic": topic, "compareGroup": topic}
         found: dict[MessageQueue, int] = {}
         for name, address in await self._masters_of(topic):
@@ -409,10 +410,11 @@ class Admin:
     async def reset_offsets(
         self, group: str, topic: str, to: ResetTo, *, force: bool = True
     ) -> dict[MessageQueue, int]:
-        """Have a group go on elsewhere in a topic, running consumers too; return the offsets.
+        """Set a group's offsets in a topic, also for running consumers; return the new offsets.
 
         ``to`` is a time (datetime, or seconds since the epoch), "first" or "last". Without
-        ``force`` offsets only go back. Apache's 4.x brokers refuse it for a group without members.
+        ``force`` offsets only go back. Apache's 4.x brokers refuse this for a group without
+        members.
         """
         ext = {
             "group": group,
@@ -428,15 +430,15 @@ class Admin:
         return table
 
     async def clone_offsets(self, source: str, target: str, topic: str) -> None:
-        """Have ``target`` go on in ``topic`` where ``source`` is; neither should be running."""
+        """Copy offsets in ``topic`` from group ``source`` to ``target``; stop both groups first."""
         ext = {"srcGroup": source, "destGroup": target, "topic": topic, "offline": "true"}
         for _, address in await self._masters_of(topic):
             await self._ask(address, RequestCode.CLONE_GROUP_OFFSET, ext)
 
     async def running_info(self, group: str, client_id: str) -> dict[str, Any]:
-        """Return what a running consumer tells of itself: properties, subscriptions, queues.
+        """Return what a running consumer reports: properties, subscriptions, queues.
 
-        Under the names of RocketMQ's ConsumerRunningInfo. The broker asks the client.
+        The names are those of RocketMQ's ConsumerRunningInfo. The broker asks the client.
         """
         route = await self._client.route(RETRY_PREFIX + group)
         address = random.choice(_masters(route))[1]
@@ -445,11 +447,11 @@ class Admin:
         return dict(object_of(answer.body))
 
     async def consume_directly(self, group: str, client_id: str, offset_id: str) -> dict[str, Any]:
-        """Have a running push consumer handle one message now, and return how it went.
+        """Make a running push consumer handle one message now; return the outcome.
 
         ``offset_id`` is that of a SendResult or StoredMessage. The answer has the names of
-        RocketMQ's ConsumeMessageDirectlyResult: ``consumeResult`` is CR_SUCCESS when the message
-        was handled. Offsets stay.
+        RocketMQ's ConsumeMessageDirectlyResult: ``consumeResult`` is CR_SUCCESS if the message was
+        handled. Offsets do not change.
         """
         ext = {"consumerGroup": group, "clientId": client_id, "msgId": offset_id}
         address = _broker_of(offset_id)
@@ -457,7 +459,7 @@ class Admin:
         return dict(object_of(answer.body))
 
     async def member_offsets(self, topic: str, group: str) -> dict[str, dict[MessageQueue, int]]:
-        """Return, by client id, how far the running members of a group are, committed or not."""
+        """Return the positions of a group's running members by client id, committed or not."""
         found: dict[str, dict[MessageQueue, int]] = {}
         ext = {"topic": topic, "group": group}
         for _, address in await self._masters_of(topic):
@@ -468,10 +470,11 @@ class Admin:
         return found
 
     async def close_topic(self, topic: str, group: str, *, is_closed: bool = True) -> None:
-        """Close one topic to a group: its pulls and POPs are refused. Or open it again.
+        """Close a topic to a group, so that its pulls and POPs are refused; or reopen it.
 
         Apache's brokers (5.x) refuse only pulls that rely on the subscription of a heartbeat, as
-        Java's push consumers' do; and opening one topic opens all that were closed to the group.
+        those of Java's push consumers do; and reopening one topic reopens all that were closed to
+        the group.
         """
         ext = {"topic": topic, "group": group, "readable": str(not is_closed).lower()}
         for _, address in await self._masters_of(topic):
@@ -480,10 +483,10 @@ class Admin:
     async def set_request_mode(
         self, topic: str, group: str, *, by_pop: bool, shared_queues: int = 0
     ) -> None:
-        """Have members whose queues the broker chooses get a topic by POP, or by pulls.
+        """Choose POP or pulls for a topic, for members whose queues the broker assigns.
 
-        With POP several members may have one queue: each gets those of ``shared_queues`` others as
-        well, or all of them with 0. Brokers know this from RocketMQ 5.0 on.
+        With POP several members may share a queue: each also gets the queues of ``shared_queues``
+        other members, or of all with 0. Needs RocketMQ 5.0 or our broker.
         """
         mode = {"topic": topic, "consumerGroup": group, "mode": "POP" if by_pop else "PULL"}
         body = dumps({**mode, "popShareQueueNum": shared_queues})
@@ -498,16 +501,17 @@ class Admin:
         count_max: int | None = None,
         per_second: float = 100.0,
     ) -> int:
-        """Send a group's dead letters again, oldest first; return how many were sent.
+        """Resend a group's dead letters, oldest first; return how many were sent.
 
-        They come to the group alone (its retry topic), as if they were new; with ``to_all_groups``
-        to their own topic, where other groups get them a second time. The group's offset in its
-        %DLQ% topic says which were sent: the next call goes on there, also after an error. A crash
-        may send up to 32 twice. RouteError if the group has no dead letters that can be read; on
-        RocketMQ 4 an operator has to give the topic %DLQ%GROUP permission 6 first.
+        Only the group receives them (through its retry topic), as if they were new; with
+        ``to_all_groups`` they go to their original topic, where other groups receive them a second
+        time. The group's offset in its %DLQ% topic records which were sent: the next call continues
+        there, also after an error. After a crash up to 32 may be sent twice. RouteError if the
+        group has no readable dead letters; on RocketMQ 4 an operator must first give the topic
+        %DLQ%GROUP permission 6.
         """
         if not per_second > 0:
-            raise ValueError(f"per_second is above 0, not {per_second!r}")
+            raise ValueError(f"per_second must be above 0, not {per_second!r}")
         return await resend_dead_letters(
             self._namesrv,
             self._client.credentials,
@@ -520,10 +524,10 @@ class Admin:
         )
 
     async def check_transaction(self, offset_id: str) -> None:
-        """Have producers asked again, from the first time on, about a transaction without end.
+        """Make the broker check an unfinished transaction again, starting from the first attempt.
 
-        ``offset_id`` is that of the half message, or of where it ended up after the last time.
-        BrokerError if it is none, or was committed.
+        ``offset_id`` is that of the half message, or of its copy after the last check.
+        BrokerError if there is no such half message, or it was committed.
         """
         ext = {"msgId": offset_id}
         await self._ask(_broker_of(offset_id), RequestCode.RESUME_CHECK_HALF_MESSAGE, ext)
@@ -538,11 +542,11 @@ class Admin:
         is_admin: bool = False,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Make a user on all masters, or on ``brokers`` by name; each keeps users of its own.
+        """Create a user on all masters, or on the named ``brokers``; each broker has its own users.
 
-        Clients sign with ``Credentials(name, password)``. An administrator may everything, another
-        user what its rules allow. BrokerError if there is the user already, or if the broker has no
-        access control. The password goes over the wire as it is: use ``tls`` where others listen.
+        Clients sign with ``Credentials(name, password)``. An administrator may do everything, other
+        users what their rules allow. BrokerError if the user exists already, or if the broker has
+        no access control. The password is sent in plain text: use ``tls`` on untrusted networks.
         """
         body = user_body(check_text("name", name), password, is_admin, None)
         await self._change(RequestCode.AUTH_CREATE_USER, {"username": name}, body, brokers)
@@ -556,7 +560,7 @@ class Admin:
         is_enabled: bool | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Change what is named of a user; ``is_enabled=False`` locks it out, and keeps its rules.
+        """Change the given attributes of a user; ``is_enabled=False`` locks it out, keeping rules.
 
         BrokerError if there is no such user.
         """
@@ -564,27 +568,27 @@ class Admin:
         await self._change(RequestCode.AUTH_UPDATE_USER, {"username": name}, body, brokers)
 
     async def delete_user(self, name: str, *, brokers: Iterable[str] | None = None) -> None:
-        """Delete a user and its rules; nothing happens where there is none."""
+        """Delete a user and its rules; brokers without the user ignore this."""
         ext = {"username": check_text("name", name)}
         await self._change(RequestCode.AUTH_DELETE_USER, ext, b"", brokers)
 
     async def user(self, name: str) -> list[User]:
-        """Return a user as each master has it, with its password; [] if none does."""
+        """Return a user, with its password, as each master has it; [] if no master does."""
         ext = {"username": check_text("name", name)}
         answers = await self._ask_masters(RequestCode.AUTH_GET_USER, ext)
         return [user for broker, body in answers for user in decode_users(broker, body)]
 
     async def users(self, name_part: str = "") -> list[User]:
-        """Return the users of all masters whose names have ``name_part``."""
+        """Return the users of all masters whose names contain ``name_part``."""
         answers = await self._ask_masters(RequestCode.AUTH_LIST_USER, {"filter": name_part})
         return [user for broker, body in answers for user in decode_users(broker, body)]
 
     async def put_rules(
         self, user: str, rules: Iterable[Rule], *, brokers: Iterable[str] | None = None
     ) -> None:
-        """Add rules to a user's, in place of those for the same resources.
+        """Add rules to a user, replacing those for the same resources.
 
-        BrokerError if there is no such user or a rule is none that the broker knows.
+        BrokerError if there is no such user, or the broker does not accept a rule.
         """
         ext, body = {"subject": subject(check_text("user", user))}, rules_body(user, rules)
         await self._change(RequestCode.AUTH_CREATE_ACL, ext, body, brokers)
@@ -597,7 +601,7 @@ class Admin:
         is_default: bool = False,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Delete a user's rule for ``resource``, or all of its rules; BrokerError without any."""
+        """Delete a user's rule for ``resource``, or all its rules; BrokerError if it has none."""
         ext = {"subject": subject(check_text("user", user))}
         if resource is not None:
             resource = check_text("resource", resource)
@@ -605,9 +609,9 @@ class Admin:
         await self._change(RequestCode.AUTH_DELETE_ACL, ext, b"", brokers)
 
     async def rules_of(self, user: str) -> list[UserRules]:
-        """Return a user's rules as each master has them; BrokerError where there is no such user.
+        """Return a user's rules as each master has them; BrokerError if there is no such user.
 
-        A master where the user has no rules is left out.
+        Masters where the user has no rules are omitted.
         """
         ext = {"subject": subject(check_text("user", user))}
         answers = await self._ask_masters(RequestCode.AUTH_GET_ACL, ext)
@@ -616,8 +620,8 @@ class Admin:
     async def rules(self, user_part: str = "", resource_part: str = "") -> list[UserRules]:
         """Return the rules of all users at all masters.
 
-        With ``user_part`` or ``resource_part`` only those whose "User:NAME", or whose resource, has
-        that part.
+        With ``user_part`` or ``resource_part``, only those whose "User:NAME" or whose resource
+        contains it.
         """
         ext = {"subjectFilter": user_part, "resourceFilter": resource_part}
         answers = await self._ask_masters(RequestCode.AUTH_LIST_ACL, ext)
@@ -626,11 +630,11 @@ class Admin:
     # --- messages
 
     async def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
-        """Return what clients have traced of a message, ours and Java's, oldest first.
+        """Return the trace records of a message from our clients and Java's, oldest first.
 
-        ``message_id`` is its unique id; a key of the message finds all that have it. Empty if
-        nobody has traced it (yet: records come a second or a few later). RouteError if no client
-        has traced anything.
+        ``message_id`` is its unique id; a key finds all messages that have it. Empty if no client
+        has traced the message (yet: records arrive a few seconds later). RouteError if no client
+        has ever traced anything.
         """
         command = query_command(topic, message_id, 0, TIME_MAX, TRACES_MAX)
         answers = []
@@ -686,9 +690,9 @@ class Admin:
         return check(await self._client.request_namesrv(command, timeout_s=self._timeout_s)).body
 
     async def _ask_each_namesrv(self, code: int, ext: Mapping[str, str]) -> list[RemotingCommand]:
-        """Ask all name servers, which do not tell each other; NoNameServerError names who failed.
+        """Ask all name servers, which do not share changes; NoNameServerError names failed ones.
 
-        All are asked, whoever fails.
+        All are asked, even if some fail.
         """
         answers, failures = [], []
         for address in self._client.namesrv_addresses:
@@ -707,7 +711,7 @@ class Admin:
             await self._ask(address, code, ext, body)
 
     async def _ask_masters(self, code: int, ext: Mapping[str, str]) -> list[tuple[str, bytes]]:
-        """Return the name and the answer's body of each master."""
+        """Return the name and the body of the answer of each master."""
         masters = await self._chosen_masters(None)
         return [(name, (await self._ask(at, code, ext)).body) for name, at in masters]
 
@@ -716,15 +720,15 @@ class Admin:
         return [address for _, address in await self._chosen_masters(names)]
 
     async def _chosen_masters(self, names: Iterable[str] | None) -> list[tuple[str, str]]:
-        """Return names and addresses, as ``_chosen``."""
+        """Return (name, address) of the masters that ``_chosen`` selects."""
         masters = {b.name: b.address for b in await self.brokers() if b.broker_id == MASTER_ID}
         wanted = sorted(masters) if names is None else list(names)
         for name in wanted:
             if name not in masters:
                 known = ", ".join(sorted(masters)) or "none"
-                raise ClientError(f"there is no master of a broker {name!r}, known: {known}")
+                raise ClientError(f"broker {name!r} has no master; known brokers: {known}")
         if not wanted:
-            raise ClientError("the name servers know no broker: is one running?")
+            raise ClientError("no broker is registered with the name servers: is one running?")
         return [(name, masters[name]) for name in wanted]
 
     async def _master(self, broker: str) -> str:
@@ -741,7 +745,7 @@ class Admin:
             try:
                 answer = await self._ask(address, code, ext)
             except BrokerError as exc:
-                # This is how a broker says that no member is connected to it.
+                # A broker's answer if no member is connected to it.
                 if exc.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
                     continue
                 raise
@@ -768,15 +772,15 @@ def _timestamp_ms(to: ResetTo) -> int:
     if isinstance(to, str):
         known = {"first": 0, "last": _LATEST_MS}
         if to not in known:
-            raise ValueError(f"to is 'first', 'last' or a time, not {to!r}")
+            raise ValueError(f"to must be 'first', 'last' or a time, not {to!r}")
         return known[to]
     seconds = to.timestamp() if isinstance(to, datetime) else to
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e11:
-        raise ValueError(f"to is 'first', 'last' or a time in seconds, not {to!r}")
+        raise ValueError(f"to must be 'first', 'last' or a time in seconds, not {to!r}")
     return int(seconds * 1000)
 
 
 def _broker_of(offset_id: str) -> str:
-    """Return the address of the broker that has stored the message of an offset id."""
+    """Return the address of the broker that stored the message with an offset id."""
     host, _ = decode_offset_id(offset_id)
     return format_address(*decode_host(host))

@@ -1,7 +1,7 @@
-"""What servers tell an operator: the values of Admin, and how the wire has them.
+"""Answers to administration requests: the values of Admin, and their decoding.
 
-Owns: the values but for users and rules (bridge.users), how answers are read. Must not touch: who
-is asked. Spec: RocketMQ ConsumeStatsList, BrokerStatsData, QueryConsumeQueueResponseBody ...
+Owns: the values except users and rules (bridge.users), decoding answers. Must not touch: which
+server is asked. Spec: RocketMQ ConsumeStatsList, BrokerStatsData, QueryConsumeQueueResponseBody ...
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A broker that the name servers know; ``broker_id`` 0 is the master."""
+    """A registered broker; ``broker_id`` 0 is the master."""
 
     cluster: str
     name: str
@@ -31,7 +31,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """The ends of a queue; ``last_ms`` is when its last message was stored, 0 if there is none."""
+    """A queue's begin and end; ``last_ms`` is when its last message was stored, 0 if empty."""
 
     queue: MessageQueue
     begin_offset: int
@@ -41,10 +41,10 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group has consumed a queue; ``last_ms`` is of the last message it consumed.
+    """A group's progress in a queue; ``last_ms`` is the time of the last message it consumed.
 
-    ``waiting_ms`` is of the first one that waits for it, 0 if none does. RocketMQ's brokers do not
-    tell it: there it is ``last_ms``.
+    ``waiting_ms`` is the time of the first message that waits for it, 0 if none does. RocketMQ's
+    brokers do not report it: for them it is ``last_ms``.
     """
 
     queue: MessageQueue
@@ -55,13 +55,13 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        """How many messages wait."""
+        """The number of waiting messages."""
         return self.end_offset - self.committed_offset
 
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """A client that is connected to a broker as a member of a group."""
+    """A client connected to a broker as a member of a group."""
 
     client_id: str
     address: str
@@ -71,7 +71,7 @@ class ClientInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """A topic on one broker; ``permission`` adds up 4 (read) and 2 (write)."""
+    """A topic on one broker; ``permission`` is the sum of 4 (read) and 2 (write)."""
 
     broker_name: str
     read_queues: int
@@ -83,11 +83,11 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class QueueTimes:
-    """When the first and the last message of a queue were stored, and where a group is in between.
+    """The times of a queue's first and last message, and a group's place between them.
 
-    ``consumed_ms`` is of the last message that the group has consumed, of the queue's first one
-    if it has consumed none. ``waiting_for_ms`` is the age of the first one that waits for it. Each
-    is 0 where there is no such message.
+    ``consumed_ms`` is the time of the last message that the group has consumed, or of the queue's
+    first if it has consumed none. ``waiting_for_ms`` is the age of the first message that waits for
+    it. Each is 0 if there is no such message.
     """
 
     queue: MessageQueue
@@ -109,7 +109,7 @@ class QueueUnit:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What was counted in a window; ``per_call`` is the mean of a request, as the broker has it."""
+    """The counts of a time window; ``per_call`` is the broker's mean per request."""
 
     total: int
     per_second: float
@@ -127,7 +127,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A slave of a broker: how much of the log it has confirmed, and how far it is behind."""
+    """A slave of a broker: the log offset it has confirmed, and how far it is behind."""
 
     address: str
     confirmed_offset: int
@@ -146,7 +146,7 @@ class Replication:
 
 
 def decode_topic(broker_name: str, body: bytes, topic: str) -> TopicSettings | None:
-    """Return a topic's settings in a table of all topics; None if it is not there."""
+    """Return a topic's settings from a table of all topics; None if it is missing."""
     table = object_of(body)["topicConfigTable"]
     if topic not in table:
         return None
@@ -206,7 +206,7 @@ def decode_times(body: bytes) -> list[QueueTimes]:
 
 
 def decode_units(body: bytes, asked_offset: int) -> list[QueueUnit]:
-    """Return the units behind ``asked_offset``; they begin with the first that there is."""
+    """Return the units from ``asked_offset`` on, or from the first one that exists."""
     answer = converted(object_of(body), _Units)
     first = max(asked_offset, answer.min_queue_index)
     return [
@@ -257,19 +257,19 @@ def object_of(body: bytes) -> dict[str, Any]:
     """Return a body that is a JSON object; RemotingDecodeError if it is something else."""
     value = loads(body)
     if not isinstance(value, dict):
-        raise RemotingDecodeError("the answer's body is no object")
+        raise RemotingDecodeError("the answer's body is not a JSON object")
     return value
 
 
 def queue_of(key: str) -> MessageQueue:
-    """Return the queue that is the key of a table."""
+    """Return the queue from the key of a table."""
     return converted(loads(key.encode()), _QueueKey).value()
 
 
 def converted(value: object, kind: type[T], *, strict: bool = True) -> T:
-    """Return a value as ``kind``, RemotingDecodeError if it is none.
+    """Return a value converted to ``kind``; RemotingDecodeError if that is impossible.
 
-    Without ``strict`` numbers may be texts, as the keys of an object are.
+    Without ``strict`` numbers may be strings, as the keys of an object are.
     """
     try:
         return msgspec.convert(value, kind, strict=strict)
@@ -278,7 +278,7 @@ def converted(value: object, kind: type[T], *, strict: bool = True) -> T:
 
 
 def properties_of(text: bytes) -> dict[str, str]:
-    """Return the pairs of a text that has a line ``name=value`` for each."""
+    """Return the pairs of a text of ``name=value`` lines."""
     lines = (line.partition("=") for line in text.decode(errors="replace").splitlines())
     return {name: value for name, found, value in lines if found}
 

@@ -58,22 +58,23 @@ from motelog.core.remoting.tls import Tls
 
 
 class AsyncioProducer(OnAsyncio[Producer]):
-    """Send messages to the brokers that the name servers know.
+    """Sends messages to the brokers that are registered with the name servers.
 
-    ``async with AsyncioProducer(namesrv="127.0.0.1:9876", group="P") as producer:``; ``namesrv``
-    takes what ``NameServers`` says. One producer serves any number of topics and tasks. All
-    requests are signed with ``credentials``; servers with access control take no others.
+    ``async with AsyncioProducer(namesrv="127.0.0.1:9876", group="P") as producer:``; see
+    ``NameServers`` for the forms of ``namesrv``. One producer serves any number of topics and
+    tasks. All requests are signed with ``credentials``; servers with access control refuse unsigned
+    ones.
 
-    A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is sent again like
-    any other that failed, a little later: ``retries`` times besides the first. Without
-    ``retry_when_busy`` the first refusal raises BrokerError, and the caller slows down. Where no
-    broker can be connected to, it is tried until the timeout: nothing has been sent.
-    With ``retry_when_not_stored`` an answer that says less than OK (not on the disk, not at a
-    slave in time) has another broker asked, too; the message is then stored twice.
-    With ``avoid_slow_brokers`` a broker that was slow or did not answer gets no turn for a while:
+    A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is sent again a
+    little later, like any other failed message: ``retries`` times after the first attempt. Without
+    ``retry_when_busy`` the first refusal raises BrokerError, so that the caller can slow down. If
+    no broker accepts a connection, attempts continue until the timeout: nothing has been sent.
+    With ``retry_when_not_stored``, after an answer other than OK (not on disk, or not at a slave in
+    time) the message is also sent to another broker; it is then stored twice.
+    With ``avoid_slow_brokers`` a broker that was slow or did not answer is avoided for a while: for
     3 s after an answer that took 0.55 s, a minute after one of 1 s or none, and so on.
-    With ``trace`` a record of each message that a broker has answered goes to ``trace_topic``, a
-    little later and by a producer of its own: ``Admin.trace`` and RocketMQ's tools read it.
+    With ``trace``, a record of each message that a broker has answered is sent to ``trace_topic`` a
+    little later, by a separate producer; ``Admin.trace`` and RocketMQ's tools read these records.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class AsyncioProducer(OnAsyncio[Producer]):
         )
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the writable queues; for a topic that does not exist yet, those it will get."""
+        """Return the writable queues; for a topic that does not exist yet, those it will have."""
         return await self._call(self._service.queues, topic)
 
     async def send(
@@ -127,14 +128,15 @@ class AsyncioProducer(OnAsyncio[Producer]):
     ) -> SendResult:
         """Return once a broker has stored ``message``.
 
-        Without ``queue`` or ``hash_key`` queues take turns and a retry goes to another broker. With
-        ``hash_key`` equal keys go to the same queue, as long as the number of queues stays.
+        Without ``queue`` or ``hash_key`` queues take turns, and a retry goes to another broker.
+        With ``hash_key`` equal keys go to the same queue, as long as the number of queues does not
+        change.
         ``queue`` is one of ``queues(topic)``, or a function that chooses one of them.
-        Consumers and subscribers get the message after ``delay``, in seconds: from our brokers and
-        RocketMQ's from 5.0 on; older ones deliver it at once. Raises MessageRefusedError before
-        anything is sent, BrokerError when the broker refuses the message, SendFailedError when no
-        attempt was acknowledged within ``timeout_s``. After a SendFailedError the message may be
-        stored all the same, under the same unique id.
+        Consumers and subscribers receive the message after ``delay`` (seconds or a timedelta) from
+        our brokers and RocketMQ's since 5.0; older ones deliver it at once. Raises
+        MessageRefusedError before anything is sent, BrokerError if the broker refuses the message,
+        SendFailedError if no attempt was acknowledged within ``timeout_s``. After a SendFailedError
+        the message may nevertheless be stored, under the same unique id.
 
         A message whose send was cancelled may be stored or not.
         """
@@ -155,10 +157,10 @@ class AsyncioProducer(OnAsyncio[Producer]):
         hash_key: str | None = None,
         delay: float | timedelta = 0,
     ) -> None:
-        """Give ``message`` to the connection and return; nobody says whether it was stored.
+        """Write ``message`` to the connection and return, without an acknowledgement.
 
-        For data of which some may be lost, since a broker that refuses it or ends does not answer.
-        Errors are those of ``send`` before anything is sent, and RemotingError.
+        For data of which some may be lost: a broker that refuses the message or ends does not
+        answer. Errors are those of ``send`` before anything is sent, and RemotingError.
         """
         await self._call(
             self._service.send_oneway, message, queue=queue, hash_key=hash_key, delay=delay
@@ -172,9 +174,9 @@ class AsyncioProducer(OnAsyncio[Producer]):
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        """Send any number of messages as batches that are small enough; return their results.
+        """Send any number of messages in batches of allowed size; return the batches' results.
 
-        Messages of one topic stay in their order, also in the log if ``queue`` or ``hash_key``
+        Messages of one topic keep their order, also in the log if ``queue`` or ``hash_key``
         chooses the queue. Errors are those of ``send_batch``; batches before the one that failed
         are stored.
         """
@@ -194,22 +196,22 @@ class AsyncioProducer(OnAsyncio[Producer]):
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Return once a broker has stored all of ``messages``, which go to one queue, in order.
+        """Return once a broker has stored all of ``messages`` in one queue, in order.
 
-        They share a topic and have at most 4 MiB together. None may be delayed or go to a retry
-        topic. A batch is stored whole or not at all. Errors are those of ``send``.
+        They must have the same topic and at most 4 MiB together. None may be delayed or go to a
+        retry topic. A batch is stored completely or not at all. Errors are those of ``send``.
         """
         return await self._call(
             self._service.send_batch, messages, queue=queue, hash_key=hash_key, timeout_s=timeout_s
         )
 
     async def recall(self, handle: str | None, *, timeout_s: float | None = None) -> str:
-        """Take back a delayed message by its ``SendResult.recall_handle``; return its unique id.
+        """Recall a delayed message by its ``SendResult.recall_handle``; return its unique id.
 
-        When this returns, the message is not delivered any more. BrokerError: its time has come, or
-        the broker does not recall (RocketMQ's have to be told to, from 5.3.1 on).
-        MessageRefusedError for a handle that is none, RemotingError if no answer came: it may be
-        recalled all the same.
+        After this returns, the message will not be delivered. BrokerError if its time has come, or
+        if the broker does not support recall (RocketMQ's do since 5.3.1, if configured).
+        MessageRefusedError if the handle is malformed, RemotingError if no answer came: the message
+        may nevertheless be recalled.
         """
         return await self._call(self._service.recall, handle, timeout_s=timeout_s)
 
@@ -221,10 +223,10 @@ class AsyncioProducer(OnAsyncio[Producer]):
         hash_key: str | None = None,
         timeout_s: float = REPLY_TIMEOUT_S,
     ) -> Message:
-        """Send ``message`` and return the reply of a consumer that got it (``reply_to``).
+        """Send ``message`` and return the reply of a consumer that received it (``reply_to``).
 
-        ReplyTimeoutError when no reply comes within ``timeout_s``: somebody may have worked on the
-        request all the same. Other errors are those of ``send``, and RemotingError.
+        ReplyTimeoutError if no reply comes within ``timeout_s``: a consumer may nevertheless have
+        handled the request. Other errors are those of ``send``, and RemotingError.
         """
         return await self._call(
             self._service.request, message, queue=queue, hash_key=hash_key, timeout_s=timeout_s
@@ -233,10 +235,10 @@ class AsyncioProducer(OnAsyncio[Producer]):
     async def reply_to(
         self, request: StoredMessage, body: bytes, *, timeout_s: float | None = None
     ) -> None:
-        """Answer a consumed message whose sender waits in ``request``; return once it has it.
+        """Reply to a consumed message whose sender waits in ``request``; return once delivered.
 
-        BrokerError or SendFailedError when the sender is not connected (any more),
-        MessageRefusedError when it does not wait for a reply.
+        BrokerError or SendFailedError if the sender is not (or no longer) connected,
+        MessageRefusedError if it does not wait for a reply.
         """
         await self._call(self._service.reply_to, request, body, timeout_s=timeout_s)
 
@@ -244,10 +246,10 @@ class AsyncioProducer(OnAsyncio[Producer]):
 class AsyncioTransactionProducer(AsyncioProducer):
     """A producer whose messages may be bound to a local transaction.
 
-    ``check`` is asked about half messages that nobody has ended, also those of other producers of
-    the group and of an earlier process: it looks the transaction up where that is kept. It may be
-    asked twice about one. An exception counts as UNKNOWN. Brokers know this producer once it has
-    sent to them; ``topics`` are those whose brokers it tells of itself at once. Otherwise it is an
+    ``check`` is called for half messages that were not ended, including those of other producers of
+    the group and of an earlier process: it looks the transaction up where that is stored. It may be
+    called twice for one message. An exception counts as UNKNOWN. Brokers know this producer once it
+    has sent to them; it registers at once with the brokers of ``topics``. Otherwise it is an
     AsyncioProducer.
 
     ``check`` is a coroutine function and runs on the loop, ``check_tasks`` calls at a time.
@@ -307,13 +309,13 @@ class AsyncioTransactionProducer(AsyncioProducer):
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> TransactionResult:
-        """Store a half message, await ``execute(message)`` and end it as that says.
+        """Store a half message, await ``execute(message)``, then commit or roll back.
 
-        What ``execute`` raises goes on to the caller, and the broker will ask: whether its
-        transaction took place may not be known. ``execute`` is not called, and the message rolled
-        back, when the broker has stored it less safely than it should. If the end does not reach
-        the broker, a log line says so and the broker will ask. Errors of the half message are those
-        of ``send``; BrokerError when the end is refused.
+        Exceptions of ``execute`` are raised to the caller, and the broker will ask, since it may
+        not be known whether the transaction took place. If the broker has stored the half message
+        less safely than it should, ``execute`` is not called and the message is rolled back. If the
+        end does not reach the broker, this is logged and the broker will ask. Errors of the half
+        message are those of ``send``; BrokerError if the end is refused.
 
         ``execute`` is awaited on the loop.
         """
@@ -331,9 +333,9 @@ class AsyncioTransactionProducer(AsyncioProducer):
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> HalfMessage:
-        """Return once a broker has stored ``message``, to be seen after ``commit``.
+        """Return once a broker has stored ``message``, which is delivered after ``commit``.
 
-        Arguments and errors are those of ``send``; it cannot be delayed.
+        Arguments and errors are those of ``send``; a delay is not possible.
         """
         return await self._call(
             self._service.send_half, message, queue=queue, hash_key=hash_key, timeout_s=timeout_s
@@ -342,39 +344,39 @@ class AsyncioTransactionProducer(AsyncioProducer):
     async def commit(self, half: HalfMessage) -> None:
         """Return once the broker has stored the message for its consumers.
 
-        Raises BrokerError if it refuses, for example since the transaction is over, and
-        RemotingError if the answer did not come: the broker will ask. Our broker takes a second
-        commit as the first one; RocketMQ's stores the message twice.
+        Raises BrokerError if it refuses, for example because the transaction has ended, and
+        RemotingError if no answer came: the broker will ask. Our broker accepts a second commit
+        like the first; RocketMQ's stores the message twice.
         """
         await self._call(self._service.commit, half)
 
     async def rollback(self, half: HalfMessage) -> None:
-        """Return once the broker has dropped the message; errors as ``commit``."""
+        """Return once the broker has dropped the message; errors are those of ``commit``."""
         await self._call(self._service.rollback, half)
 
     async def finish(self, half: HalfMessage, state: TransactionState) -> TransactionResult:
-        """End a half message as its local transaction did, as ``send_in_transaction`` does it.
+        """End a half message like its local transaction, as ``send_in_transaction`` does.
 
-        BrokerError if the broker refuses; if the end does not reach it, a log line says so, and the
+        BrokerError if the broker refuses; if the end does not reach it, this is logged and the
         broker will ask.
         """
         return await self._call(self._service.finish, half, state)
 
 
 class AsyncioPullConsumer(PullConsumerBase):
-    """Read queues from the offsets that ``group`` has committed, or from others.
+    """Reads queues from the offsets that ``group`` has committed, or from others.
 
     ``async with AsyncioPullConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``. A queue
     without a committed offset starts at its oldest message, or with ``start="last"`` at the next
-    new one. ``async for message in consumer`` hands out one message after the other, without an
-    end; ``commit`` inside the loop commits up to the message at hand.
+    new one. ``async for message in consumer`` yields one message after the other, without end;
+    ``commit`` inside the loop commits up to the current message.
 
-    ``assign`` reads the queues that it is given. ``subscribe`` shares the queues of topics with the
-    group's other members by the rule ``allocate`` (bridge.groups.allocation), which all of them
-    must use; a queue that goes to another member goes on there at its committed offset.
+    ``assign`` reads the given queues. ``subscribe`` shares the queues of topics with the group's
+    other members by the rule ``allocate`` (bridge.groups.allocation), which must be the same for
+    all members; a queue that moves to another member continues there at its committed offset.
 
-    With ``trace`` records of each message that is handed out go to ``trace_topic``, which
-    ``Admin.trace`` and RocketMQ's tools read. What becomes of it then, they do not know.
+    With ``trace``, a record of each returned message is sent to ``trace_topic``, which
+    ``Admin.trace`` and RocketMQ's tools read. It does not say how the message was handled.
 
     Every method is awaited.
     """
@@ -410,13 +412,13 @@ class AsyncioPullConsumer(PullConsumerBase):
         )
 
     async def topics(self) -> list[str]:
-        """Return the names of the topics that users have, not those of the system or of groups."""
+        """Return the names of users' topics, without those of the system or of groups."""
         return await self._call(self._service.topics)
 
     async def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
         """Return the topic's readable queues; RouteError if it does not exist.
 
-        The name servers know a topic only a moment after its first message has created it;
+        A topic is registered with the name servers only a moment after its first message;
         ``wait_s`` is how long to wait for that.
         """
         return await self._call(self._service.queues, topic, wait_s=wait_s)
@@ -428,58 +430,58 @@ class AsyncioPullConsumer(PullConsumerBase):
     async def assign(
         self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL, sql: str | None = None
     ) -> None:
-        """Read exactly ``queues`` from now on, and only messages that ``tags`` or ``sql`` selects.
+        """Read exactly ``queues`` from now on, and only messages that ``tags`` or ``sql`` select.
 
         ``tags`` is "*" or "A || B", ``sql`` a filter over the messages' properties, such as
         "temperature > 30 AND site = 'north'" (docs/store.md); FilterError if it is malformed. The
-        broker applies it. Queues that stay with the same selection keep their position; new ones
-        start at the committed offset.
+        broker filters. Queues that were assigned before with the same filter keep their position;
+        others start at the committed offset.
         """
         await self._call_sync(self._service.assign, tuple(queues), tags=tags, sql=sql)
 
     async def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
-        """Read this member's part of the topic's queues, from now on and as members come and go.
+        """Read this member's share of the topic's queues, which changes as members come and go.
 
-        ``tags`` and ``sql`` as with ``assign``; all members must give the same. May be called for
-        several topics, and again to select otherwise. ``assigned`` has the queues that are this
-        member's now. What it has not committed when a queue goes to another member is read there
+        ``tags`` and ``sql`` are as in ``assign``, and must be the same for all members. May be
+        called for several topics, and again to change the filter. ``assigned`` lists this member's
+        current queues. When a queue moves to another member, uncommitted messages are read there
         again.
         """
         await self._call_sync(self._service.subscribe, topic, tags=tags, sql=sql)
 
     async def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out no message of these queues until ``resume``; they stay this consumer's."""
+        """Return no messages of these queues until ``resume``; the consumer keeps the queues."""
         await self._call_sync(self._service.pause, tuple(queues))
 
     async def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out messages of these queues again."""
+        """Return messages of these queues again."""
         await self._call_sync(self._service.resume, tuple(queues))
 
     async def seek(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Hand out ``queue`` from ``queue_offset`` next; drop the messages read ahead."""
+        """Continue ``queue`` at ``queue_offset``; messages read ahead are dropped."""
         await self._call_sync(self._service.seek, queue, queue_offset)
 
     async def seek_to_begin(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Hand out the assigned (or given) queues from their oldest message."""
+        """Continue the assigned (or given) queues at their oldest message."""
         await self._call_sync(
             self._service.seek_to_begin, None if queues is None else tuple(queues)
         )
 
     async def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Hand out only messages stored after this call reaches the broker."""
+        """Continue with messages stored after this call reaches the broker."""
         await self._call_sync(self._service.seek_to_end, None if queues is None else tuple(queues))
 
     async def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset after the last message handed out; None until the start is known."""
+        """Return the offset after the last returned message; None until the start is known."""
         return await self._call_sync(self._service.position, queue)
 
     async def poll(self, *, timeout_s: float = 1.0, count_max: int = 512) -> list[StoredMessage]:
-        """Return up to ``count_max`` messages as soon as there are any; [] after ``timeout_s``.
+        """Return up to ``count_max`` messages as soon as there are any, [] after ``timeout_s``.
 
-        Queues take turns, so a busy one does not starve the others; order holds within each.
-        Brokers that cannot be reached are tried again in the background. An error that stops a
-        queue (BrokerError, RouteError, RecordError, FilterError) is raised once; ``seek`` starts
-        the queue again.
+        Queues take turns, so a busy one does not starve the others; each keeps its order. Brokers
+        that cannot be reached are tried again in the background. An error that stops a queue
+        (BrokerError, RouteError, RecordError, FilterError) is raised once; ``seek`` restarts the
+        queue.
 
         What a cancelled call had taken is handed out by the next one.
         """
@@ -488,13 +490,13 @@ class AsyncioPullConsumer(PullConsumerBase):
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | None = None, *, timeout_s: float | None = None
     ) -> None:
-        """Store the positions of all assigned queues, or ``offsets``, at the brokers.
+        """Commit the positions of all assigned queues, or ``offsets``, to the brokers.
 
-        A position below what the member before has stored late, of a queue that came from it in the
-        last half minute, is not among them. Returns when every broker has confirmed. One
-        that is away or busy is asked again for ``timeout_s`` (by default ``request_timeout_s``; 0
-        asks each broker once), the others commit at once. Then CommitFailedError names the queues
-        that are not committed, and ``commit`` may be called again.
+        For a queue that came from another member in the last half minute, a position below that
+        member's late commit is not stored. Returns when every broker has confirmed. A broker that
+        is unreachable or busy is asked again for ``timeout_s`` (by default ``request_timeout_s``; 0
+        asks each broker once) without delaying the others. After that CommitFailedError names the
+        queues that are not committed, and ``commit`` may be called again.
         """
         await self._call(self._service.commit, offsets, timeout_s=timeout_s)
 
@@ -526,39 +528,39 @@ class AsyncioPullConsumer(PullConsumerBase):
     ) -> list[StoredMessage]:
         """Return the newest messages of a topic that have a key, stored in [begin_ms, end_ms].
 
-        A key is a word of KEYS or the producer's unique id. All brokers of the topic are asked;
-        each gives 64 at most. Raises RouteError, BrokerError or RemotingError.
+        A key is a word of KEYS or the producer's unique id. All brokers of the topic are asked, and
+        each returns at most 64. Raises RouteError, BrokerError or RemotingError.
         """
         return await self._call(self._service.query_by_key, topic, key, begin_ms, end_ms, count_max)
 
     async def view(self, message_id: str) -> StoredMessage:
-        """Return the message that an offset id names, from the broker it names.
+        """Return the message with an offset id, from the broker that the id names.
 
-        ValueError if it is not an offset id (32 or 56 hex digits; a unique id looks alike and is
+        ValueError if it is not an offset id (32 or 56 hex digits; a unique id looks the same and is
         for ``query_by_key``). BrokerError if there is no such message.
         """
         return await self._call(self._service.view, message_id)
 
 
 class AsyncioPushConsumer(PushConsumerBase):
-    """Hand the messages of topics to a function, sharing them with the group's other members.
+    """Calls a function with the messages of topics, shared with the group's other members.
 
     ``async with AsyncioPushConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``, then
-    ``await consumer.subscribe("telemetry")`` and ``await consumer.run(handle)``. A message is
-    handled at least once. One that ``handle`` raises an exception for comes again, later each time,
-    and is a dead letter (topic %DLQ%GROUP) after ``retries_max`` times; without it the group's
-    setting ``retryMaxTimes`` counts (16).
+    ``await consumer.subscribe("telemetry")`` and ``await consumer.run(handle)``. Each message is
+    handled at least once. If ``handle`` raises an exception, the message is delivered again with
+    growing delays, and becomes a dead letter (topic %DLQ%GROUP) after ``retries_max`` retries, by
+    default the group's setting ``retryMaxTimes`` (16).
 
-    ``handle`` is an ``async def`` or a plain function, which runs in threads; ``workers`` calls at
-    once. With ``is_orderly`` the messages of a queue are handled one after the other: a refused one
-    is tried again every ``suspend_s``, before those behind it, without an end unless
-    ``retries_max`` is given. With ``broadcast`` each member gets all messages, refused ones do not
-    come again, and offsets are kept here.
+    ``handle`` is an ``async def`` or a plain function, which runs in threads; up to ``workers``
+    calls run at once. With ``is_orderly`` the messages of a queue are handled one after the other:
+    a failed one is tried again every ``suspend_s`` before the following ones, for ever unless
+    ``retries_max`` is given. With ``broadcast`` each member receives all messages, failed ones are
+    not retried, and offsets are stored locally.
 
-    ``start`` is where a group begins that has no offsets: at the "first" message, behind the "last"
-    or at a time. ``offsets`` keeps them elsewhere than the brokers (bridge.push.offsets).
-    ``allocate`` must be the rule of all members. With ``trace`` records of each call of ``handle``
-    go to ``trace_topic``, which ``Admin.trace`` and RocketMQ's tools read.
+    ``start`` is where a group without offsets begins: at the "first" message, after the "last", or
+    at a time. ``offsets`` stores offsets elsewhere than at the brokers (bridge.push.offsets).
+    ``allocate`` must be the same rule for all members. With ``trace``, records of each call of
+    ``handle`` are sent to ``trace_topic``, which ``Admin.trace`` and RocketMQ's tools read.
 
     Every method is awaited. An ``async def`` runs on the loop that called ``run``; one that is
     still running when ``stop_s`` is over is cancelled.
@@ -615,57 +617,58 @@ class AsyncioPushConsumer(PushConsumerBase):
         )
 
     async def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
-        """Handle messages of ``topic`` too, those that ``tags`` or ``sql`` selects.
+        """Also handle the messages of ``topic`` that ``tags`` or ``sql`` select.
 
-        As AsyncioPullConsumer.subscribe. All members of a group must subscribe to the same. May be
-        called before and during ``run``; with another selection the topic's queues are read anew.
+        As in AsyncioPullConsumer.subscribe. All members of a group must have the same
+        subscriptions. May be called before and during ``run``; with a new filter the topic's queues
+        are read again.
         """
         await self._call_sync(self._service.subscribe, topic, tags=tags, sql=sql)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Handle no more messages of ``topic``."""
+        """Stop handling messages of ``topic``."""
         await self._call_sync(self._service.unsubscribe, topic)
 
     async def assigned(self) -> tuple[MessageQueue, ...]:
-        """The queues that are this member's now, its retry topic's included."""
+        """This member's current queues, including those of the retry topic."""
         return await self._call_sync(lambda: self._service.assigned)
 
     async def run(self, handle: HandleOne) -> None:
         """Call ``handle`` with one message after the other until ``stop``, or until cancelled.
 
-        It then waits up to ``stop_s`` for messages in work, saves how far it has got, and leaves
-        the group. FilterError if a broker refuses a filter.
+        It then waits up to ``stop_s`` for messages in work, saves its offsets, and leaves the
+        group. FilterError if a broker refuses a filter.
         """
         await self._run(handle)
 
     async def run_batches(self, handle: HandleSome) -> None:
-        """As ``run``, with up to ``batch_max`` messages of one queue in a list.
+        """Do as ``run``, with a list of up to ``batch_max`` messages of one queue.
 
-        If ``handle`` raises an exception, all of them come again.
+        If ``handle`` raises an exception, all of them are delivered again.
         """
         await self._run_batches(handle)
 
     async def stop(self) -> None:
-        """Have ``run`` finish what is in work and return."""
+        """Have ``run`` finish its messages and return."""
         await self._call_sync(self._service.stop)
 
     async def pause(self) -> None:
-        """Begin to handle no more messages until ``resume``; the queues stay this member's."""
+        """Stop handling further messages until ``resume``; this member keeps its queues."""
         await self._call_sync(self._service.pause)
 
     async def resume(self) -> None:
-        """Go on handling messages."""
+        """Continue handling messages."""
         await self._call_sync(self._service.resume)
 
 
 class AsyncioSimpleConsumer(OnAsyncio[SimpleConsumer]):
-    """Receive messages of topics as a member of ``group``, each acknowledged on its own.
+    """Receives messages of topics as a member of ``group``, and acknowledges each separately.
 
     ``async with AsyncioSimpleConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``, then
-    ``await consumer.subscribe("orders")``. A message that is received is invisible to the other
-    members for ``invisible_s``. What is not acknowledged by then comes again, to anybody. A new
+    ``await consumer.subscribe("orders")``. A received message is invisible to the other members for
+    ``invisible_s``. If it is not acknowledged by then, it is delivered again, to any member. A new
     group begins at the oldest message. With ``in_order`` a queue's messages come in their order,
-    and the next ones when all before them are acknowledged.
+    and the next ones only when all before them are acknowledged.
 
     Messages of a cancelled ``receive`` come again when their time is over.
     """
@@ -693,14 +696,14 @@ class AsyncioSimpleConsumer(OnAsyncio[SimpleConsumer]):
         )
 
     async def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
-        """Receive messages of ``topic`` from now on that ``tags`` or ``sql`` selects.
+        """Receive from now on the messages of ``topic`` that ``tags`` or ``sql`` select.
 
-        RouteError if there is no such topic. The members of a group must agree on what they select.
+        RouteError if there is no such topic. All members of a group must use the same filter.
         """
         await self._call(self._service.subscribe, topic, tags=tags, sql=sql)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Receive no more messages of ``topic``."""
+        """Stop receiving messages of ``topic``."""
         await self._call_sync(self._service.unsubscribe, topic)
 
     async def receive(
@@ -708,30 +711,31 @@ class AsyncioSimpleConsumer(OnAsyncio[SimpleConsumer]):
     ) -> list[PoppedMessage]:
         """Return up to ``max_messages`` (32 at most) as soon as there are any; [] after ``wait_s``.
 
-        Brokers that cannot be asked are passed over; the last one's error is raised if none can be.
+        Brokers that cannot be reached are skipped; if none can be, the last error is raised.
         """
         return await self._call(
             self._service.receive, max_messages, invisible_s=invisible_s, wait_s=wait_s
         )
 
     async def ack(self, message: PoppedMessage) -> None:
-        """Tell the broker that a message is done with.
+        """Acknowledge a message.
 
-        RemotingError or RouteError if it cannot be asked: try again, or the message comes again.
+        RemotingError or RouteError if the broker cannot be reached: try again, or the message is
+        delivered again.
         """
         await self._call(self._service.ack, message)
 
     async def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
-        """Tell the brokers that messages are done with, in one request to each.
+        """Acknowledge messages, with one request to each broker.
 
-        An error may come after some of them were told.
+        On an error some of them may be acknowledged.
         """
         await self._call(self._service.ack_many, tuple(messages))
 
     async def change_invisible(self, message: PoppedMessage, invisible_s: float) -> PoppedMessage:
-        """Have a message come again ``invisible_s`` from now; 0: at once.
+        """Let a message be delivered again ``invisible_s`` from now; 0: at once.
 
-        Return it with its new receipt: the old one does not count any more. BrokerError
-        (NO_MESSAGE) if its time was over before.
+        Return it with its new receipt, which replaces the old one. BrokerError (NO_MESSAGE) if its
+        time had already ended.
         """
         return await self._call(self._service.change_invisible, message, invisible_s)

@@ -1,6 +1,6 @@
-"""A thread with a trio run, in which a trio-native service works for callers that run no trio.
+"""A thread that runs trio, so that callers without trio can use a trio-native service.
 
-Owns: that thread, its life, how calls get into it. Must not touch: what the service does.
+Owns: that thread, its life, how calls reach it. Must not touch: what the service does.
 The thread lives from construction to ``close``. After a fork the child has no such thread: a call
 there raises ClientClosedError.
 """
@@ -24,7 +24,7 @@ Service = TypeVar("Service", bound=AbstractAsyncContextManager[Any])
 
 
 class Background(Generic[Service]):
-    """Runs a trio-native service in a thread of its own and calls it from other threads."""
+    """Runs a trio-native service in its own thread; other threads call it."""
 
     def __init__(self, service: Service, name: str) -> None:
         self.service = service
@@ -36,7 +36,7 @@ class Background(Generic[Service]):
         self._started = threading.Event()
         self._leave: trio.Event | None = None
         self._nursery: trio.Nursery | None = None
-        # A daemon, so that a program that forgets to close can still end.
+        # A daemon thread, so that a program that forgets to close it can still exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._started.wait()
@@ -44,7 +44,7 @@ class Background(Generic[Service]):
             raise self._failure
 
     def close(self) -> None:
-        """Leave the service and end the thread; safe to call twice, and after a fork."""
+        """Close the service and end the thread; safe to call twice, and after a fork."""
         with self._lock:
             if self._is_closed or self._process_id != os.getpid():
                 return
@@ -58,7 +58,7 @@ class Background(Generic[Service]):
             raise self._failure
 
     def call(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
-        """Run ``method`` in the thread and return its result; its errors are raised here."""
+        """Run ``method`` in the thread and return its result or raise its error."""
         token = self._check_open()
         try:
             return trio.from_thread.run(partial(method, *args, **options), trio_token=token)
@@ -72,9 +72,10 @@ class Background(Generic[Service]):
         callback: Callable[[Future[T]], object] | None = None,
         **options: Any,
     ) -> Future[T]:
-        """Run ``method`` in the thread and return at once; the future has its result or error.
+        """Run ``method`` in the thread and return a future for its result at once.
 
-        ``close`` ends it with ClientClosedError. ``callback`` gets the future, in the thread.
+        ``close`` ends it with ClientClosedError. ``callback`` is called in the thread with the
+        future.
         """
         future: Future[T] = Future()
         if callback is not None:
@@ -105,9 +106,9 @@ class Background(Generic[Service]):
     def start_soon(
         self, task: Callable[[], Awaitable[object]], refuse: Callable[[], object]
     ) -> None:
-        """Run ``task`` in the thread, until ``close`` cancels it; it deals with its own errors.
+        """Run ``task`` in the thread until ``close`` cancels it; it handles its own errors.
 
-        If ``close`` comes first, ``refuse`` is called in place of it.
+        If ``close`` comes first, ``refuse`` is called instead.
         """
 
         def start() -> None:
@@ -129,7 +130,9 @@ class Background(Generic[Service]):
 
     def _check_open(self) -> trio.lowlevel.TrioToken:
         if self._process_id != os.getpid():
-            raise ClientClosedError("created before a fork: create it in the process that uses it")
+            raise ClientClosedError(
+                "this object was created before a fork: create it in the process that uses it"
+            )
         if self._is_closed or self._token is None:
             raise ClientClosedError("closed: create a new one")
         return self._token
@@ -138,7 +141,7 @@ class Background(Generic[Service]):
         try:
             trio.run(self._serve)
         except BaseException as exc:
-            # Raised where the object is constructed or closed: a thread cannot raise to anyone.
+            # Raised by the constructor or ``close``, since a thread has no caller to raise to.
             self._failure = exc
         finally:
             self._started.set()

@@ -1,10 +1,10 @@
-"""The parts that producers and consumers share: name servers, routes, connections, heartbeats.
+"""What producers and consumers share: name servers, routes, connections, heartbeats.
 
-Owns: one RemotingClient per address, the route cache and its refresh, the client's identity towards
-brokers. Must not touch: messages that are sent or pulled (bridge.producer, bridge.pull).
+Owns: one RemotingClient per address, the route cache and its refresh, the client's identity at
+brokers. Must not touch: sending and pulling messages (bridge.producer, bridge.pull).
 Invariants: every wait on a peer has a deadline; background tasks live in nurseries that ``enter``
-opens and ``leave`` ends. State changes between two awaits on trio's thread, or under the lock of
-one address or topic.
+opens and ``leave`` closes. State changes between two awaits on trio's thread, or under the lock of
+an address or topic.
 Spec: RocketMQ MQClientInstance; docs of the wire in core.remoting.frames.
 """
 
@@ -48,26 +48,26 @@ logger = logging.getLogger(__name__)
 
 ROUTE_REFRESH_S: Final = 30.0
 HEARTBEAT_S: Final = 30.0
-# When a request misses its deadline and the peer has sent nothing for this long, give up the
-# connection.
+# If a request misses its deadline and the peer has sent nothing for this long, the connection is
+# closed.
 SILENCE_S_MAX: Final = 1.0
 REQUEST_TIMEOUT_S: Final = 3.0
 LEAVE_GRACE_S: Final = 1.0
-# A topic that does not exist yet is asked for again at most this often.
+# The route of a topic that does not exist yet is requested at most this often.
 STAND_IN_RETRY_S: Final = 0.1
 
 _CODE_NAMES: Final = {int(code): code.name for code in ResponseCode}
-# What may help where a broker refuses.
+# Advice for a broker's refusals.
 _ADVICE: Final[dict[int, str]] = {
-    ResponseCode.SYSTEM_BUSY: "it has too much to do, send more slowly",
-    ResponseCode.FLOW_CONTROL: "it has too much to do, send more slowly",
-    ResponseCode.NO_PERMISSION: "see the permissions of the topic, the group and the account",
-    ResponseCode.TOPIC_NOT_EXIST: "create the topic, as by `motelog topic create`",
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, as by `Admin.put_group`",
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "is the server of another kind, or an old release?",
+    ResponseCode.SYSTEM_BUSY: "the broker is overloaded, send more slowly",
+    ResponseCode.FLOW_CONTROL: "the broker is overloaded, send more slowly",
+    ResponseCode.NO_PERMISSION: "check the permissions of the topic, the group and the account",
+    ResponseCode.TOPIC_NOT_EXIST: "create the topic, for example with `motelog topic create`",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, such as with `Admin.put_group`",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server may be of another kind or too old",
 }
 
-# The members of the heartbeat that say which groups this client belongs to.
+# The heartbeat's fields for the groups that this client belongs to.
 GroupsOf = Callable[[], Mapping[str, list[dict[str, Any]]]]
 
 # "host:port", several separated by ";", one (host, port), or a list of both forms.
@@ -93,32 +93,32 @@ class Client:
             if value is not None and not isinstance(value, kind):
                 raise TypeError(f"{name} is {kind.__name__}(...), not {type(value).__name__}")
         if tls is not None:
-            tls.context()  # what is wrong with its files is told here
+            tls.context()  # raises now if a file cannot be used
         self.tls = tls
         self.credentials = credentials
         self.namesrv_addresses = parse_namesrv(namesrv)
-        self.address = "127.0.0.1"  # our own, as brokers see us; known after enter
+        self.address = "127.0.0.1"  # our own address as brokers see it; known after enter
         self.client_id = ""
         self._groups = groups
         self._unregister = dict(unregister)
         self._on_request = on_request
-        # Clients share their load among the name servers.
+        # Clients spread their load over the name servers.
         self._namesrv_index = random.randrange(len(self.namesrv_addresses))
         self._connections: dict[str, RemotingClient] = {}
         self._connecting: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._routes: dict[str, tuple[TopicRoute, float]] = {}
         self._routing: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._heartbeat_wanted = Flag()
-        # The connection on which each broker has taken a heartbeat.
+        # The connection on which each broker has accepted a heartbeat.
         self._introduced: dict[str, RemotingClient] = {}
         self._running: _Running | None = None
 
     async def enter(self) -> None:
-        """Start the background tasks; connects to nobody yet."""
+        """Start the background tasks; no connection is opened yet."""
         if self.client_id:
             raise ClientClosedError("already used: create a new one")
         self.address = await _own_address(self.namesrv_addresses[0])
-        # Distinct per process and client: the broker tells the members of a group apart by it.
+        # Unique per process and client: the broker distinguishes the members of a group by it.
         instance = f"{os.getpid()}#{time.time_ns()}#{next(_instances)}"
         self.client_id = f"{self.address}@{instance}"
         self._running = await _Running.enter()
@@ -126,7 +126,7 @@ class Client:
         self.start_soon(self._keep_alive)
 
     async def leave(self) -> None:
-        """End the background work, say goodbye for at most LEAVE_GRACE_S, drop the connections."""
+        """Stop background work, unregister within LEAVE_GRACE_S, close the connections."""
         running = self._running
         if running is None:
             return
@@ -149,7 +149,7 @@ class Client:
     ) -> RemotingCommand:
         """Return the answer of the server at ``address``; connect first if there is no connection.
 
-        Raises RemotingError as RemotingClient.request does. The caller judges the answer's code.
+        Raises RemotingError as RemotingClient.request does. The caller checks the answer's code.
         """
         deadline = trio.current_time() + timeout_s
         connection = await self._connection(address, timeout_s)
@@ -175,7 +175,7 @@ class Client:
     async def send_oneway(
         self, address: str, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> None:
-        """Send a request that gets no answer."""
+        """Send a request without an answer."""
         connection = await self._connection(address, timeout_s)
         await connection.send_oneway(command, timeout_s=timeout_s)
 
@@ -184,22 +184,23 @@ class Client:
     ) -> TopicRoute:
         """Return the topic's route, from the cache or a name server.
 
-        With ``newer_than`` a cached answer counts only if it is younger than that time. With
-        ``for_sending`` a topic that does not exist has the default topic's route: that broker will
-        create it. RouteError if the topic does not exist, NoNameServerError if no server answers.
+        With ``newer_than`` a cached answer is used only if it is newer than that time. With
+        ``for_sending`` a topic that does not exist gets the default topic's route, and the broker
+        will create it. RouteError if the topic does not exist, NoNameServerError if no server
+        answers.
         """
         found = self.known_route(topic, for_sending=for_sending, newer_than=newer_than)
         if found is not None:
             return found
         async with self._routing[topic]:
-            # A task that waited here finds the route that the task before it has fetched.
+            # A task that waited here finds the route that the previous task fetched.
             found = self.known_route(topic, for_sending=for_sending, newer_than=newer_than)
             if found is not None:
                 return found
             try:
                 return await self._fetch_route(topic, for_sending)
             except NoNameServerError:
-                # An old route is better than none: brokers answer without name servers too.
+                # An old route is better than none: brokers also answer without name servers.
                 found = self.known_route(topic, for_sending=for_sending)
                 if found is None:
                     raise
@@ -208,7 +209,7 @@ class Client:
     def known_route(
         self, topic: str, *, for_sending: bool = False, newer_than: float | None = None
     ) -> TopicRoute | None:
-        """Return what ``route`` would return without asking anybody; None if it would ask."""
+        """Return what ``route`` would return from the cache; None if it would ask a name server."""
         route, fetched_at = self._routes.get(topic, (None, 0.0))
         if route is None or (newer_than is not None and fetched_at <= newer_than):
             return None
@@ -221,7 +222,7 @@ class Client:
     async def request_namesrv(
         self, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> RemotingCommand:
-        """Return the first answer of a name server; try each in turn, the last good one first."""
+        """Return the first answer of a name server; each is tried, the last good one first."""
         count = len(self.namesrv_addresses)
         failures = []
         for attempt in range(count):
@@ -235,12 +236,12 @@ class Client:
             self._namesrv_index = index
             return answer
         raise NoNameServerError(
-            f"no name server answered, see that one runs at the address given: "
+            f"no name server answered; check that one is running at the given address: "
             f"{'; '.join(failures)}"
         )
 
     def want_heartbeat(self) -> None:
-        """Send a heartbeat at once, because the groups or subscriptions have changed."""
+        """Send a heartbeat soon, because the groups or subscriptions have changed."""
         self._heartbeat_wanted.set()
 
     async def send_heartbeats(self) -> None:
@@ -250,13 +251,13 @@ class Client:
                 nursery.start_soon(self._try_heartbeat, address)
 
     async def send_heartbeat(self, address: str) -> None:
-        """Tell one broker of this client; RemotingError or BrokerError if it does not take it."""
+        """Send a heartbeat to one broker; RemotingError or BrokerError if it is not accepted."""
         body = dumps({"clientID": self.client_id, **self._groups()})
         check(await self.request(address, RemotingCommand(RequestCode.HEART_BEAT, body=body)))
         self._introduced[address] = self._connections[address]
 
     async def introduce(self) -> None:
-        """Send a heartbeat to the masters in use that do not know this client's connection yet."""
+        """Send a heartbeat to the masters in use that have not had one on this connection."""
         async with trio.open_nursery() as nursery:
             for address in self._broker_addresses():
                 connection = self._connections.get(address)
@@ -265,7 +266,7 @@ class Client:
                     nursery.start_soon(self._try_heartbeat, address)
 
     async def unregister(self) -> None:
-        """Tell the brokers that this client leaves its group; those not reached forget it later."""
+        """Unregister from the brokers; those that cannot be reached forget this client later."""
         async with trio.open_nursery() as nursery:
             for address in self._broker_addresses():
                 connection = self._connections.get(address)
@@ -282,7 +283,7 @@ class Client:
         connection = self._connections.get(address)
         if connection is not None and connection.is_open:
             return connection
-        # Who waits here for another's connection that does not come has the less time for its own.
+        # A task that waits here for another's attempt to connect has less time for its own.
         deadline = trio.current_time() + timeout_s
         lock = self._connecting[address]
         with trio.move_on_at(deadline) as waiting:
@@ -304,7 +305,7 @@ class Client:
             self._connections[address] = connection
             await running.start(connection)
             if address in self._broker_addresses():
-                # It may have been started anew, and then knows none of its clients.
+                # The broker may have restarted, and then knows none of its clients.
                 self._heartbeat_wanted.set()
             return connection
         finally:
@@ -316,8 +317,8 @@ class Client:
             route = await self._ask_route(topic, DEFAULT_TOPIC)
         if route is None:
             raise RouteError(
-                f"topic {topic!r} does not exist: create it, as by `motelog topic create`, or let "
-                "brokers create topics; if it has been there, see that its brokers run",
+                f"topic {topic!r} does not exist: create it, for example with `motelog topic "
+                "create`, or let brokers create topics; if it existed, check that its brokers run",
                 topic=topic,
             )
         self._remember(route)
@@ -331,7 +332,7 @@ class Client:
             return None
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise NoNameServerError(
-                f"{answer.peer} is no name server: is it the address of a broker?"
+                f"{answer.peer} is not a name server: is it a broker's address?"
             )
         check(answer, asked_topic)
         return decode_route(topic, answer.body, is_stand_in=asked_topic != topic)
@@ -349,9 +350,9 @@ class Client:
                 try:
                     await self._refresh_route(topic)
                 except (NoNameServerError, BrokerError, RemotingDecodeError) as exc:
-                    # The known route stays in use; brokers answer without name servers too.
+                    # The cached route stays in use; brokers also answer without name servers.
                     logger.warning(
-                        "a route could not be refreshed; the known one stays in use: check the "
+                        "a route could not be refreshed; the cached one stays in use: check the "
                         "name servers topic=%s error=%s",
                         topic,
                         exc,
@@ -376,7 +377,7 @@ class Client:
         except RemotingError as exc:
             logger.info("a heartbeat failed; it is sent again broker=%s error=%s", address, exc)
         except BrokerError as exc:
-            # It may be what this client is, and then nothing comes to its group.
+            # The cause may be this client's identity, and then its group receives nothing.
             logger.warning(
                 "a broker refuses a heartbeat; it is sent again broker=%s error=%s", address, exc
             )
@@ -393,7 +394,7 @@ class Client:
     def _broker_addresses(self, routes: Iterable[TopicRoute] | None = None) -> set[str]:
         """Return the addresses that get heartbeats: those of the masters in use.
 
-        Slaves are told of consumers too, since they may be read from; as Java's client does it.
+        Consumers send heartbeats to slaves too, since they may read from them, as Java's do.
         """
         if routes is None:
             routes = [route for route, _ in self._routes.values()]
@@ -408,13 +409,13 @@ class Client:
 
 
 class _Running:
-    """The two nurseries of an entered client: connections outlive the work, for the goodbye.
+    """The two nurseries of an entered client: connections outlive the work, to unregister.
 
-    They outlive a cancelled caller too, until ``end_connections``: it saves offsets and says
-    goodbye on its way out.
+    They also outlive a cancelled caller, until ``end_connections``: it saves offsets and
+    unregisters while it exits.
 
-    They are left by hand, without the caller's exception. So that exception propagates as itself
-    and not inside an exception group.
+    They are exited explicitly, without the caller's exception, so that this exception propagates
+    as itself and not inside an exception group.
     """
 
     @classmethod
@@ -436,7 +437,7 @@ class _Running:
         await self._work_manager.__aexit__(None, None, None)
 
     async def start(self, connection: RemotingClient) -> None:
-        """Run a connection until it ends; return when it may be used."""
+        """Start a connection; return when it can be used."""
         await self.connections.start(self._run_connection, connection)
 
     async def _run_connection(
@@ -465,7 +466,7 @@ async def _unregister(connection: RemotingClient, ext: dict[str, str]) -> None:
         await connection.request(command, timeout_s=LEAVE_GRACE_S / 2)
     except RemotingError as exc:
         logger.info(
-            "the goodbye to a broker failed; the broker forgets this client by itself "
+            "unregistering from a broker failed; the broker forgets this client by itself "
             "broker=%s error=%s",
             connection.peer,
             exc,
@@ -473,20 +474,20 @@ async def _unregister(connection: RemotingClient, ext: dict[str, str]) -> None:
 
 
 def check(answer: RemotingCommand, topic: str = "") -> RemotingCommand:
-    """Return ``answer`` if it reports success; otherwise raise ``refusal``."""
+    """Return ``answer`` if it reports success; otherwise raise its ``refusal``."""
     if answer.code != ResponseCode.SUCCESS:
         raise refusal(answer, topic)
     return answer
 
 
 def refusal(answer: RemotingCommand, topic: str = "") -> BrokerError:
-    """Return the error that tells who has refused a request for ``topic``, and what may help."""
+    """Return the error for a refused request on ``topic``, with the server and some advice."""
     code = f"code {answer.code} {_CODE_NAMES.get(answer.code, '')}".rstrip()
     place = (f"from {answer.peer}" if answer.peer else "", f"topic {topic!r}" if topic else "")
     where = ", ".join(filter(None, (code, *place)))
     if (advice := _ADVICE.get(answer.code)) is not None:
         where += f": {advice}"
-    return BrokerError(answer.code, answer.remark or "the request is refused", where=where)
+    return BrokerError(answer.code, answer.remark or "the request was refused", where=where)
 
 
 def int_field(answer: RemotingCommand, name: str) -> int:
@@ -495,11 +496,11 @@ def int_field(answer: RemotingCommand, name: str) -> int:
     try:
         return int(text) if text is not None and len(text) <= 20 else int("")
     except ValueError:
-        raise RemotingDecodeError(f"answer's field {name} is {text!r}, not a number") from None
+        raise RemotingDecodeError(f"the answer's field {name} is {text!r}, not a number") from None
 
 
 def parse_namesrv(namesrv: NameServers) -> tuple[str, ...]:
-    """Return the addresses as texts; ValueError if there is none or one is malformed."""
+    """Return the addresses as HOST:PORT; ValueError if there is none or one is malformed."""
     addresses: list[str] = []
     for server in (namesrv,) if isinstance(namesrv, str) or _is_pair(namesrv) else namesrv:
         if isinstance(server, str):
@@ -520,21 +521,21 @@ def _is_pair(value: object) -> bool:
 
 
 def check_text(name: str, value: str) -> str:
-    """Return ``value``; TypeError if it is no text, ValueError if it is empty."""
+    """Return ``value``; TypeError if it is not a str, ValueError if it is empty."""
     if not isinstance(value, str):
-        raise TypeError(f"{name} is text, not {type(value).__name__}")
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
     if not value:
         raise ValueError(f"{name} is empty")
     return value
 
 
 def check_group(group: str) -> str:
-    """Return the name of a group; ValueError if no broker takes it, TypeError if it is no text."""
+    """Return a group's name; ValueError if brokers do not accept it, TypeError if not a str."""
     return _check_name(check_text("group", group), group_name_fault(group))
 
 
 def check_subscribed(topic: str) -> str:
-    """As ``check_group``, for the name of a topic that is read."""
+    """Do as ``check_group``, for the name of a topic to read."""
     check_text("topic", topic)
     return _check_name(topic, None if is_topic_name(topic) else topic_name_fault(topic))
 
@@ -546,7 +547,7 @@ def _check_name(name: str, fault: str | None) -> str:
 
 
 async def _own_address(peer: str) -> str:
-    """Return the local address that faces ``peer``. Connecting a UDP socket sends nothing."""
+    """Return the local address that reaches ``peer``. Connecting a UDP socket sends nothing."""
     host, port = parse_address(peer, port_min=1)
     try:
         found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_DGRAM)

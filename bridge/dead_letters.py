@@ -1,8 +1,8 @@
-"""Dead letters sent again: from a group's %DLQ% topic to where they are consumed.
+"""Resending dead letters from a group's %DLQ% topic to its consumers.
 
 Owns: resend_dead_letters, where a group's dead letters are, which properties a message keeps.
-Must not touch: how a message becomes a dead letter (the broker). The place is the group's
-committed offset in its %DLQ% topic.
+Must not touch: how a message becomes a dead letter (the broker). Progress is the group's committed
+offset in its %DLQ% topic.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from motelog.core.topic_names import DLQ_PREFIX, RETRY_PREFIX
 _PRODUCER_GROUP: Final = "motelog-dead-letters"
 _BATCH_COUNT: Final = 32
 _LAST_COMMIT_S_MAX: Final = 3.0
-# The name servers hear of a group's first dead letter a moment later.
+# The topic of a group's first dead letter is registered a moment later.
 _KNOWN_WITHIN_S: Final = 2.0
-# Delays, retries and transactions that are over.
+# Properties of past delays, retries and transactions.
 _OVER: Final = frozenset(
     {DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TIMER_OUT_MS, REAL_TOPIC, REAL_QID}
     | {RECONSUME_TIME, MAX_RECONSUME_TIMES, TRAN_MSG, PGROUP, TRANSACTION_ID}
@@ -61,7 +61,7 @@ async def resend_dead_letters(
     per_second: float,
     request_timeout_s: float,
 ) -> int:
-    """As Admin.resend_dead_letters."""
+    """Do what Admin.resend_dead_letters says."""
     async with (
         Producer(
             namesrv=namesrv, credentials=credentials, tls=tls, group=_PRODUCER_GROUP
@@ -78,7 +78,7 @@ async def resend_dead_letters(
         began = trio.current_time()
         for queue in await dead_letter_queues(consumer, group):
             (begin,) = (await consumer.begin_offsets([queue])).values()
-            # Those that become dead letters meanwhile are for the next call.
+            # New dead letters are left for the next call.
             (end,) = (await consumer.end_offsets([queue])).values()
             at = done = max(await consumer.committed(queue) or 0, begin)
             try:
@@ -105,7 +105,7 @@ async def resend_dead_letters(
 async def dead_letter_queues(
     consumer: PullConsumer, group: str, *, wait_s: float = _KNOWN_WITHIN_S
 ) -> tuple[MessageQueue, ...]:
-    """Return the queues with a group's dead letters; RouteError if there are none to be read."""
+    """Return the queues with a group's dead letters; RouteError if none can be read."""
     topic = DLQ_PREFIX + group
     try:
         queues = await consumer.queues(topic, wait_s=wait_s)
@@ -113,8 +113,8 @@ async def dead_letter_queues(
         queues = ()
     if not queues:
         raise RouteError(
-            f"there are no dead letters of a group {group!r} that can be read: it has refused no "
-            f"message too often, or topic {topic} must be made readable, as old brokers need it",
+            f"there are no readable dead letters of a group {group!r}: no message has exceeded its "
+            f"retries, or topic {topic} must first be made readable, as with old brokers",
             topic=topic,
         )
     return queues
@@ -126,7 +126,7 @@ async def _commit_at_last(consumer: PullConsumer, queue: MessageQueue, at: int) 
 
 
 def copy_of(message: StoredMessage, group: str, *, to_all_groups: bool) -> Message:
-    """Return the message to send for a dead letter; ClientError if its body cannot be read."""
+    """Return the message to send for a dead letter; ClientError if its body is damaged."""
     if message.is_compressed:
         raise ClientError(
             f"dead letter {message.message_id} of group {group!r} cannot be inflated: it is at "

@@ -1,7 +1,7 @@
 """Errors of the native client.
 
-Owns: ClientError and its leaves, where an error of the user's was raised. Must not touch: anything
-else. A broker's refusal is a BrokerError, a fault of the network a RemotingError (core.errors).
+Owns: ClientError and its subclasses, where a user's error was raised. Must not touch: anything
+else. A broker's refusal is a BrokerError, a network fault a RemotingError (core.errors).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 from motelog.core.errors import BrokerError, MotelogError, leaves
 from motelog.core.message import MessageQueue
 
-#: Of what is listed in an error so many are told; the rest is counted.
+#: An error lists this many items, and counts the rest.
 LISTED_MAX: Final = 10
 
 
 class ClientError(MotelogError):
-    """Root of the errors that the native client itself decides on."""
+    """Root of the errors that the native client itself raises."""
 
 
 class ClientClosedError(ClientError):
@@ -35,7 +35,7 @@ class FilterError(ClientError):
 class RouteError(ClientError):
     """No queue can be used for the topic.
 
-    ``topic`` has no route, or none of its brokers may be written to or read from.
+    ``topic`` has no route, or none of its queues may be written to or read from.
     """
 
     def __init__(self, message: str, *, topic: str) -> None:
@@ -46,12 +46,12 @@ class RouteError(ClientError):
 class SendFailedError(ClientError):
     """No attempt to send was acknowledged; a message may still have been stored by one of them.
 
-    ``attempts`` has for each attempt which broker was asked and how it ended; the last one's error
-    is the cause.
+    ``attempts`` lists the broker and the outcome of each attempt; the last one's error is the
+    cause.
     """
 
     def __init__(self, message: str, *, attempts: tuple[str, ...]) -> None:
-        # Attempts that ended alike are told once.
+        # Attempts with the same outcome are listed once.
         super().__init__(f"{message}: {listed(dict.fromkeys(attempts), '; ')}")
         self.attempts = attempts
 
@@ -59,8 +59,8 @@ class SendFailedError(ClientError):
 class CommitFailedError(ClientError):
     """The offsets of some queues are not committed; those of all others are.
 
-    ``failures`` has these queues and their errors, the first of which is the cause. To commit
-    again is safe. Until then their messages come again where the queues are read anew.
+    ``failures`` maps these queues to their errors, the first of which is the cause. It is safe to
+    commit again. Until then their messages come again if another consumer reads the queues.
     """
 
     def __init__(self, failures: Mapping[MessageQueue, MotelogError]) -> None:
@@ -68,27 +68,27 @@ class CommitFailedError(ClientError):
         for queue in sorted(failures, key=lambda one: (one.broker_name, one.topic, one.queue_id)):
             place = (queue.broker_name, queue.topic, str(failures[queue]))
             places.setdefault(place, []).append(str(queue.queue_id))
-        told = [
+        failed = [
             f"broker {broker!r}, topic {topic!r}, queues {listed(numbers)}: {error}"
             for (broker, topic, error), numbers in places.items()
         ]
         is_refused = all(isinstance(error, BrokerError) for error in failures.values())
-        advice = "" if is_refused else "see that the broker runs and can be reached, then "
+        advice = "" if is_refused else "check that the broker is running and reachable, then "
         super().__init__(
-            f"not committed: {listed(told, '; ')} (all other queues are; {advice}commit again)"
+            f"not committed: {listed(failed, '; ')} (all other queues are; {advice}commit again)"
         )
         self.failures = dict(failures)
 
 
 class UnreadableLogError(ClientError):
-    """A record that a broker has named is not in its files, as far as this process can read them.
+    """This process cannot read, in the broker's files, a record that the broker has named.
 
-    Pulled again, it comes from the broker.
+    Another pull gets the record from the broker.
     """
 
 
 class ReplyTimeoutError(ClientError):
-    """A request was stored, and no reply to it has come in time."""
+    """A request was stored, but no reply arrived in time."""
 
 
 class OffsetStoreError(ClientError):
@@ -100,7 +100,7 @@ class NoNameServerError(ClientError):
 
 
 def raised_at(exc: BaseException) -> str:
-    """Return FILE:LINE of where an error was raised, for a log line; of a group its first one's."""
+    """Return FILE:LINE where an error was raised, for a log line; for a group, its first error."""
     at = leaves(exc)[0].__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -108,7 +108,7 @@ def raised_at(exc: BaseException) -> str:
 
 
 def listed(texts: Iterable[str], between: str = ", ") -> str:
-    """Return the texts as one; of many the first ones and how many more there are."""
+    """Return the texts joined; of many, the first ones and the number of the others."""
     shown = list(texts)
     more = shown[LISTED_MAX:]
     return between.join([*shown[:LISTED_MAX], *([f"and {len(more)} more"] if more else ())])

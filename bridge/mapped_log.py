@@ -1,16 +1,16 @@
-"""Records read in a broker's own files, by a client on its machine that may read them.
+"""Reading records directly from a broker's files, by a client on its machine with the rights.
 
-Owns: MappedLog: the key to the broker's folder, the one file that is mapped. Must not touch:
-sockets; which records there are: the broker says that with each pull, and its answer has
-ConsumeQueue units in place of records (core.reader_key).
+Owns: MappedLog: the key in the broker's folder, the currently mapped file. Must not touch: sockets;
+which records exist: the broker says so with each pull, whose answer has ConsumeQueue units instead
+of records (core.reader_key).
 
-    pull                  -> records, and where the folder is  -> its key is read
-    pull with that key    -> units                             -> records are read in the files
+    pull                  -> records, and the folder's path    -> the key is read from there
+    pull with that key    -> units                             -> records are read from the files
 
-Invariants: what a unit names is checked as the broker does it before it answers with records:
-place, size, topic, queue, ascending queue offsets, and the CRC where a start has left that to
-readers. What fails is not judged here: all is asked for as records from there on. The files are
-only read. One that is removed while it is mapped stays; one that is cut is an error.
+Invariants: the record of a unit is checked as the broker checks it before it answers with records:
+place, size, topic, queue, ascending queue offsets, and the CRC if a start has left that to readers.
+A failed check is not interpreted here: from then on the client pulls records. The files are only
+read. A file that is removed while mapped stays readable; a truncated one is an error.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ from motelog.core.records.read import gather
 
 logger = logging.getLogger(__name__)
 
-#: Folder and key of each broker's log, by its name, as far as they are known.
+#: Broker name -> folder and key of its log, as far as known.
 FoundLogs = dict[str, tuple[str, str]]
 
-#: Fewer records are sent sooner than a file is mapped.
+#: Fewer records are sent faster than a file is mapped.
 COUNT_MIN: Final = 1000
-#: How many bytes of records to ask for when only their units are sent.
+#: How many bytes of records to request when only units are sent.
 BYTES_MAX: Final = 4_194_304
-# Records copied at once: few enough to be in the processor's cache when they are decoded.
+# Records copied at once: few enough to stay in the processor's cache until they are decoded.
 _PIECE_UNITS: Final = 200
 _NAME_DIGITS: Final = 20
 
 
 class MappedLog:
-    """The log of the broker that has ``queue``; for one thread.
+    """The log of the broker with ``queue``; used by one thread.
 
-    ``found`` is what this process knows of logs; several threads may have it.
+    ``found`` is what this process knows of brokers' logs; threads may share it.
     """
 
     def __init__(self, queue: MessageQueue, found: FoundLogs) -> None:
         self._found = found
         self._queue = queue
         self._topic = queue.topic.encode()
-        #: What to send with a pull: empty until the broker has said where it is, None: nothing.
+        #: The key to send with a pull; empty until the broker has named its folder, None: no key.
         self.key: str | None
         self._folder, self.key = found.get(queue.broker_name, ("", ""))
         self._file: mmap.mmap | None = None
         self._file_begin = 0
 
     def offered(self, folder: str, key_sent: str | None) -> None:
-        """Note where the broker's log is, as it did not take the key that it was sent."""
+        """Record the folder that the broker named because it did not accept the key sent."""
         if self.key is None:
             return
         key = read_key(folder) if os.path.isabs(folder) else None
-        # One that was refused and is still there is the key to another folder of this name.
+        # If the refused key is still in the folder, it is another folder with the same path.
         if key is None or key == key_sent:
             self._give_up()
         elif key != self.key:
@@ -74,7 +74,7 @@ class MappedLog:
     def pieces(self, units: bytes, begin: int, end: int, *, verified_from: int) -> Iterator[bytes]:
         """Yield the records of the queue's [begin, end) that ``units`` name, in pieces.
 
-        UnreadableLogError where one is not there; then no further pull has a key.
+        UnreadableLogError if a record cannot be read; after that no pull carries a key.
         """
         count = len(units) // UNIT_BYTES
         at = 0
@@ -85,7 +85,7 @@ class MappedLog:
                     raise RecordError("a unit names another queue's record", offset_bytes=0)
             except (OSError, ValueError, RecordError) as exc:
                 logger.info(
-                    "a broker's files cannot be read here; it is asked for records"
+                    "a broker's files cannot be read here; records are pulled from it instead"
                     " topic=%s broker=%s queue_id=%d folder=%s error=%s",
                     *(self._queue.topic, self._queue.broker_name, self._queue.queue_id),
                     self._folder,
@@ -96,18 +96,18 @@ class MappedLog:
             yield records
 
     def _piece(self, units: bytes, at: int, end: int, verified_from: int) -> tuple[bytes, int]:
-        """Return the records of units[at:end] that are in one file, and up to which unit."""
+        """Return the records of units[at:end] that are in one file, and the unit after them."""
         physical_offset = _place(units, at)
         file = self._map(physical_offset)
         file_end = self._file_begin + len(file)
-        # Nearly always the last unit is in the same file, and then all are: they only grow.
+        # The last unit is nearly always in the same file, and then all are: offsets only grow.
         while end > at + 1 and _place(units, end - 1) >= file_end:
             end -= 1
         verify = physical_offset < verified_from
         return gather(file, self._file_begin, units, at, end, verify), end
 
     def _map(self, physical_offset: int) -> mmap.mmap:
-        """Return the file that holds an offset, if it is there."""
+        """Map and return the file that contains an offset."""
         file = self._file
         if file is not None and 0 <= physical_offset - self._file_begin < len(file):
             return file
@@ -127,8 +127,8 @@ class MappedLog:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; what is needed again is mapped again."""
-        # Its last reference unmaps it. Closed while frames of an error look at it, it would raise.
+        """Release the file; it is mapped again when needed."""
+        # The last reference unmaps it. Closing it would raise while an error's frames refer to it.
         self._file = None
 
 

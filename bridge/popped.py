@@ -1,4 +1,4 @@
-"""POP on the wire: requests of a consumer that pops, and their answers as values.
+"""POP on the wire: the requests of a popping consumer, and their decoded answers.
 
 Owns: PoppedMessage, which messages one acknowledgement names. Must not touch: sockets, trio tasks.
 Spec: RocketMQ MQClientAPIImpl.processPopResponse, ExtraInfoUtil, BatchAckMessageRequestBody.
@@ -34,9 +34,9 @@ from motelog.core.remoting.pop_fields import (
 )
 
 POP_CK: Final = "POP_CK"
-#: Most messages of one pop that brokers give.
+#: The most messages that brokers return for one pop.
 POP_COUNT_MAX: Final = 32
-#: In a receipt that ends with its message's offset in the queue.
+#: The number of parts of a receipt that ends with the message's queue offset.
 _SPACES_WITH_OFFSET: Final = 7
 _NOTHING: Final = frozenset(
     {
@@ -48,10 +48,10 @@ _NOTHING: Final = frozenset(
 
 
 class PoppedMessage(StoredMessage):
-    """A message that this group has in work until it is acknowledged or its time is over.
+    """A message that this group has in work until it is acknowledged or its invisible time ends.
 
-    ``receipt`` names this delivery. ``queue_id`` and ``queue_offset`` say where it is stored, which
-    for a message that came again is not where it was at first.
+    ``receipt`` identifies this delivery. ``queue_id`` and ``queue_offset`` say where the message is
+    stored, which changes when it is delivered again.
     """
 
     __slots__ = ("_receipt",)
@@ -69,12 +69,12 @@ class PoppedMessage(StoredMessage):
 
     @property
     def delivery_attempt(self) -> int:
-        """How often it was delivered, this time included."""
+        """How often it was delivered, including this time."""
         return self.reconsume_times + 1
 
     @property
     def invisible_until_ms(self) -> int:
-        """When it comes again if nobody acknowledges it, by the broker's clock."""
+        """When it will be delivered again unless acknowledged, by the broker's clock."""
         receipt = decode_receipt(self.receipt)
         return receipt.pop_time_ms + receipt.invisible_ms
 
@@ -90,11 +90,11 @@ def pop_command(
     now_ms: int,
     attempt: str | None,
 ) -> RemotingCommand:
-    """Return the request for a pop of all queues; ``attempt`` makes it one in order."""
+    """Return the request for a pop of all queues; with ``attempt`` an ordered one."""
     ext = _place(topic, group, wait_ms, now_ms, attempt) | {
         "maxMsgNums": str(count_max),
         "invisibleTime": str(invisible_ms),
-        # From the first message on, as a new group of PullConsumer.
+        # From the first message on, like a new group of PullConsumer.
         "initMode": "0",
         "expType": selector.expression_type,
         "exp": selector.expression,
@@ -105,7 +105,7 @@ def pop_command(
 def notification_command(
     topic: str, group: str, *, wait_ms: int, now_ms: int, is_order: bool
 ) -> RemotingCommand:
-    """Return the request that is answered when there is something to pop."""
+    """Return the request that is answered when there are messages to pop."""
     ext = _place(topic, group, wait_ms, now_ms, "" if is_order else None)
     return _command(RequestCode.NOTIFICATION, ext)
 
@@ -161,11 +161,11 @@ def popped(answer: RemotingCommand, topic: str, broker_name: str) -> list[Popped
 
 
 def read_receipt(message: PoppedMessage) -> Receipt:
-    """Return what a message's receipt says; ClientError if it is not one of a pop."""
+    """Return a message's parsed receipt; ClientError if it is not from a pop."""
     try:
         return decode_receipt(message.receipt)
     except ValueError as exc:
-        raise ClientError(f"the receipt of {message.message_id} is none: {exc}") from exc
+        raise ClientError(f"the receipt of {message.message_id} is malformed: {exc}") from exc
 
 
 def ack_command(message: PoppedMessage, group: str) -> RemotingCommand:
@@ -174,15 +174,15 @@ def ack_command(message: PoppedMessage, group: str) -> RemotingCommand:
 
 
 def change_command(message: PoppedMessage, group: str, invisible_ms: int) -> RemotingCommand:
-    """Return the request that changes when a message comes again."""
+    """Return the request that changes when a message is delivered again."""
     ext = _message_ext(message, group) | {"invisibleTime": str(invisible_ms)}
     return _command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
 
 
 def changed(message: PoppedMessage, answer: RemotingCommand) -> PoppedMessage:
-    """Return the message with the receipt that counts from now on."""
+    """Return the message with its new receipt."""
     receipt = read_receipt(message)
-    # In order the checkpoint stays; else the message has one of its own.
+    # An ordered message keeps its checkpoint; others get a new one.
     begin = receipt.begin_offset if receipt.is_order else message.queue_offset
     now = replace(
         receipt,
@@ -197,7 +197,7 @@ def changed(message: PoppedMessage, answer: RemotingCommand) -> PoppedMessage:
 def ack_many_commands(
     messages: Iterable[PoppedMessage], group: str
 ) -> list[tuple[PoppedMessage, RemotingCommand]]:
-    """Return for each broker one of its messages, and the request that acknowledges all of them."""
+    """Return (one message, request to acknowledge all of them) for each broker."""
     pops: dict[str, Receipt] = {}
     firsts: dict[str, PoppedMessage] = {}
     offsets: dict[tuple[str, Receipt], list[int]] = defaultdict(list)
@@ -209,7 +209,7 @@ def ack_many_commands(
 
 
 def _pop_of(message: PoppedMessage, known: dict[str, Receipt]) -> Receipt:
-    """Return the receipt without its message's offset: messages of one pop share what is left."""
+    """Return the receipt without the message's offset, the part that a pop's messages share."""
     text = message.receipt
     shared = text.rpartition(" ")[0] if text.count(" ") == _SPACES_WITH_OFFSET else text
     pop = known.get(shared)
@@ -252,5 +252,5 @@ def _message_ext(message: PoppedMessage, group: str) -> dict[str, str]:
 
 
 def _command(code: RequestCode, ext: dict[str, str]) -> RemotingCommand:
-    # These codes do not fit into a binary header.
+    # These codes do not fit into the binary header.
     return RemotingCommand(code, ext=ext, serialize=Serialize.JSON)

@@ -94,11 +94,11 @@ _COMPRESS_IN_THREAD_BYTES: Final = 262_144
 _ZLIB_LEVEL: Final = 5  # what Java clients use
 
 
-# The broker has too much to do. Sending again would add to it.
+# The broker is overloaded. Sending again would add to the load.
 _BUSY_CODES: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
-# Refusals that may have passed when the same broker is asked a little later.
+# Refusals that may be over when the same broker is asked a little later.
 _PASSING_CODES: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE})
-# Refusals that another broker may not share.
+# Refusals that another broker may not make.
 _LOCAL_CODES: Final = frozenset(
     {ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST}
 )
@@ -114,7 +114,7 @@ compress_limiter = trio.CapacityLimiter(2)
 
 
 class SendStatus(IntEnum):
-    """How safely a message is stored; all but OK are warnings (RocketMQ SendStatus)."""
+    """How safely a message is stored; all except OK are warnings (RocketMQ SendStatus)."""
 
     OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -126,9 +126,9 @@ class SendStatus(IntEnum):
 class SendResult:
     """Where a message was stored.
 
-    ``message_id`` is the unique id given to it here, ``offset_id`` the broker's; for a batch both
-    are the messages' ids joined by commas, and ``queue_offset`` is the first message's.
-    ``recall_handle`` is for ``recall``; brokers give it to a message that waits for a time.
+    ``message_id`` is the unique id that the producer gave it, ``offset_id`` the broker's id; for a
+    batch both are the messages' ids joined by commas, and ``queue_offset`` is the first message's.
+    ``recall_handle`` is for ``recall``; brokers return it for delayed messages.
     """
 
     status: SendStatus
@@ -139,12 +139,12 @@ class SendResult:
     recall_handle: str | None = None
 
 
-#: One of ``queues(topic)``, or what chooses one of them, as MessageQueueSelector does in Java.
+#: One of ``queues(topic)``, or a function that chooses one, like Java's MessageQueueSelector.
 QueueChoice: TypeAlias = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue] | None
 
 
 class ProducerOptions(TypedDict, total=False):
-    """What a producer is made with; ``Producer`` says what it means."""
+    """The options of all kinds of producers; ``Producer`` explains them."""
 
     namesrv: NameServers
     credentials: Credentials | None
@@ -162,22 +162,22 @@ class ProducerOptions(TypedDict, total=False):
 
 
 class Producer:
-    """Send messages to the brokers that the name servers know.
+    """Sends messages to the brokers that are registered with the name servers.
 
-    ``async with Producer(namesrv="127.0.0.1:9876", group="P") as producer:``; ``namesrv`` takes
-    what ``NameServers`` says. One producer serves any number of topics and tasks. All requests are
-    signed with ``credentials``; servers with access control take no others.
+    ``async with Producer(namesrv="127.0.0.1:9876", group="P") as producer:``; see ``NameServers``
+    for the forms of ``namesrv``. One producer serves any number of topics and tasks. All requests
+    are signed with ``credentials``; servers with access control refuse unsigned ones.
 
-    A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is sent again like
-    any other that failed, a little later: ``retries`` times besides the first. Without
-    ``retry_when_busy`` the first refusal raises BrokerError, and the caller slows down. Where no
-    broker can be connected to, it is tried until the timeout: nothing has been sent.
-    With ``retry_when_not_stored`` an answer that says less than OK (not on the disk, not at a
-    slave in time) has another broker asked, too; the message is then stored twice.
-    With ``avoid_slow_brokers`` a broker that was slow or did not answer gets no turn for a while:
+    A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is sent again a
+    little later, like any other failed message: ``retries`` times after the first attempt. Without
+    ``retry_when_busy`` the first refusal raises BrokerError, so that the caller can slow down. If
+    no broker accepts a connection, attempts continue until the timeout: nothing has been sent.
+    With ``retry_when_not_stored``, after an answer other than OK (not on disk, or not at a slave in
+    time) the message is also sent to another broker; it is then stored twice.
+    With ``avoid_slow_brokers`` a broker that was slow or did not answer is avoided for a while: for
     3 s after an answer that took 0.55 s, a minute after one of 1 s or none, and so on.
-    With ``trace`` a record of each message that a broker has answered goes to ``trace_topic``, a
-    little later and by a producer of its own: ``Admin.trace`` and RocketMQ's tools read it.
+    With ``trace``, a record of each message that a broker has answered is sent to ``trace_topic`` a
+    little later, by a separate producer; ``Admin.trace`` and RocketMQ's tools read these records.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Producer:
         await leave_traced(self._client, self._recorder)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the writable queues; for a topic that does not exist yet, those it will get."""
+        """Return the writable queues; for a topic that does not exist yet, those it will have."""
         return (await self._route(topic)).write_queues
 
     async def send(
@@ -243,14 +243,15 @@ class Producer:
     ) -> SendResult:
         """Return once a broker has stored ``message``.
 
-        Without ``queue`` or ``hash_key`` queues take turns and a retry goes to another broker. With
-        ``hash_key`` equal keys go to the same queue, as long as the number of queues stays.
+        Without ``queue`` or ``hash_key`` queues take turns, and a retry goes to another broker.
+        With ``hash_key`` equal keys go to the same queue, as long as the number of queues does not
+        change.
         ``queue`` is one of ``queues(topic)``, or a function that chooses one of them.
-        Consumers and subscribers get the message after ``delay``, in seconds: from our brokers and
-        RocketMQ's from 5.0 on; older ones deliver it at once. Raises MessageRefusedError before
-        anything is sent, BrokerError when the broker refuses the message, SendFailedError when no
-        attempt was acknowledged within ``timeout_s``. After a SendFailedError the message may be
-        stored all the same, under the same unique id.
+        Consumers and subscribers receive the message after ``delay`` (seconds or a timedelta) from
+        our brokers and RocketMQ's since 5.0; older ones deliver it at once. Raises
+        MessageRefusedError before anything is sent, BrokerError if the broker refuses the message,
+        SendFailedError if no attempt was acknowledged within ``timeout_s``. After a SendFailedError
+        the message may nevertheless be stored, under the same unique id.
         """
         check_arguments((message,), queue, hash_key)
         message_id, command = await self._command(message, delay)
@@ -264,10 +265,10 @@ class Producer:
         hash_key: str | None = None,
         delay: float | timedelta = 0,
     ) -> None:
-        """Give ``message`` to the connection and return; nobody says whether it was stored.
+        """Write ``message`` to the connection and return, without an acknowledgement.
 
-        For data of which some may be lost, since a broker that refuses it or ends does not answer.
-        Errors are those of ``send`` before anything is sent, and RemotingError.
+        For data of which some may be lost: a broker that refuses the message or ends does not
+        answer. Errors are those of ``send`` before anything is sent, and RemotingError.
         """
         check_arguments((message,), queue, hash_key)
         _, command = await self._command(message, delay)
@@ -285,9 +286,9 @@ class Producer:
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        """Send any number of messages as batches that are small enough; return their results.
+        """Send any number of messages in batches of allowed size; return the batches' results.
 
-        Messages of one topic stay in their order, also in the log if ``queue`` or ``hash_key``
+        Messages of one topic keep their order, also in the log if ``queue`` or ``hash_key``
         chooses the queue. Errors are those of ``send_batch``; batches before the one that failed
         are stored.
         """
@@ -304,10 +305,10 @@ class Producer:
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Return once a broker has stored all of ``messages``, which go to one queue, in order.
+        """Return once a broker has stored all of ``messages`` in one queue, in order.
 
-        They share a topic and have at most 4 MiB together. None may be delayed or go to a retry
-        topic. A batch is stored whole or not at all. Errors are those of ``send``.
+        They must have the same topic and at most 4 MiB together. None may be delayed or go to a
+        retry topic. A batch is stored completely or not at all. Errors are those of ``send``.
         """
         check_arguments(messages, queue, hash_key)
         if not messages:
@@ -320,7 +321,9 @@ class Producer:
         message_ids = []
         for message in messages:
             if message.topic != topic:
-                raise MessageRefusedError(f"batch mixes topics {topic!r} and {message.topic!r}")
+                raise MessageRefusedError(
+                    f"a batch must have one topic, not {topic!r} and {message.topic!r}"
+                )
             if not _DELAYING.isdisjoint(message.properties):
                 raise MessageRefusedError("a batch cannot be delayed")
             message_id, properties = self._properties(message)
@@ -328,8 +331,8 @@ class Producer:
             items.append((message.flag, message.body, properties))
         body = encode_batch_items(items)
         self._check_size(len(body))
-        # Apache's brokers add these to every message of the batch, and would so give all of them
-        # the unique id that stood here.
+        # Apache's brokers add these to every message of the batch, and would give all of them the
+        # same unique id.
         batch_properties = encode_properties({WAIT: "true"})
         ext = self._ext(topic, batch_properties, sys_flag=0, flag=0) | {"m": "true"}
         command = RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
@@ -337,17 +340,17 @@ class Producer:
         return await self._send(messages, message_id, command, queue, hash_key, timeout_s)
 
     async def recall(self, handle: str | None, *, timeout_s: float | None = None) -> str:
-        """Take back a delayed message by its ``SendResult.recall_handle``; return its unique id.
+        """Recall a delayed message by its ``SendResult.recall_handle``; return its unique id.
 
-        When this returns, the message is not delivered any more. BrokerError: its time has come, or
-        the broker does not recall (RocketMQ's have to be told to, from 5.3.1 on).
-        MessageRefusedError for a handle that is none, RemotingError if no answer came: it may be
-        recalled all the same.
+        After this returns, the message will not be delivered. BrokerError if its time has come, or
+        if the broker does not support recall (RocketMQ's do since 5.3.1, if configured).
+        MessageRefusedError if the handle is malformed, RemotingError if no answer came: the message
+        may nevertheless be recalled.
         """
         if handle is None:
             raise MessageRefusedError(
-                "there is no recall handle: brokers give one to a message that waits for a time, "
-                "as by send(delay=...)"
+                "there is no recall handle: brokers return one only for a delayed message, "
+                "as after send(delay=...)"
             )
         try:
             meant = decode_handle(handle)
@@ -389,15 +392,15 @@ class Producer:
         hash_key: str | None = None,
         timeout_s: float = REPLY_TIMEOUT_S,
     ) -> Message:
-        """Send ``message`` and return the reply of a consumer that got it (``reply_to``).
+        """Send ``message`` and return the reply of a consumer that received it (``reply_to``).
 
-        ReplyTimeoutError when no reply comes within ``timeout_s``: somebody may have worked on the
-        request all the same. Other errors are those of ``send``, and RemotingError.
+        ReplyTimeoutError if no reply comes within ``timeout_s``: a consumer may nevertheless have
+        handled the request. Other errors are those of ``send``, and RemotingError.
         """
         check_arguments((message,), queue, hash_key)
         deadline = trio.current_time() + timeout_s
         await self._route_by(deadline, message.topic)
-        # A broker pushes the reply to the client that it knows from a heartbeat.
+        # A broker pushes the reply to a client that it knows from a heartbeat.
         with trio.move_on_at(deadline):
             await self._client.introduce()
         waiting = self._requests.begin(message, self._client.client_id, timeout_s=timeout_s)
@@ -411,10 +414,10 @@ class Producer:
     async def reply_to(
         self, request: StoredMessage, body: bytes, *, timeout_s: float | None = None
     ) -> None:
-        """Answer a consumed message whose sender waits in ``request``; return once it has it.
+        """Reply to a consumed message whose sender waits in ``request``; return once delivered.
 
-        BrokerError or SendFailedError when the sender is not connected (any more),
-        MessageRefusedError when it does not wait for a reply.
+        BrokerError or SendFailedError if the sender is not (or no longer) connected,
+        MessageRefusedError if it does not wait for a reply.
         """
         message = reply_message(request, body)
         message_id, properties = self._properties(message)
@@ -463,7 +466,7 @@ class Producer:
             others: set[str] = set()
             is_away = False
             try:
-                # Nearly always known, and a deadline costs more than to look.
+                # The route is nearly always cached, and looking is cheaper than a deadline.
                 route = self._client.known_route(topic, for_sending=True, newer_than=asked_at)
                 if route is None or not route.write_queues:
                     with trio.fail_after(remaining_s):
@@ -480,7 +483,7 @@ class Producer:
                 attempts.append(f"broker {target.broker_name!r} said {result.status.name}")
                 stored = result
             except trio.TooSlowError:
-                attempts.append(f"{self._name_servers()} gave no route in time")
+                attempts.append(f"{self._name_servers()} did not return a route in time")
                 break
             except BrokerError as exc:
                 if exc.code not in self._passing_codes and not (
@@ -492,7 +495,7 @@ class Producer:
                 attempts.append(_describe(target, exc))
                 last = exc
             except RouteError as exc:
-                # A broker that restarts takes its topics with it for a moment.
+                # While a broker restarts, its topics are missing for a moment.
                 if attempt == 0:
                     raise
                 attempts.append(_describe(target, exc))
@@ -502,9 +505,9 @@ class Producer:
                 attempts.append(_describe(target, exc))
                 last = exc
                 is_away = isinstance(exc, RemotingConnectError) and not others
-            # Nothing was sent to a broker that is away: it may start again while there is time.
+            # Nothing was sent to an unreachable broker: it may restart before the deadline.
             failures += not (is_away and self._retries)
-            asked_at = trio.current_time()  # ask again: the route may have been wrong
+            asked_at = trio.current_time()  # ask again: the route may be out of date
             if not others:
                 pause_s = min(RETRY_PAUSE_S * 2**attempt, RETRY_PAUSE_S_MAX)
                 await trio.sleep(min(pause_s, max(0.0, deadline - asked_at)))
@@ -517,7 +520,7 @@ class Producer:
         raise SendFailedError(
             f"{what} for topic {topic!r} was not acknowledged within "
             f"{timeout_s:.3g} s and {len(attempts)} attempts",
-            attempts=tuple(attempts) or ("there was no time for one",),
+            attempts=tuple(attempts) or ("there was no time for an attempt",),
         ) from last
 
     async def _timed_attempt(
@@ -530,7 +533,7 @@ class Producer:
         deadline: float,
         attempts_left: int,
     ) -> SendResult:
-        """As ``_attempt``; notes how the broker did."""
+        """Do as ``_attempt``, and record how fast the broker answered."""
         began = trio.current_time()
         try:
             result = await self._attempt(
@@ -558,7 +561,7 @@ class Producer:
         address = _address(route, target)
         timeout_s = deadline - trio.current_time()
         if attempts_left and len(route.addresses) > 1:
-            # One stuck broker must not use up the time in which another could have answered.
+            # One stuck broker must not use up the time in which another could answer.
             timeout_s /= attempts_left + 1
         command.ext |= {"e": str(target.queue_id), "n": target.broker_name}
         began_ms = time.time_ns() // 1_000_000
@@ -587,7 +590,7 @@ class Producer:
         answer: RemotingCommand,
         began_ms: int,
     ) -> None:
-        """Note that a broker has answered: for each message, so that each is found by its id."""
+        """Record a broker's answer for each message, so that each is found by its id."""
         recorder = self._recorder
         topic = messages[0].topic
         if recorder is None or topic.startswith(recorder.topic) or not is_traced(answer.ext):
@@ -625,24 +628,24 @@ class Producer:
         _check_topic(topic)
         route = await self._client.route(topic, for_sending=True, newer_than=newer_than)
         if not route.write_queues and newer_than is None:
-            # What was known may be from a time in which writes were stopped.
+            # The cached route may be from a time when writes were stopped.
             now = trio.current_time()
             route = await self._client.route(topic, for_sending=True, newer_than=now)
         if not route.write_queues:
             raise RouteError(
-                f"topic {topic!r} has no queue that may be written to: see its permission and those"
-                " of its brokers, and that one runs",
+                f"topic {topic!r} has no writable queue: check its permission and that of its"
+                " brokers, and that a broker is running",
                 topic=topic,
             )
         return route
 
     async def _route_by(self, deadline: float, topic: str) -> TopicRoute:
-        """As ``_route``; RemotingTimeoutError if there is no answer until ``deadline``."""
+        """Do as ``_route``; RemotingTimeoutError if there is no answer by ``deadline``."""
         try:
             with trio.fail_at(deadline):
                 return await self._route(topic)
         except trio.TooSlowError as exc:
-            text = f"{self._name_servers()} gave no route of topic {topic!r} in time"
+            text = f"{self._name_servers()} did not return a route of topic {topic!r} in time"
             raise RemotingTimeoutError(text) from exc
 
     def _name_servers(self) -> str:
@@ -665,7 +668,7 @@ class Producer:
                 )
         if queue is not None:
             if queue.topic != route.topic:
-                raise MessageRefusedError(f"queue {queue} is not one of topic {route.topic!r}")
+                raise MessageRefusedError(f"queue {queue} does not belong to topic {route.topic!r}")
             return queue
         queues = route.write_queues
         if hash_key is not None:
@@ -681,7 +684,7 @@ class Producer:
         return queues[turn]
 
     def _to_avoid(self, route: TopicRoute) -> set[str]:
-        """Return the brokers that get no turn, since they were slow."""
+        """Return the brokers to avoid because they were slow."""
         if self._slow is None:
             return set()
         names = {queue.broker_name for queue in route.write_queues}
@@ -697,7 +700,7 @@ class Producer:
     ) -> tuple[str, RemotingCommand]:
         """Return the message's unique id and the request that sends it.
 
-        ``named`` are properties besides its own, ``flags`` bits of its sysFlag.
+        ``named`` are additional properties, ``flags`` bits of its sysFlag.
         """
         _check_topic(message.topic)
         message_id, properties = self._properties(message, _delay_ms(delay), named)
@@ -710,7 +713,7 @@ class Producer:
     def _properties(
         self, message: Message, delay_ms: int = 0, named: Mapping[str, str] = _NONE
     ) -> tuple[str, bytes]:
-        """Return the message's unique id and its property text, ``named`` included."""
+        """Return the message's unique id and its property text, including ``named``."""
         if self._ids is None:
             raise ClientClosedError("not open: use the producer inside `async with`")
         properties = dict(message.properties)
@@ -722,14 +725,14 @@ class Producer:
             properties[TAGS] = message.tags
         if delay_ms:
             if not _DELAYING.isdisjoint(properties):
-                raise MessageRefusedError("the message has a delay of its own: leave one out")
+                raise MessageRefusedError("the message already has a delay: give only one")
             properties[TIMER_DELAY_MS] = str(delay_ms)
         if TRAN_MSG in named and not _DELAYING.isdisjoint(properties):
             raise MessageRefusedError("a transactional message cannot be delayed")
         properties |= named
         if message.keys:
             if any(not key or " " in key for key in message.keys):
-                raise MessageRefusedError("keys are words: not empty and without spaces")
+                raise MessageRefusedError("a key must not be empty or contain spaces")
             properties[KEYS] = " ".join(message.keys)
         try:
             return message_id, encode_properties(properties)
@@ -739,11 +742,11 @@ class Producer:
     def _check_size(self, body_bytes: int) -> None:
         if body_bytes > self._message_bytes_max:
             raise MessageRefusedError(
-                f"body of {body_bytes} bytes, at most {self._message_bytes_max} may be sent"
+                f"the body has {body_bytes} bytes; the limit is {self._message_bytes_max}"
             )
 
     async def _compress(self, body: bytes) -> tuple[bytes, int]:
-        """Return the body as it travels and its flag bit; consumers inflate it."""
+        """Return the body as sent and its flag bit; consumers inflate it."""
         if len(body) <= self._compress_above_bytes:
             return body, 0
         if len(body) < _COMPRESS_IN_THREAD_BYTES:
@@ -771,7 +774,7 @@ class Producer:
             "m": "false",  # batch
         }
         if topic.startswith(RETRY_PREFIX):
-            # A message that a consumer gives back says how often it was refused in the header.
+            # For a message that a consumer sends back, the header has its number of refusals.
             pairs = decode_properties(properties)
             ext["j"] = pairs.pop(RECONSUME_TIME, "0")
             if MAX_RECONSUME_TIMES in pairs:
@@ -800,7 +803,7 @@ def trace_recorder(
 
 
 async def enter_traced(client: Client, recorder: TraceRecorder | None) -> None:
-    """Enter a client and what it traces with, which sends what is left after the client's end."""
+    """Enter a client and its recorder, which sends the remaining records after the client's end."""
     if recorder is None:
         await client.enter()
         return
@@ -814,7 +817,7 @@ async def enter_traced(client: Client, recorder: TraceRecorder | None) -> None:
 
 
 async def leave_traced(client: Client, recorder: TraceRecorder | None) -> None:
-    """Take ``enter_traced`` back."""
+    """Leave what ``enter_traced`` entered."""
     try:
         await client.leave()
     finally:
@@ -823,24 +826,24 @@ async def leave_traced(client: Client, recorder: TraceRecorder | None) -> None:
 
 
 def check_arguments(messages: object, queue: QueueChoice, hash_key: str | None) -> None:
-    """TypeError if an argument is of a kind that would be sent as something else, or fail late."""
+    """TypeError for an argument of a type that would be sent as something else, or fail later."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise TypeError("a batch is a list of Message; one message is for send()")
+        raise TypeError("a batch must be a list of Message; send() takes one message")
     for message in messages:
         if not isinstance(message, Message):
             raise TypeError(f"send takes Message(topic, body), not {type(message).__name__}")
     if not (queue is None or isinstance(queue, MessageQueue) or callable(queue)):
         raise TypeError(
-            f"queue is one of queues(topic) or a function of them, not {type(queue).__name__}"
+            f"queue must be one of queues(topic) or a function, not {type(queue).__name__}"
         )
     if hash_key is not None and not isinstance(hash_key, str):
-        raise TypeError(f"hash_key is text, not {type(hash_key).__name__}")
+        raise TypeError(f"hash_key must be a str, not {type(hash_key).__name__}")
 
 
 def split_batches(messages: Iterable[Message], *, bytes_max: int) -> Iterator[list[Message]]:
-    """Yield batches of one topic each that are small enough to be sent; topics keep their order.
+    """Yield batches of one topic each and of allowed size; the order within a topic is kept.
 
-    A message that is too large alone is a batch, which the producer then refuses.
+    A message that is too large becomes a batch of its own, which the producer then refuses.
     """
     batches: dict[str, tuple[list[Message], int]] = {}
     for message in messages:
@@ -855,9 +858,9 @@ def split_batches(messages: Iterable[Message], *, bytes_max: int) -> Iterator[li
 
 
 def _batch_bytes(message: Message) -> int:
-    """Return at least as many bytes as a message has in the body of a batch."""
+    """Return an upper bound of a message's bytes in the body of a batch."""
     texts = (message.tags or "", *message.keys, *message.properties, *message.properties.values())
-    # UTF-8 has at most 4 bytes a character; the rest are lengths, the unique key and separators.
+    # UTF-8 has at most 4 bytes per character; the rest are lengths, the unique key and separators.
     return len(message.body) + sum(4 * len(text) + 2 for text in texts) + 128
 
 
@@ -870,14 +873,14 @@ def _address(route: TopicRoute, target: MessageQueue) -> str:
 
 def _no_master(broker_name: str) -> RemotingConnectionError:
     return RemotingConnectionError(
-        f"the name servers know no master of broker {broker_name!r}: is it running?"
+        f"no master of broker {broker_name!r} is registered: is it running?"
     )
 
 
 def _delay_ms(delay: float | timedelta) -> int:
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise ValueError(f"delay is seconds or a timedelta, 0 or more, not {delay!r}")
+        raise ValueError(f"delay must be seconds or a timedelta of 0 or more, not {delay!r}")
     return math.ceil(seconds * 1000)
 
 
@@ -887,7 +890,7 @@ def _check_topic(topic: str) -> None:
         raise MessageRefusedError(fault)
 
 
-# A producer has few topics, and names one with each message.
+# Cached: a producer has few topics, and names one with each message.
 _topic_fault: Final = lru_cache(maxsize=256)(topic_name_fault)
 
 

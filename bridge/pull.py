@@ -1,12 +1,12 @@
-"""Reading messages at the caller's pace: assign queues or share them, poll them fairly, commit.
+"""Reading messages at the caller's pace: assign or share queues, poll them fairly, commit.
 
-Owns: PullConsumer, the position in each of its queues, at most two batches read ahead per queue.
+Owns: PullConsumer, its position in each queue, at most two batches read ahead per queue.
 Must not touch: connections and routes (bridge.client), how members of a group share queues
 (bridge.groups). Used by one task at a time; ``poll`` and ``commit`` from different tasks are fine.
-Invariants: ``position`` is the offset after the last message handed out, never of one read ahead.
-So the caller has seen every message below an offset that ``commit`` stores. Offsets live at the
-broker. With queues that were assigned it is no member of its group: it takes none from those that
-share.
+Invariants: ``position`` is the offset after the last message returned, never of one read ahead.
+So the caller has seen every message below an offset that ``commit`` stores. Offsets are stored by
+the broker. With assigned queues the consumer is not a member of its group: members that share
+queues keep theirs.
 Spec: RocketMQ DefaultLitePullConsumerImpl.
 """
 
@@ -66,19 +66,19 @@ __all__ = ["HOLD_S", "PULL_BYTES_MAX", "PULL_COUNT", "PullConsumer", "PullResult
 
 
 class PullConsumer:
-    """Read queues from the offsets that ``group`` has committed, or from others.
+    """Reads queues from the offsets that ``group`` has committed, or from others.
 
     ``async with PullConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``. A queue without a
     committed offset starts at its oldest message, or with ``start="last"`` at the next new one.
-    ``async for message in consumer`` hands out one message after the other, without an end;
-    ``commit`` inside the loop commits up to the message at hand.
+    ``async for message in consumer`` yields one message after the other, without end; ``commit``
+    inside the loop commits up to the current message.
 
-    ``assign`` reads the queues that it is given. ``subscribe`` shares the queues of topics with the
-    group's other members by the rule ``allocate`` (bridge.groups.allocation), which all of them
-    must use; a queue that goes to another member goes on there at its committed offset.
+    ``assign`` reads the given queues. ``subscribe`` shares the queues of topics with the group's
+    other members by the rule ``allocate`` (bridge.groups.allocation), which must be the same for
+    all members; a queue that moves to another member continues there at its committed offset.
 
-    With ``trace`` records of each message that is handed out go to ``trace_topic``, which
-    ``Admin.trace`` and RocketMQ's tools read. What becomes of it then, they do not know.
+    With ``trace``, a record of each returned message is sent to ``trace_topic``, which
+    ``Admin.trace`` and RocketMQ's tools read. It does not say how the message was handled.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class PullConsumer:
         trace_topic: str = TRACE_TOPIC,
     ) -> None:
         if start not in ("first", "last"):
-            raise ValueError(f"start is 'first' or 'last', not {start!r}")
+            raise ValueError(f"start must be 'first' or 'last', not {start!r}")
         self.group = check_group(group)
         self.credentials = credentials
         self.tls = tls
@@ -144,17 +144,17 @@ class PullConsumer:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """End all reading. Positions that were not committed are forgotten."""
+        """Stop reading. Positions that were not committed are lost."""
         await leave_traced(self._client, self._recorder)
 
     async def topics(self) -> list[str]:
-        """Return the names of the topics that users have, not those of the system or of groups."""
+        """Return the names of users' topics, without those of the system or of groups."""
         return await user_topics(self._client, timeout_s=self._request_timeout_s)
 
     async def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
         """Return the topic's readable queues; RouteError if it does not exist.
 
-        The name servers know a topic only a moment after its first message has created it;
+        A topic is registered with the name servers only a moment after its first message;
         ``wait_s`` is how long to wait for that.
         """
         deadline = trio.current_time() + wait_s
@@ -174,33 +174,33 @@ class PullConsumer:
     def assign(
         self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL, sql: str | None = None
     ) -> None:
-        """Read exactly ``queues`` from now on, and only messages that ``tags`` or ``sql`` selects.
+        """Read exactly ``queues`` from now on, and only messages that ``tags`` or ``sql`` select.
 
         ``tags`` is "*" or "A || B", ``sql`` a filter over the messages' properties, such as
         "temperature > 30 AND site = 'north'" (docs/store.md); FilterError if it is malformed. The
-        broker applies it. Queues that stay with the same selection keep their position; new ones
-        start at the committed offset.
+        broker filters. Queues that were assigned before with the same filter keep their position;
+        others start at the committed offset.
         """
         if self._subscriptions:
-            raise ClientError("this consumer subscribes: assign needs one of its own")
+            raise ClientError("this consumer has subscriptions: use another one for assign")
         selector = select(tags, sql)
         wanted = list(dict.fromkeys(queues))
         for one in wanted:
             if not isinstance(one, MessageQueue):
-                raise TypeError("assign takes queues: assign(await consumer.queues(topic))")
+                raise TypeError("assign takes queues, as in assign(await consumer.queues(topic))")
         self._assigned_at_ms = time.time_ns() // 1_000_000
         self._read_only(list(self._reading), wanted, selector)
 
     def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
-        """Read this member's part of the topic's queues, from now on and as members come and go.
+        """Read this member's share of the topic's queues, which changes as members come and go.
 
-        ``tags`` and ``sql`` as with ``assign``; all members must give the same. May be called for
-        several topics, and again to select otherwise. ``assigned`` has the queues that are this
-        member's now. What it has not committed when a queue goes to another member is read there
+        ``tags`` and ``sql`` are as in ``assign``, and must be the same for all members. May be
+        called for several topics, and again to change the filter. ``assigned`` lists this member's
+        current queues. When a queue moves to another member, uncommitted messages are read there
         again.
         """
         if self._reading and not self._subscriptions:
-            raise ClientError("this consumer has queues assigned: subscribe needs one of its own")
+            raise ClientError("this consumer has assigned queues: use another one for subscribe")
         selector = select(tags, sql)
         is_first = not self._subscriptions
         self._subscriptions[check_subscribed(topic)] = selector
@@ -213,43 +213,43 @@ class PullConsumer:
         self._rebalance.wake()
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out no message of these queues until ``resume``; they stay this consumer's."""
+        """Return no messages of these queues until ``resume``; the consumer keeps the queues."""
         for queue in queues:
             self._assigned_reading(queue).is_paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out messages of these queues again."""
+        """Return messages of these queues again."""
         for queue in queues:
             self._assigned_reading(queue).is_paused = False
         self._arrived.set()
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Hand out ``queue`` from ``queue_offset`` next; drop the messages read ahead."""
+        """Continue ``queue`` at ``queue_offset``; messages read ahead are dropped."""
         if queue_offset < 0:
             raise ValueError(f"queue offset {queue_offset} is negative")
         self._restart(queue, queue_offset)
 
     def seek_to_begin(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Hand out the assigned (or given) queues from their oldest message."""
+        """Continue the assigned (or given) queues at their oldest message."""
         for queue in list(self._reading if queues is None else queues):
             self._restart(queue, Start.BEGIN)
 
     def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Hand out only messages stored after this call reaches the broker."""
+        """Continue with messages stored after this call reaches the broker."""
         for queue in list(self._reading if queues is None else queues):
             self._restart(queue, Start.END)
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset after the last message handed out; None until the start is known."""
+        """Return the offset after the last returned message; None until the start is known."""
         return self._assigned_reading(queue).position
 
     async def poll(self, *, timeout_s: float = 1.0, count_max: int = 512) -> list[StoredMessage]:
-        """Return up to ``count_max`` messages as soon as there are any; [] after ``timeout_s``.
+        """Return up to ``count_max`` messages as soon as there are any, [] after ``timeout_s``.
 
-        Queues take turns, so a busy one does not starve the others; order holds within each.
-        Brokers that cannot be reached are tried again in the background. An error that stops a
-        queue (BrokerError, RouteError, RecordError, FilterError) is raised once; ``seek`` starts
-        the queue again.
+        Queues take turns, so a busy one does not starve the others; each keeps its order. Brokers
+        that cannot be reached are tried again in the background. An error that stops a queue
+        (BrokerError, RouteError, RecordError, FilterError) is raised once; ``seek`` restarts the
+        queue.
         """
         batches = await self.poll_batches(timeout_s=timeout_s, count_max=count_max)
         return [message for _, messages in batches for message in messages]
@@ -257,9 +257,9 @@ class PullConsumer:
     async def poll_batches(
         self, *, timeout_s: float = 1.0, count_max: int = 512
     ) -> list[tuple[MessageQueue, list[StoredMessage]]]:
-        """As ``poll``, with the queue of each messages that follow one another."""
+        """Do as ``poll``, but return (queue, messages) for each run of one queue's messages."""
         if count_max < 1:
-            raise ValueError(f"count_max is at least 1, not {count_max}")
+            raise ValueError(f"count_max must be at least 1, not {count_max}")
         deadline = trio.current_time() + timeout_s
         while True:
             batches = self._take(count_max)
@@ -276,18 +276,17 @@ class PullConsumer:
         return self
 
     async def __anext__(self) -> StoredMessage:
-        """Return the next message, however long it takes; errors as with ``poll``."""
-        await trio.lowlevel.checkpoint()  # others run too while messages are read ahead
+        """Return the next message, however long it takes; errors are those of ``poll``."""
+        await trio.lowlevel.checkpoint()  # let other tasks run while messages are read ahead
         return (await self.poll(timeout_s=math.inf, count_max=1))[0]
 
     async def uncommitted(
         self, unseen: Mapping[MessageQueue, int] | None = None
     ) -> dict[MessageQueue, int]:
-        """Return the positions that ``commit`` would store: new ones, and each now and then.
+        """Return the positions that ``commit`` would store: changed ones, and all now and then.
 
-        ``unseen`` has the first message of each queue that was handed out and that nobody has
-        looked at. What another member of the group has just stored of a queue that came from it
-        stays, if it is ahead.
+        ``unseen`` has the offset of each queue's first message that was returned but not yet seen
+        by the user. If a queue came from another member whose late commit is ahead, that one stays.
         """
         now = trio.current_time()
         found = {
@@ -303,7 +302,7 @@ class PullConsumer:
             if queue in self._reading and self._reading[queue].taken_over_at > taken_since
         }
         ahead = await saved_ahead(new, self.committed)
-        # Another one may have been given up meanwhile.
+        # The queue may have been given up meanwhile.
         return {
             queue: offset
             for queue, offset in found.items()
@@ -316,13 +315,13 @@ class PullConsumer:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Store the positions of all assigned queues, or ``offsets``, at the brokers.
+        """Commit the positions of all assigned queues, or ``offsets``, to the brokers.
 
-        A position below what the member before has stored late, of a queue that came from it in the
-        last half minute, is not among them. Returns when every broker has confirmed. One
-        that is away or busy is asked again for ``timeout_s`` (by default ``request_timeout_s``; 0
-        asks each broker once), the others commit at once. Then CommitFailedError names the queues
-        that are not committed, and ``commit`` may be called again.
+        For a queue that came from another member in the last half minute, a position below that
+        member's late commit is not stored. Returns when every broker has confirmed. A broker that
+        is unreachable or busy is asked again for ``timeout_s`` (by default ``request_timeout_s``; 0
+        asks each broker once) without delaying the others. After that CommitFailedError names the
+        queues that are not committed, and ``commit`` may be called again.
         """
         if offsets is None:
             offsets = await self.uncommitted()
@@ -365,11 +364,11 @@ class PullConsumer:
         sql: str | None = None,
         broker_id: int = MASTER_ID,
     ) -> PullResult:
-        """Return one answer of a broker as it came, independent of assignment and position.
+        """Return one answer of a broker unchanged, independent of assignment and position.
 
-        The broker holds the request up to ``hold_s`` when there is nothing yet. It filters by tag
-        hash, so the answer may have records of other tags with the same hash. It may return less
-        than asked for; brokers before 5.0 do not know ``bytes_max``.
+        The broker holds the request up to ``hold_s`` if there is no message yet. It filters by tag
+        hash, so the answer may contain records of other tags with the same hash. It may return less
+        than asked for; brokers before 5.0 ignore ``bytes_max``.
         """
         return await self._requests.pull(
             queue,
@@ -391,8 +390,8 @@ class PullConsumer:
     ) -> list[StoredMessage]:
         """Return the newest messages of a topic that have a key, stored in [begin_ms, end_ms].
 
-        A key is a word of KEYS or the producer's unique id. All brokers of the topic are asked;
-        each gives 64 at most. Raises RouteError, BrokerError or RemotingError.
+        A key is a word of KEYS or the producer's unique id. All brokers of the topic are asked, and
+        each returns at most 64. Raises RouteError, BrokerError or RemotingError.
         """
         command = query_command(topic, key, begin_ms, end_ms, count_max)
         route = await self._client.route(topic, newer_than=trio.current_time())
@@ -409,9 +408,9 @@ class PullConsumer:
         return query_result(answers, topic, key, count_max)
 
     async def view(self, message_id: str) -> StoredMessage:
-        """Return the message that an offset id names, from the broker it names.
+        """Return the message with an offset id, from the broker that the id names.
 
-        ValueError if it is not an offset id (32 or 56 hex digits; a unique id looks alike and is
+        ValueError if it is not an offset id (32 or 56 hex digits; a unique id looks the same and is
         for ``query_by_key``). BrokerError if there is no such message.
         """
         address, command = view_command(message_id)
@@ -427,7 +426,7 @@ class PullConsumer:
         return await self._requests.address(queue)
 
     def _take(self, count_max: int) -> list[tuple[MessageQueue, list[StoredMessage]]]:
-        """Hand out messages read ahead, one batch of each queue in turn."""
+        """Return messages read ahead, one batch of each queue in turn."""
         batches: list[tuple[MessageQueue, list[StoredMessage]]] = []
         idle = 0
         while idle < len(self._turn) and count_max:
@@ -441,7 +440,7 @@ class PullConsumer:
         if self._traces is not None:
             for _queue, messages in batches:
                 with self._traces.call(messages):
-                    pass  # that they are handed out is all that is known
+                    pass  # only their return is recorded
         return batches
 
     def _raise_failure(self) -> None:
@@ -454,13 +453,13 @@ class PullConsumer:
         try:
             return self._reading[queue]
         except KeyError:
-            text = f"queue {queue} is not assigned to this consumer now: `assigned` has what is"
+            text = f"queue {queue} is not assigned to this consumer; `assigned` lists its queues"
             raise ClientError(text) from None
 
     def _read_only(
         self, own: Iterable[MessageQueue], wanted: Iterable[MessageQueue], selector: Selector
     ) -> None:
-        """Of the queues that are read, replace ``own`` by ``wanted``; those in both go on."""
+        """Replace the queues ``own`` by ``wanted``; reading continues for those in both."""
         wanted = list(wanted)
         for queue in own:
             if queue not in wanted or self._reading[queue].selector != selector:
@@ -470,7 +469,7 @@ class PullConsumer:
                 self._start_reading(queue, Start.COMMITTED, selector)
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> bool:
-        """Take the queues that are this member's of a topic."""
+        """Read this member's share of a topic's queues."""
         own = [queue for queue in self._reading if queue.topic == topic]
         self._read_only(own, queues, self._subscriptions[topic])
         for queue in set(queues).difference(own):
@@ -495,13 +494,13 @@ class PullConsumer:
         reading.scope.cancel()
 
     def _ends(self, reading: Reading, exc: Exception) -> bool:
-        """Say whether an error ends the reading of a queue; ``poll`` raises it then."""
+        """Return whether an error stops a queue; ``poll`` then raises it."""
         if isinstance(exc, RemotingError | NoNameServerError):
             return False
         if isinstance(exc, BrokerError) and exc.code in PASSING_CODES:
             return False
-        # A broker that restarts takes its topics with it for a moment. A topic that was never there
-        # is the mistake of who assigned its queues; those of a subscription come from a route.
+        # While a broker restarts, its topics are missing for a moment. Assigning queues of a topic
+        # that never existed is the caller's mistake; those of a subscription come from a route.
         if isinstance(exc, RouteError) and (
             not isinstance(reading.next_offset, Start) or reading.queue.topic in self._subscriptions
         ):
@@ -528,7 +527,7 @@ class PullConsumer:
             reading.committed_at = trio.current_time()
 
     def _answer(self, request: RemotingCommand) -> RemotingCommand | None:
-        """Answer what a broker asks of a member."""
+        """Answer a broker's request to a member."""
         match request.code:
             case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
                 self._rebalance.wake()
@@ -567,7 +566,7 @@ class PullConsumer:
         ]
 
     def _groups(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the heartbeat's members: this one if it shares queues."""
+        """Return the heartbeat's groups: this consumer's if it shares queues."""
         if not self._subscriptions:
             return {"consumerDataSet": [], "producerDataSet": []}
         is_first = self._start is Start.BEGIN

@@ -1,6 +1,6 @@
-"""A pull on the wire: the fields of its request and of its answer.
+"""A pull on the wire: the fields of its request and answer.
 
-Owns: PullResult, PullStatus, how much is asked for by default. Must not touch: sockets, trio tasks.
+Owns: PullResult, PullStatus, default sizes of a request. Must not touch: sockets, trio tasks.
 Spec: RocketMQ PullMessageRequestHeader, PullAPIWrapper.
 """
 
@@ -19,13 +19,13 @@ from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.remoting.codes import LOG_KEY
 from motelog.core.remoting.frames import PullSysFlag, RemotingCommand, RequestCode, ResponseCode
 
-# Brokers may give less; RocketMQ stops at 32 messages or 256 KiB.
+# Brokers may return less; RocketMQ stops at 32 messages or 256 KiB.
 PULL_COUNT: Final = 512
 PULL_BYTES_MAX: Final = 262_144
 
 
 class PullStatus(IntEnum):
-    """What a pull found; the next offset is valid for each of them."""
+    """What a pull found; the next offset is valid in each case."""
 
     FOUND = ResponseCode.SUCCESS
     NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
@@ -37,8 +37,8 @@ class PullStatus(IntEnum):
 class PullResult:
     """One answer of a broker; ``records`` are stored records back to back (core.records.layout).
 
-    They may be a view of memory that is used again; the call that made this says so. Where they are
-    read in the broker's files (bridge.mapped_log), there are only ``pieces``.
+    They may be a view of memory that is reused; the call that returned this says so. If they are
+    read from the broker's files (bridge.mapped_log), there are only ``pieces``.
     """
 
     status: PullStatus
@@ -50,7 +50,7 @@ class PullResult:
     mapped: Iterator[bytes] | None = None
 
     def pieces(self) -> Iterator[bytes | memoryview]:
-        """Yield the records in pieces, once; UnreadableLogError as bridge.mapped_log has it."""
+        """Yield the records in pieces, once; UnreadableLogError as in bridge.mapped_log."""
         return iter((self.records,)) if self.mapped is None else self.mapped
 
     def messages(self) -> list[StoredMessage]:
@@ -71,7 +71,7 @@ def pull_command(
 ) -> RemotingCommand:
     """Return the request for a pull; ``pull_result`` decodes its answer.
 
-    With ``log_key`` the answer may have units in place of records (bridge.mapped_log).
+    With ``log_key`` the answer may have units instead of records (bridge.mapped_log).
     """
     sys_flag = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_s > 0 else 0)
     ext = queue_ext(queue) | {
@@ -108,5 +108,5 @@ def pull_result(answer: RemotingCommand, body: bytes | memoryview) -> PullResult
 
 
 def queue_ext(queue: MessageQueue) -> dict[str, str]:
-    """Return the fields that name the queue of a request."""
+    """Return the request fields that name a queue."""
     return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name}

@@ -1,7 +1,7 @@
-"""Looking for single messages: by key and time on every broker of a topic, or by offset id.
+"""Finding single messages: by key and time on every broker of a topic, or by offset id.
 
-Owns: the requests, which answers count, how the answers of several brokers become one. Must not
-touch: connections and routes (bridge.client).
+Owns: the requests, checking and merging the answers of several brokers. Must not touch: connections
+and routes (bridge.client).
 Spec: RocketMQ MQAdminImpl.queryMessage, QueryMessageRequestHeader, ViewMessageRequestHeader.
 """
 
@@ -23,7 +23,7 @@ QUERY_COUNT: Final = 32
 def query_command(
     topic: str, key: str, begin_ms: int, end_ms: int, count_max: int
 ) -> RemotingCommand:
-    """Return the request for messages by key; ValueError if no broker could answer it."""
+    """Return the request for messages by key; ValueError if its arguments are not valid."""
     if not key or count_max < 1 or not 0 <= begin_ms <= end_ms <= TIME_MAX:
         raise ValueError("a query needs a key, a count and a range of times")
     ext = {
@@ -43,7 +43,7 @@ def query_result(
     found: list[StoredMessage] = []
     for answer in answers:
         if answer.code != ResponseCode.QUERY_NOT_FOUND:
-            # RocketMQ's broker compares hashes only, and orders by offset.
+            # RocketMQ's broker compares only hashes, and sorts by offset.
             found += [m for m in decode_messages(check(answer).body) if _has_key(m, topic, key)]
     found.sort(key=lambda m: (m.store_timestamp_ms, m.physical_offset), reverse=True)
     return found[:count_max]
@@ -57,7 +57,7 @@ def _has_key(message: StoredMessage, topic: str, key: str) -> bool:
 
 
 def view_command(message_id: str) -> tuple[str, RemotingCommand]:
-    """Return the address of the broker that an offset id names, and the request to it.
+    """Return the address of the broker in an offset id, and the request to it.
 
     ValueError if it is not an offset id.
     """

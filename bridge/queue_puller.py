@@ -1,10 +1,10 @@
-"""Blocking pulls of one queue, several in flight on one socket: for reading ranges at full speed.
+"""Blocking pulls of one queue, several in flight on one socket, to read ranges at full speed.
 
-Owns: QueuePuller, its socket and receive buffer. Must not touch: trio, routes (the caller says
-where the broker is), the use of the records. For one thread.
-Invariants: an answer is received by few system calls into memory that the next answer uses again,
-so no byte of it is copied here. That memory never grows beyond one frame. After an error the
-connection is closed and everything in flight on it has failed; the next pull opens a new one.
+Owns: QueuePuller, its socket and receive buffer. Must not touch: trio, routes (the caller provides
+the broker's address), the use of the records. For one thread.
+Invariants: an answer is received with few system calls into memory that the next answer reuses, so
+that nothing is copied here. That memory never grows beyond one frame. After an error the connection
+is closed and everything in flight on it has failed; the next pull opens a new one.
 
     ask 0..99   ask 100..199   ask 200..299      three requests are under way
     result of 0..99            ask 300..399      while its records are used, others are on the way
@@ -48,7 +48,7 @@ _TIMEVAL: Final = struct.Struct("@ll")
 
 
 class Pull:
-    """One pull under way."""
+    """One pull in flight."""
 
     __slots__ = ("_puller", "log_key", "opaque", "queue_offset")
 
@@ -61,25 +61,25 @@ class Pull:
         self.log_key = log_key
 
     def result(self) -> PullResult:
-        """Wait for the answer and return it, once; ``records`` are good until the next ``result``.
+        """Wait for the answer and return it, once; ``records`` are valid until the next ``result``.
 
-        RemotingTimeoutError when the answer does not come in time, RemotingConnectionError when the
-        connection ends, BrokerError when the broker refuses, RemotingDecodeError when fields of the
+        RemotingTimeoutError if the answer does not arrive in time, RemotingConnectionError if the
+        connection ends, BrokerError if the broker refuses, RemotingDecodeError if fields of the
         answer are missing.
         """
         return self._puller.wait(self)
 
     def cancel(self) -> None:
-        """Drop the answer when it comes."""
+        """Drop the answer when it arrives."""
         self._puller.forget(self.opaque)
 
 
 class QueuePuller:
-    """Pulls of ``queue`` as member of ``group``; close it, or use it in ``with``.
+    """Pulls ``queue`` as a member of ``group``; close it, or use it in ``with``.
 
-    ``address`` is called before each connect and returns where the broker is; its errors go to the
-    caller.
-    The broker is not asked to hold a pull, so an answer comes at once or not at all. With
+    ``address`` is called before each connect and returns the broker's address; its errors are
+    raised to the caller.
+    The broker is not asked to hold a pull, so it answers at once or not at all. With
     ``found_logs``, what this process knows of brokers' files, records are read there if possible.
     """
 
@@ -109,7 +109,7 @@ class QueuePuller:
         self._frame_bytes_max = frame_bytes_max
         self._connection: _Connection | None = None
         self._opaque = 0
-        # Requests under way, each with a copy of its answer if that came out of turn.
+        # Requests in flight, each with a copy of its answer if that arrived out of order.
         self._waiting: dict[int, tuple[RemotingCommand, bytes] | None] = {}
 
     def __enter__(self) -> Self:
@@ -161,7 +161,7 @@ class QueuePuller:
         return Pull(self, self._opaque, queue_offset, log_key)
 
     def wait(self, pull: Pull) -> PullResult:
-        """Return what a pull found; for ``Pull.result``."""
+        """Return the result of a pull; for ``Pull.result``."""
         answer, body = self._answer(pull.opaque)
         log, ext = self._log, answer.ext
         if log is not None and LOG_UNITS in ext:
@@ -189,11 +189,11 @@ class QueuePuller:
                 self.close()
                 raise
             if not command.is_response or command.opaque not in self._waiting:
-                continue  # the answer to a cancelled pull, or a notice that this client ignores
+                continue  # the answer to a cancelled pull, or a notification that is ignored
             if command.opaque == opaque:
                 del self._waiting[opaque]
                 return command, body
-            # Servers with several threads answer out of turn.
+            # Servers with several threads answer out of order.
             self._waiting[command.opaque] = command, bytes(body)
 
     def forget(self, opaque: int) -> None:
@@ -201,9 +201,9 @@ class QueuePuller:
 
 
 class _Connection:
-    """A blocking socket with the kernel's time limits, so that one call receives a whole frame.
+    """A blocking socket with the kernel's timeouts, so that one call receives a whole frame.
 
-    With TLS a call receives a record of it, and the limits are Python's.
+    With TLS a call receives one TLS record, and the timeouts are Python's.
     """
 
     def __init__(
@@ -252,10 +252,10 @@ class _Connection:
             raise RemotingConnectionError(f"{self._peer}: {exc.strerror or exc}") from exc
 
     def receive(self, deadline: float) -> tuple[RemotingCommand, memoryview]:
-        """Return the next frame's command and its body, a view that the next call overwrites.
+        """Return the next frame's command and body, a view that the next call overwrites.
 
-        A peer that trickles bytes is given up at the first wait that ends after ``deadline``, so
-        within twice the time limit.
+        A peer that trickles bytes is given up after the first wait that ends past ``deadline``, so
+        within twice the timeout.
         """
         self._fill(0, _LENGTH_BYTES, deadline)
         frame_bytes = _LENGTH_BYTES + int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
@@ -263,7 +263,7 @@ class _Connection:
             raise self._malformed(f"frame of {frame_bytes} bytes")
         if frame_bytes > len(self._buffer):
             # A buffer is replaced, never resized, so views of the old one stay valid. A quarter of
-            # extra room, because answers differ a little in size.
+            # extra space, because answers differ a little in size.
             length = self._buffer[:_LENGTH_BYTES]
             self._buffer = bytearray(min(frame_bytes * 5 // 4, self._frame_bytes_max))
             self._buffer[:_LENGTH_BYTES] = length
@@ -282,7 +282,7 @@ class _Connection:
                 try:
                     count = self._socket.recv_into(view[begin:end], end - begin, self._flags)
                 except (BlockingIOError, TimeoutError):
-                    count = -1  # the time limit; decided below
+                    count = -1  # the timeout; handled below
                 except OSError as exc:
                     reason = exc.strerror or exc
                     raise RemotingConnectionError(

@@ -1,8 +1,8 @@
-"""What a consumer asks of the broker that has a queue: its bounds, a group's offsets, messages.
+"""A consumer's requests to the broker of a queue: bounds, a group's offsets, messages.
 
-Owns: QueueRequests, the fields of these requests. Must not touch: when something is asked and what
-becomes of the answer (bridge.reader, bridge.pull, bridge.push). Errors are RouteError,
-NoNameServerError, RemotingError and BrokerError, unless a method says more.
+Owns: QueueRequests, the fields of these requests. Must not touch: when they are sent, the use of
+answers (bridge.reader, bridge.pull, bridge.push). Errors are RouteError, NoNameServerError,
+RemotingError and BrokerError, unless a method says more.
 Spec: RocketMQ MQAdminImpl, RemoteBrokerOffsetStore, PullAPIWrapper.
 """
 
@@ -37,17 +37,17 @@ from motelog.core.message import MessageQueue
 from motelog.core.remoting.codes import ONLY_FORWARD
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
 
-# Added to the hold: the broker looks for expired holds every 5 s.
+# Added to the hold time: the broker checks for expired holds every 5 s.
 HOLD_GRACE_S: Final = 10.0
 
-# Pause before a broker that did not take a commit is asked again.
+# Pause before a broker that did not accept a commit is asked again.
 RETRY_PAUSE_S: Final = 0.1
 RETRY_PAUSE_S_MAX: Final = 0.8
 
-# How long the member before may save the offset of a queue that this one has taken over.
+# How long the previous member may still save the offset of a queue that this one has taken over.
 TAKEN_OVER_WITHIN_S: Final = 30.0
 
-#: A broker's answers that may be others a moment later.
+#: Answers of a broker that may be different a moment later.
 PASSING_CODES: Final = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
@@ -57,7 +57,7 @@ PASSING_CODES: Final = frozenset(
     }
 )
 
-# A broker's answers to a filter that it refuses, or when it takes no filters.
+# Answers of a broker that refuses a filter, or that supports no filters.
 _REFUSALS: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED})
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class QueueRequests:
         self._client = client
         self._group = group
         self._timeout_s = timeout_s
-        #: Topic -> routes from before this time are not trusted.
+        #: Topic -> routes from before this time are not used.
         self._trusted_after: dict[str, float] = {}
 
     async def pull(
@@ -103,7 +103,7 @@ class QueueRequests:
         return pull_result(answer, answer.body)
 
     async def check_selector(self, queue: MessageQueue, selector: Selector, version: int) -> None:
-        """Ask the broker whether it takes the filter; FilterError with its words if it does not."""
+        """Ask the broker whether it accepts the filter; FilterError with its text if not."""
         body = {
             "clientId": self._client.client_id,
             "group": self._group,
@@ -111,7 +111,9 @@ class QueueRequests:
         }
         answer = await self.ask(queue, RequestCode.CHECK_CLIENT_CONFIG, {}, body=dumps(body))
         if answer.code in _REFUSALS:
-            raise FilterError(answer.remark or f"the broker of queue {queue} takes no SQL92 filter")
+            raise FilterError(
+                answer.remark or f"the broker of queue {queue} does not accept SQL92 filters"
+            )
         check(answer, queue.topic)
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -130,12 +132,12 @@ class QueueRequests:
         forward: Container[MessageQueue] = (),
         timeout_s: float = 0.0,
     ) -> None:
-        """Store offsets; return when every broker has confirmed, which ``done`` is told of each.
+        """Store offsets; return when every broker has confirmed. ``done`` is called for each.
 
-        Of the queues in ``forward``, the group stays where it is if another member has stored more
-        meanwhile. (Apache's brokers go back there: they store what comes last.)
-        A broker that is away or busy is asked again until ``timeout_s`` is over; 0 asks once. It
-        holds up no other. CommitFailedError has the queues that are not committed.
+        For queues in ``forward``, a higher offset that another member has stored meanwhile is kept.
+        (Apache's brokers store whatever comes last.)
+        A broker that is unreachable or busy is asked again for ``timeout_s``; 0 asks once. It does
+        not delay the others. CommitFailedError has the queues that are not committed.
         """
         deadline = trio.current_time() + timeout_s if timeout_s > 0 else None
         self._look_for_masters(offsets)
@@ -150,9 +152,9 @@ class QueueRequests:
                 failures[queue] = error
 
         async def commit_all(queues: list[MessageQueue]) -> None:
-            # One queue of each topic and broker goes ahead. RocketMQ creates the table of a group's
-            # first commit to a topic without a lock, and of several that come at once it loses
-            # some. And where a broker is away, one queue finds out for all.
+            # One queue of each topic and broker goes first. RocketMQ creates the table for a
+            # group's first commit to a topic without a lock, and loses some of several concurrent
+            # ones. And if a broker is unreachable, one queue finds out for all.
             first, *others = queues
             await commit(first)
             error = failures.get(first)
@@ -172,7 +174,7 @@ class QueueRequests:
             raise CommitFailedError(failures) from next(iter(failures.values()))
 
     async def offset(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> int:
-        """Return what the broker says: GET_MIN_OFFSET, GET_MAX_OFFSET, SEARCH_OFFSET_BY_..."""
+        """Return the broker's answer to GET_MIN_OFFSET, GET_MAX_OFFSET, SEARCH_OFFSET_BY_..."""
         answer = await self.ask(queue, code, queue_ext(queue) | ext)
         return int_field(check(answer, queue.topic), "offset")
 
@@ -199,22 +201,22 @@ class QueueRequests:
         broker_id: int = MASTER_ID,
         is_for_master: bool = False,
     ) -> RemotingCommand:
-        """Return the answer of the queue's broker; the caller judges its code.
+        """Return the answer of the queue's broker; the caller checks its code.
 
-        A slave is asked while the master is away, unless only that one's answer counts.
+        A slave is asked while the master is unreachable, unless only the master may answer.
         """
         address = await self.address(queue, broker_id, is_for_master=is_for_master)
         request = RemotingCommand(code, ext=ext, body=body)
         return await self._client.request(address, request, timeout_s=timeout_s or self._timeout_s)
 
     def distrust(self, topic: str) -> None:
-        """Ask the name servers anew where the topic's brokers are: one of them did not answer."""
+        """Make the next request ask the name servers again, since a broker did not answer."""
         self._trusted_after[topic] = trio.current_time()
 
     async def address(
         self, queue: MessageQueue, broker_id: int = MASTER_ID, *, is_for_master: bool = False
     ) -> str:
-        """Return where the queue's broker is: that member of its group, or another one."""
+        """Return the address of the queue's broker: that member of its group, or another one."""
         topic = queue.topic
         route = await self._client.route(topic, newer_than=self._trusted_after.get(topic))
         if is_for_master:
@@ -229,9 +231,9 @@ class QueueRequests:
         return address
 
     def _look_for_masters(self, queues: Iterable[MessageQueue]) -> None:
-        """Have the name servers asked anew where only slaves were known.
+        """Make requests ask the name servers again where only slaves are known.
 
-        A slave takes offsets while its master is away, and forgets them for those of its master.
+        A slave accepts offsets while its master is down, but later replaces them by its master's.
         """
         for topic, broker_name in {(queue.topic, queue.broker_name) for queue in queues}:
             route = self._client.known_route(topic)
@@ -246,7 +248,7 @@ class QueueRequests:
         deadline: float | None,
         timeout_s: float,
     ) -> MotelogError | None:
-        """Commit, and again until ``deadline`` where that may help; return how it failed."""
+        """Commit, with retries until ``deadline`` if they may help; return the error, if any."""
         error: MotelogError | None = None
         pause_s = RETRY_PAUSE_S
         with trio.move_on_at(math.inf if deadline is None else deadline):
@@ -257,7 +259,7 @@ class QueueRequests:
                 except MotelogError as exc:
                     error = exc
                 if _is_away(error):
-                    self.distrust(queue.topic)  # it may come back elsewhere
+                    self.distrust(queue.topic)  # it may come back at another address
                 elif not (isinstance(error, BrokerError) and error.code in PASSING_CODES):
                     return error
                 if deadline is None:
@@ -275,7 +277,7 @@ class QueueRequests:
             ext[ONLY_FORWARD] = "true"
         answer = await self.ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
         if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-            # RocketMQ 5 learns of a group by its members or its pulls, and there were none yet.
+            # RocketMQ 5 learns of a group from its members or pulls, and there were none yet.
             await self.pull(
                 queue, queue_offset, selector=SELECT_ALL, count_max=1, bytes_max=1, hold_s=0
             )
@@ -284,17 +286,17 @@ class QueueRequests:
 
 
 def _is_away(error: MotelogError) -> bool:
-    """Say whether the broker was not heard of; one that restarts takes its route along."""
+    """Return whether the broker could not be reached; while it restarts it has no route."""
     return isinstance(error, RemotingError | NoNameServerError | RouteError)
 
 
 async def saved_ahead(
     offsets: Mapping[MessageQueue, int], load: Callable[[MessageQueue], Awaitable[int | None]]
 ) -> set[MessageQueue]:
-    """Return the queues of which more is saved than ``offsets`` say.
+    """Return the queues whose saved offsets are above ``offsets``.
 
-    The member that had a queue before may save its offset late: until it hears of the new division,
-    and has done what is in work. A lower one would have that handled a third time.
+    A queue's previous member may save its offset late: after it has learned of the new assignment
+    and finished messages in work. A lower offset would let those be handled a third time.
     """
     found = set()
 
@@ -303,7 +305,7 @@ async def saved_ahead(
         if saved is not None and saved > offsets[queue]:
             found.add(queue)
 
-    # A broker that does not answer takes no offset either, and that is told.
+    # A broker that does not answer will not accept an offset either, which is reported then.
     with suppress(MotelogError):
         await for_each(offsets, compare)
     return found

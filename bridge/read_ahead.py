@@ -1,7 +1,7 @@
-"""The state of one assigned queue in a pull consumer: messages read ahead and how far they went.
+"""The state of one queue of a pull consumer: messages read ahead, and its position.
 
-Owns: ReadAhead. Must not touch: requests, routes, tasks. Of trio it uses only the events and scopes
-by which the tasks of bridge.reader and bridge.pull wait for each other.
+Owns: ReadAhead. Must not touch: requests, routes, tasks. From trio it uses only the events and
+scopes with which the tasks of bridge.reader and bridge.pull wait for each other.
 Invariants: ``position`` is the offset after the last message taken, or after the filtered ones that
 follow it; never of a message that is only read ahead. There are at most BATCHES_AHEAD batches once
 ``room`` is unset.
@@ -25,7 +25,7 @@ COMMIT_AGAIN_S: Final = 30.0
 
 @dataclass(slots=True)
 class Batch:
-    """Messages of one pull; ``next_offset`` follows the last one and all that were filtered out."""
+    """Messages of one pull; ``next_offset`` is after the last one and all filtered-out ones."""
 
     messages: list[StoredMessage]
     next_offset: int
@@ -33,7 +33,7 @@ class Batch:
 
 
 class ReadAhead(Reading):
-    """One assigned queue: its messages read ahead, and how far they have been handed out."""
+    """One assigned queue: its messages read ahead, and its position."""
 
     __slots__ = (
         "batches",
@@ -47,18 +47,18 @@ class ReadAhead(Reading):
     def __init__(self, queue: MessageQueue, start: Start | int, selector: Selector) -> None:
         super().__init__(queue, start, selector)
         self.position = start if isinstance(start, int) else None
-        # When a broker has confirmed what is committed.
+        # When a broker confirmed the committed offset.
         self.committed_at = -math.inf
         self.batches: deque[Batch] = deque()
         self.failure: Exception | None = None
-        # When the queue came to this member of a group, perhaps from another one.
+        # When the queue moved to this member, perhaps from another one.
         self.taken_over_at = -math.inf
         self.is_paused = False
 
     def is_uncommitted(self, now: float) -> bool:
-        """Whether the position is not known to be at the broker.
+        """Whether the position is not known to be stored at the broker.
 
-        A killed broker may have lost what it had confirmed: a confirmation counts for a while.
+        A killed broker may lose what it confirmed, so a confirmation counts only for a while.
         """
         if self.position is None:
             return False
@@ -80,7 +80,7 @@ class ReadAhead(Reading):
 
     def move_to(self, next_offset: int) -> None:
         super().move_to(next_offset)
-        # What is stored is a place that the broker does not have: a lower one is meant.
+        # The stored offset does not exist at the broker, so a lower one is intended.
         self.committed, self.taken_over_at = None, -math.inf
 
     def take(self, count_max: int) -> list[StoredMessage]:

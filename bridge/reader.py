@@ -1,7 +1,7 @@
-"""Reading a queue ahead of those who take its messages, until it is given up.
+"""Reading a queue ahead of its consumer, until the queue is given up.
 
-Owns: Reading (what is known of a queue that is read), Start, Reader with the loop of pulls.
-Must not touch: what becomes of the messages; subclasses of Reading keep them (bridge.read_ahead,
+Owns: Reading (the state of a queue that is read), Start, Reader with the loop of pulls.
+Must not touch: what is done with messages; subclasses of Reading keep them (bridge.read_ahead,
 bridge.push.process_queue), and unset ``room`` when they have enough.
 Spec: RocketMQ DefaultLitePullConsumerImpl.PullTaskImpl, DefaultMQPushConsumerImpl.pullMessage.
 """
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 # How long a broker holds a pull that found nothing.
 HOLD_S: Final = 15.0
 RETRY_S: Final = 1.0
-# A slave that did not give what it has gets no reads for this long. It hears of new topics from its
-# master once a minute, in RocketMQ 5.
+# A slave that did not return what it should have is not read for this long. In RocketMQ 5 it learns
+# of new topics from its master once a minute.
 SLAVE_AVOIDED_S: Final = 60.0
 
 
 class Start(Enum):
-    """Where to begin, until the broker has said which offset that is."""
+    """Where to begin, until the broker has returned the offset."""
 
     COMMITTED = 1
     BEGIN = 2
@@ -44,7 +44,7 @@ class Start(Enum):
 
 
 class Reading:
-    """One queue that is read: where the next pull begins, and where it goes to."""
+    """One queue that is read: the offset of the next pull, and the broker it is sent to."""
 
     __slots__ = (
         "broker_id",
@@ -64,39 +64,39 @@ class Reading:
         self.queue = queue
         self.selector = selector
         self.next_offset = start
-        #: What the brokers have, as far as known: -1 is nothing yet, None that it is not known.
+        #: The offset stored at the brokers: -1 if there is none, None if it is not known.
         self.committed: int | None = None
         self.room = Flag()
         self.room.set()
         self.scope = trio.CancelScope()
-        # The broker is asked once. A broker without filters answers a pull with a code that would
-        # be tried again.
+        # The broker is asked once whether it accepts the filter: one without filters answers a pull
+        # with a code that would be retried.
         self.is_checked = not selector.is_sql
         self.broker_id = MASTER_ID
-        # Until then no slave is read from, whatever the master says.
+        # Until this time no slave is read, whatever the master suggests.
         self.master_until = -math.inf
-        # Whether the last answer had nothing and moved nothing.
+        # Whether the last answer had no messages and did not change the offset.
         self.is_refused = False
         self.pulled_at = trio.current_time()
 
     def is_forward(self, offset: int) -> bool:
-        """Whether committing ``offset`` takes the group on, as far as this member knows."""
+        """Whether committing ``offset`` moves the group forward, as far as this member knows."""
         return self.committed is not None and offset >= self.committed
 
     def begin_at(self, queue_offset: int) -> None:
-        """Take note of the first offset that is read."""
+        """Set the first offset to read."""
         self.next_offset = queue_offset
 
     def add(self, messages: list[StoredMessage], next_offset: int) -> None:
-        """Take a pull's messages; ``next_offset`` follows them and all that were filtered out."""
+        """Add a pull's messages; ``next_offset`` is after them and all that were filtered out."""
         raise NotImplementedError
 
     def move_to(self, next_offset: int) -> None:
-        """Go on at ``next_offset``: the broker has nothing where the last pull wanted to read."""
+        """Continue at ``next_offset``: the broker has no message at the last pull's offset."""
         self.add([], next_offset)
 
 
-# What the error of a pull means: True if it ends the reading, False if it is tried again.
+# Judges the error of a pull: True if it ends the reading, False if the pull is retried.
 Judge = Callable[[Reading, Exception], bool]
 
 
@@ -113,7 +113,7 @@ class Reader:
         added: Callable[[Reading, int], None],
         ends: Judge,
     ) -> None:
-        """``resolve`` says where a queue begins; ``added`` hears how many messages came."""
+        """``resolve`` returns where a queue begins; ``added`` is called with message counts."""
         self._requests = requests
         self._hold_s = hold_s
         self._version = version
@@ -122,7 +122,7 @@ class Reader:
         self._ends = ends
 
     async def run(self, reading: Reading) -> None:
-        """Pull whenever there is room, until the reading's scope is cancelled or an error ends."""
+        """Pull while there is room, until the reading's scope is cancelled or an error ends it."""
         with reading.scope:
             while True:
                 await reading.room.wait()
@@ -155,12 +155,12 @@ class Reader:
         )
         if result.status is PullStatus.OFFSET_ILLEGAL:
             _log_moved(reading.queue, asked_offset, result)
-            await trio.sleep(RETRY_S)  # a broker that goes on refusing is not asked in a tight loop
+            await trio.sleep(RETRY_S)  # do not ask a broker that keeps refusing in a tight loop
             await trio.lowlevel.checkpoint_if_cancelled()
             reading.move_to(result.next_offset)
             return
-        # The queue may have been given up when the answer was here already. What it has is somebody
-        # else's then, and an offset moved now would be saved though messages before it were left.
+        # The queue may have been given up after the answer arrived. Its messages then belong to
+        # another member, and an offset moved now would be saved past messages that were skipped.
         await trio.lowlevel.checkpoint_if_cancelled()
         await self._choose_broker(reading, result, asked_offset)
         messages = reading.selector.keep(result.messages())
@@ -169,10 +169,10 @@ class Reader:
             self._added(reading, len(messages))
 
     async def _choose_broker(self, reading: Reading, result: PullResult, asked_offset: int) -> None:
-        """Note which member of the broker's group is asked next; pause if asking is of no use.
+        """Choose which member of the broker's group is asked next; pause if asking is useless.
 
-        A slave from which nobody may read sends its readers to the master with such an answer, also
-        while that one is away. Our broker has a connection ask again that is behind with answers.
+        A slave that must not be read sends its readers to the master with such an answer, even
+        while the master is down. Our broker makes a connection with too much output ask again.
         """
         is_refused = (
             result.status is PullStatus.NO_MATCHED_MESSAGE and result.next_offset == asked_offset
@@ -189,22 +189,22 @@ class Reader:
         reading.broker_id = MASTER_ID
         self._requests.distrust(reading.queue.topic)
         await trio.sleep(RETRY_S)
-        # Only after the pause: at a stop the connection may go first, and that is no failure.
-        logger.warning("a pull failed and is tried again queue=%s error=%s", reading.queue, exc)
+        # Logged after the pause: at a stop the connection may close first, which is no failure.
+        logger.warning("a pull failed and is retried queue=%s error=%s", reading.queue, exc)
 
 
 def _log_moved(queue: MessageQueue, asked_offset: int, result: PullResult) -> None:
-    """Say that the broker has a reader go on elsewhere than it has asked for, and why."""
+    """Log that the broker makes a reader continue at another offset, and why."""
     if result.min_offset <= asked_offset <= result.max_offset:
         logger.info(
-            "the offset of the group was reset; reading goes on there queue=%s offset=%d next=%d",
+            "the group's offset was reset; reading continues there queue=%s offset=%d next=%d",
             queue,
             asked_offset,
             result.next_offset,
         )
         return
     logger.warning(
-        "the broker has no message at this offset; reading goes on at next, and messages "
+        "the broker has no message at this offset; reading continues at next, and messages "
         "between the two %s queue=%s offset=%d min=%d max=%d next=%d",
         "are skipped" if asked_offset < result.next_offset else "come again",
         queue,

@@ -1,7 +1,7 @@
-"""Requests that travel as messages, and the replies to them that brokers push.
+"""Requests sent as messages, and their replies, which brokers push.
 
-Owns: which request waits for which reply, the properties of both. Must not touch: how a message is
-sent (producer), connections.
+Owns: matching replies to requests, the properties of both. Must not touch: how a message is sent
+(producer), connections.
 Spec: RocketMQ RequestFutureHolder, MessageUtil, ClientRemotingProcessor.
 """
 
@@ -39,19 +39,19 @@ class Requests:
         self._waiting: dict[str, _Waiting] = {}
 
     async def wait(self, waiting: _Waiting, *, deadline: float, timeout_s: float) -> Message:
-        """Return the reply; ReplyTimeoutError when there is none at the end of ``timeout_s``."""
+        """Return the reply; ReplyTimeoutError if there is none after ``timeout_s``."""
         with trio.move_on_at(deadline):
             await waiting.done.wait()
         if waiting.reply is None:
             raise ReplyTimeoutError(
-                f"nobody replied to request {waiting.correlation_id}, topic "
+                f"no reply to request {waiting.correlation_id}, topic "
                 f"{waiting.message.topic!r}, within {timeout_s:.3g} s: does a consumer of it call "
                 "reply_to?"
             )
         return waiting.reply
 
     def begin(self, message: Message, client_id: str, *, timeout_s: float) -> _Waiting:
-        """Return a request for ``message`` that waits until ``end``."""
+        """Register and return a request for ``message``, until ``end``."""
         correlation_id = str(uuid.uuid4())
         asked = {
             CORRELATION_ID: correlation_id,
@@ -69,7 +69,7 @@ class Requests:
         self._waiting.pop(waiting.correlation_id, None)
 
     def take(self, command: RemotingCommand) -> RemotingCommand:
-        """Answer the push of a reply; one that nobody waits for (any more) is dropped."""
+        """Accept and answer a pushed reply; one without a waiting request is dropped."""
         properties = decode_properties(command.ext.get("properties", "").encode())
         waiting = self._waiting.pop(properties.get(CORRELATION_ID, ""), None)
         if waiting is not None:
@@ -82,7 +82,7 @@ class Requests:
 
 
 class _Waiting:
-    """One request: what is sent, and its reply once that has come."""
+    """One request: the message, and its reply once that has arrived."""
 
     def __init__(self, correlation_id: str, message: Message) -> None:
         self.correlation_id = correlation_id
@@ -92,23 +92,23 @@ class _Waiting:
 
 
 def reply_message(request: StoredMessage, body: bytes) -> Message:
-    """Return the reply to a consumed message; MessageRefusedError if that asks for none."""
+    """Return the reply to a consumed message; MessageRefusedError if it expects none."""
     properties = {MSG_TYPE: _REPLY}
     for name in (CORRELATION_ID, REPLY_TO_CLIENT, REPLY_TTL_MS):
         value = request.properties.get(name)
         if value is None and name != REPLY_TTL_MS:
-            text = f"the message waits for no reply: it has no property {name}"
+            text = f"the message expects no reply: it has no property {name}"
             raise MessageRefusedError(text)
         if value is not None:
             properties[name] = value
     cluster = request.properties.get(CLUSTER)
     if cluster is None:
-        raise MessageRefusedError(f"the message does not name its cluster in a property {CLUSTER}")
+        raise MessageRefusedError(f"the message has no property {CLUSTER}, which names its cluster")
     return Message(cluster + REPLY_TOPIC_END, body, properties=properties)
 
 
 def _reply(command: RemotingCommand, properties: dict[str, str]) -> Message:
-    """Return a pushed reply as a message; ValueError if it cannot be inflated or is none."""
+    """Return a pushed reply as a message; ValueError if it is malformed."""
     flag = int(command.ext.get("flag", "0"))
     body = command.body
     if int(command.ext.get("sysFlag", "0")) & SYS_FLAG_COMPRESSED:

@@ -1,4 +1,4 @@
-"""A topic's route as a client uses it: which brokers, which queues may be written or read.
+"""A topic's route as a client uses it: its brokers, its writable and readable queues.
 
 Owns: TopicRoute and reading it from a name server's answer. Must not touch: sockets, clocks, trio.
 Spec: RocketMQ TopicRouteData, MQClientInstance.topicRouteData2TopicPublishInfo.
@@ -16,9 +16,9 @@ from motelog.core.message import MessageQueue
 from motelog.core.remoting.frames import Permission, loads_as
 
 MASTER_ID: Final = 0
-# Queues of a topic that does not exist yet, for which the default topic's route stands in.
+# The number of queues of a topic that does not exist yet, which uses the default topic's route.
 DEFAULT_TOPIC_QUEUE_COUNT: Final = 4
-# More queues than this on one broker is a damaged answer, not a topic.
+# More queues than this on one broker indicate a damaged answer.
 _QUEUE_COUNT_MAX: Final = 65_536
 
 
@@ -27,7 +27,7 @@ class TopicRoute:
     """Where a topic's queues are.
 
     ``addresses`` maps broker name -> broker id -> address. ``is_stand_in`` says that this is the
-    default topic's route, for a topic that its first message will create.
+    default topic's route, used for a topic that its first message will create.
     """
 
     topic: str
@@ -37,7 +37,7 @@ class TopicRoute:
     is_stand_in: bool = False
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address of that member of the group, or None."""
+        """Return the address of a member of the broker group, or None."""
         return self.addresses.get(broker_name, {}).get(broker_id)
 
     def any_address(self, broker_name: str, preferred_id: int) -> str | None:
@@ -70,7 +70,7 @@ class _TopicRouteData(msgspec.Struct):
 
 def decode_route(topic: str, body: bytes, *, is_stand_in: bool = False) -> TopicRoute:
     """Return the route in a GET_ROUTEINFO_BY_TOPIC answer; RemotingDecodeError if it is not one."""
-    # Keys of the address table come as text whether the server quoted them or not.
+    # Keys of the address table are decoded as str whether or not the server quoted them.
     data = loads_as(body, _TopicRouteData, f"route of topic {topic!r}", strict=False)
     addresses = {broker.brokerName: broker.brokerAddrs for broker in data.brokerDatas}
     write_queues: list[MessageQueue] = []

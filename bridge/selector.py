@@ -1,4 +1,4 @@
-"""Which messages of its queues a consumer wants: by tag, or by a SQL92 filter over properties.
+"""A consumer's message filter: by tag, or by a SQL92 filter over properties.
 
 Owns: Selector, its form in heartbeats and pulls. Must not touch: sockets, trio, the meaning of a
 filter (core.filter.sql_filter). Spec: RocketMQ MessageSelector, SubscriptionData, FilterAPI.
@@ -32,11 +32,11 @@ class Selector:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The wanted tags; () for all, also with a SQL92 filter."""
+        """The selected tags; () for all, or with a SQL92 filter."""
         return () if self.is_sql else parse_tags(self.expression)
 
     def keep(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return the messages with one of the tags; the broker has compared only hashes."""
+        """Return the messages with one of the tags; the broker compared only hashes."""
         tags = self.tags
         return [message for message in messages if message.tags in tags] if tags else messages
 
@@ -63,17 +63,17 @@ def select(tags: str, sql: str | None) -> Selector:
     """
     for name, text in (("tags", tags), ("sql", "" if sql is None else sql)):
         if not isinstance(text, str):
-            raise TypeError(f"{name} is text, not {type(text).__name__}")
+            raise TypeError(f"{name} must be a str, not {type(text).__name__}")
     if sql is None:
         parse_tags(tags)
         return Selector(tags)
     if tags != TAGS_ALL:
-        raise ValueError("tags and sql are both given: write TAGS IN ('a', 'b') into the filter")
+        raise ValueError("give tags or sql, not both: in a filter write TAGS IN ('a', 'b')")
     _check(sql)
     return Selector(sql, SQL_EXPRESSION_TYPE)
 
 
-# A consumer has few filters, and may name one with each pull.
+# Cached: a consumer has few filters, and may name one with each pull.
 @lru_cache(maxsize=64)
 def _check(sql: str) -> None:
     try:
@@ -83,11 +83,11 @@ def _check(sql: str) -> None:
 
 
 def parse_tags(expression: str) -> tuple[str, ...]:
-    """Return the tags of "A || B", () for all; ValueError if nothing is between the bars."""
+    """Return the tags of "A || B", () for all; ValueError if a tag is empty."""
     expression = expression.strip()
     if expression in ("", TAGS_ALL):
         return ()
     tags = tuple(tag for part in expression.split("||") if (tag := part.strip()))
     if not tags:
-        raise ValueError(f"tag expression {expression!r} names no tag")
+        raise ValueError(f"the tag expression {expression!r} has no tag")
     return tags

@@ -1,15 +1,15 @@
-"""Messages one by one, without queues: receive some, acknowledge each, or let it come again.
+"""Messages without queues: receive some, acknowledge each, or let it be delivered again.
 
 Owns: SimpleConsumer, which broker and topic is asked next. Must not touch: connections and routes
-(bridge.client), requests and answers as bytes (popped). Any number of tasks may receive and
-acknowledge at once. Needs RocketMQ 5 or our broker. Spec: RocketMQ's SimpleConsumer (of 5.x).
+(bridge.client), encoding of requests and answers (popped). Any number of tasks may receive and
+acknowledge at once. Needs RocketMQ 5 or our broker. Spec: RocketMQ's SimpleConsumer (5.x).
 
     receive -> each broker of each topic in turn, without waiting   -> messages
             -> none has any -> one place: its pop waits
-                            -> several: they are asked to say when there is something, then popped
+                            -> several: they notify when there are messages, which are then popped
 
-Only a pop takes messages into work, and only one is under way for a call. So none is taken that
-nobody gets, unless its answer is lost; then its messages come again when their time is over.
+Only a pop takes messages into work, and only one is in flight per call. So no message is taken
+without being returned, unless an answer is lost; its messages then come again after their time.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ logger = logging.getLogger(__name__)
 
 INVISIBLE_S: Final = 60.0
 WAIT_S: Final = 15.0
-# Added to the wait: brokers look for those whose time is over at intervals.
+# Added to the wait: brokers check for expired waits at intervals.
 WAIT_GRACE_S: Final = 10.0
 
 __all__ = ["INVISIBLE_S", "WAIT_S", "PoppedMessage", "SimpleConsumer"]
 
-#: A topic and a broker that has queues of it.
+#: A topic and a broker with queues of it.
 _Place = tuple[str, str]
 
 
 class SimpleConsumer:
-    """Receive messages of topics as a member of ``group``, each acknowledged on its own.
+    """Receives messages of topics as a member of ``group``, and acknowledges each separately.
 
     ``async with SimpleConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``, then
-    ``await consumer.subscribe("orders")``. A message that is received is invisible to the other
-    members for ``invisible_s``. What is not acknowledged by then comes again, to anybody. A new
+    ``await consumer.subscribe("orders")``. A received message is invisible to the other members for
+    ``invisible_s``. If it is not acknowledged by then, it is delivered again, to any member. A new
     group begins at the oldest message. With ``in_order`` a queue's messages come in their order,
-    and the next ones when all before them are acknowledged.
+    and the next ones only when all before them are acknowledged.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class SimpleConsumer:
         self._request_timeout_s = request_timeout_s
         self._subscriptions: dict[str, Selector] = {}
         self._subscribed_at_ms = 0
-        #: Topic -> routes from before this time are not trusted: a broker did not answer.
+        #: Topic -> routes from before this time are not used, since a broker did not answer.
         self._trusted_after: dict[str, float] = {}
-        # The attempt of each place whose answer did not come: asked again, it gets the same.
+        # The attempt of each place without an answer: repeated, it returns the same messages.
         self._attempts: dict[_Place, str] = {}
         self._turn = itertools.count()
         self._client = Client(
@@ -106,13 +106,13 @@ class SimpleConsumer:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """Say goodbye to the brokers. What is not acknowledged comes again in its time."""
+        """Unregister from the brokers. Unacknowledged messages come again after their time."""
         await self._client.leave()
 
     async def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
-        """Receive messages of ``topic`` from now on that ``tags`` or ``sql`` selects.
+        """Receive from now on the messages of ``topic`` that ``tags`` or ``sql`` select.
 
-        RouteError if there is no such topic. The members of a group must agree on what they select.
+        RouteError if there is no such topic. All members of a group must use the same filter.
         """
         selector = select(tags, sql)
         await self._client.route(check_subscribed(topic))
@@ -121,7 +121,7 @@ class SimpleConsumer:
         self._client.want_heartbeat()
 
     def unsubscribe(self, topic: str) -> None:
-        """Receive no more messages of ``topic``."""
+        """Stop receiving messages of ``topic``."""
         self._subscriptions.pop(topic, None)
         self._subscribed_at_ms = _now_ms()
         self._client.want_heartbeat()
@@ -131,12 +131,12 @@ class SimpleConsumer:
     ) -> list[PoppedMessage]:
         """Return up to ``max_messages`` (32 at most) as soon as there are any; [] after ``wait_s``.
 
-        Brokers that cannot be asked are passed over; the last one's error is raised if none can be.
+        Brokers that cannot be reached are skipped; if none can be, the last error is raised.
         """
         if not 1 <= max_messages <= POP_COUNT_MAX:
-            raise ValueError(f"max_messages is 1 to {POP_COUNT_MAX}, not {max_messages}")
+            raise ValueError(f"max_messages must be 1 to {POP_COUNT_MAX}, not {max_messages}")
         if invisible_s < 0 or wait_s < 0:
-            raise ValueError("invisible_s and wait_s are 0 or more")
+            raise ValueError("invisible_s and wait_s must be 0 or more")
         deadline = trio.current_time() + wait_s
         while True:
             places = await self._places()
@@ -149,25 +149,26 @@ class SimpleConsumer:
                 return []
 
     async def ack(self, message: PoppedMessage) -> None:
-        """Tell the broker that a message is done with.
+        """Acknowledge a message.
 
-        RemotingError or RouteError if it cannot be asked: try again, or the message comes again.
+        RemotingError or RouteError if the broker cannot be reached: try again, or the message is
+        delivered again.
         """
         await self._tell(message, ack_command(message, self.group))
 
     async def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
-        """Tell the brokers that messages are done with, in one request to each.
+        """Acknowledge messages, with one request to each broker.
 
-        An error may come after some of them were told.
+        On an error some of them may be acknowledged.
         """
         for first, command in ack_many_commands(messages, self.group):
             await self._tell(first, command)
 
     async def change_invisible(self, message: PoppedMessage, invisible_s: float) -> PoppedMessage:
-        """Have a message come again ``invisible_s`` from now; 0: at once.
+        """Let a message be delivered again ``invisible_s`` from now; 0: at once.
 
-        Return it with its new receipt: the old one does not count any more. BrokerError
-        (NO_MESSAGE) if its time was over before.
+        Return it with its new receipt, which replaces the old one. BrokerError (NO_MESSAGE) if its
+        time had already ended.
         """
         command = change_command(message, self.group, int(invisible_s * 1000))
         return changed(message, await self._tell(message, command))
@@ -181,13 +182,13 @@ class SimpleConsumer:
     async def _ask(
         self, topic: str, broker_name: str, command: RemotingCommand, *, timeout_s: float
     ) -> RemotingCommand:
-        """Return a broker's answer. One that gives none may have moved: its route is asked anew."""
+        """Return a broker's answer. Without one its route is requested again: it may have moved."""
         route = await self._client.route(topic, newer_than=self._trusted_after.get(topic))
         address = route.address(broker_name)
         if address is None:
             self._trusted_after[topic] = trio.current_time()
             text = (
-                f"the name servers know no master of broker {broker_name!r}, which has topic"
+                f"no master is registered for broker {broker_name!r}, which has topic"
                 f" {topic!r}: is it running?"
             )
             raise RouteError(text, topic=topic)
@@ -198,9 +199,9 @@ class SimpleConsumer:
             raise
 
     async def _places(self) -> list[_Place]:
-        """Return where to ask; each call begins with another place."""
+        """Return the places to ask; each call begins with another one."""
         if not self._subscriptions:
-            raise ClientError("nothing is subscribed to: await subscribe(topic) first")
+            raise ClientError("there is no subscription: await subscribe(topic) first")
         places = []
         for topic in list(self._subscriptions):
             route = await self._client.route(topic)
@@ -208,7 +209,7 @@ class SimpleConsumer:
             places += [(topic, name) for name in names]
         if not places:
             topics = ", ".join(self._subscriptions)
-            raise RouteError(f"no broker has queues to read of {topics}", topic=topics)
+            raise RouteError(f"no broker has readable queues of {topics}", topic=topics)
         begin = next(self._turn) % len(places)
         return places[begin:] + places[:begin]
 
@@ -223,7 +224,7 @@ class SimpleConsumer:
             except (RemotingError, RouteError) as exc:
                 failure = exc
                 logger.warning(
-                    "a broker cannot be asked for messages; others are broker=%s error=%s",
+                    "a broker cannot be reached; messages come from the others broker=%s error=%s",
                     place[1],
                     exc,
                 )
@@ -244,7 +245,7 @@ class SimpleConsumer:
             return []
         attempt = None
         if self._in_order:
-            # Another task's pop of this place must not get the same.
+            # Another task's pop of this place must not get the same messages.
             attempt = self._attempts.pop(place, None) or uuid.uuid4().hex
         command = pop_command(
             topic,
@@ -264,12 +265,12 @@ class SimpleConsumer:
                 self._attempts[place] = attempt
             raise
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            text = f"the broker {broker_name} does not know POP: it is older than RocketMQ 5"
+            text = f"broker {broker_name} does not support POP: it is older than RocketMQ 5"
             raise BrokerError(answer.code, text)
         return popped(answer, topic, broker_name)
 
     async def _wait_for_any(self, places: list[_Place], wait_s: float) -> bool:
-        """Return whether one of the places says within ``wait_s`` that it has something."""
+        """Return whether one of the places notifies of messages within ``wait_s``."""
         is_there = False
         async with trio.open_nursery() as nursery:
 
@@ -291,7 +292,7 @@ class SimpleConsumer:
                     )
                 except MotelogError as exc:
                     logger.info(
-                        "a broker does not say what it has broker=%s error=%s", broker_name, exc
+                        "a broker cannot notify of messages broker=%s error=%s", broker_name, exc
                     )
                     return
                 if answer.ext.get("hasMsg") == "true":
@@ -304,7 +305,7 @@ class SimpleConsumer:
         return is_there
 
     def _groups(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the heartbeat's members. Brokers create the group and show it to tools."""
+        """Return the heartbeat's groups. Brokers create the group and show it to tools."""
         consumer = {
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
             "consumeType": "CONSUME_POP",

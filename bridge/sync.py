@@ -74,22 +74,22 @@ from motelog.core.remoting.tls import Tls
 
 
 class SyncProducer(ProducerBase):
-    """Send messages to the brokers that the name servers know.
+    """Sends messages to the brokers that are registered with the name servers.
 
-    ``with SyncProducer(namesrv="127.0.0.1:9876", group="P") as producer:``; ``namesrv`` takes what
-    ``NameServers`` says. One producer serves any number of topics and threads. All requests are
-    signed with ``credentials``; servers with access control take no others.
+    ``with SyncProducer(namesrv="127.0.0.1:9876", group="P") as producer:``; see ``NameServers`` for
+    the forms of ``namesrv``. One producer serves any number of topics and threads. All requests are
+    signed with ``credentials``; servers with access control refuse unsigned ones.
 
-    A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is sent again like
-    any other that failed, a little later: ``retries`` times besides the first. Without
-    ``retry_when_busy`` the first refusal raises BrokerError, and the caller slows down. Where no
-    broker can be connected to, it is tried until the timeout: nothing has been sent. With
-    ``retry_when_not_stored`` an answer that says less than OK (not on the disk, not at a slave in
-    time) has another broker asked, too; the message is then stored twice. With
-    ``avoid_slow_brokers`` a broker that was slow or did not answer gets no turn for a while: 3 s
-    after an answer that took 0.55 s, a minute after one of 1 s or none, and so on. With ``trace`` a
-    record of each message that a broker has answered goes to ``trace_topic``, a little later and by
-    a producer of its own: ``SyncAdmin.trace`` and RocketMQ's tools read it.
+    A message that a broker refuses by flow control (SYSTEM_BUSY, FLOW_CONTROL) is sent again a
+    little later, like any other failed message: ``retries`` times after the first attempt. Without
+    ``retry_when_busy`` the first refusal raises BrokerError, so that the caller can slow down. If
+    no broker accepts a connection, attempts continue until the timeout: nothing has been sent. With
+    ``retry_when_not_stored``, after an answer other than OK (not on disk, or not at a slave in
+    time) the message is also sent to another broker; it is then stored twice. With
+    ``avoid_slow_brokers`` a broker that was slow or did not answer is avoided for a while: for 3 s
+    after an answer that took 0.55 s, a minute after one of 1 s or none, and so on. With ``trace``,
+    a record of each message that a broker has answered is sent to ``trace_topic`` a little later,
+    by a separate producer; ``SyncAdmin.trace`` and RocketMQ's tools read these records.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class SyncProducer(ProducerBase):
         )
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the writable queues; for a topic that does not exist yet, those it will get."""
+        """Return the writable queues; for a topic that does not exist yet, those it will have."""
         return self._call(self._service.queues, topic)
 
     def send(
@@ -143,14 +143,15 @@ class SyncProducer(ProducerBase):
     ) -> SendResult:
         """Return once a broker has stored ``message``.
 
-        Without ``queue`` or ``hash_key`` queues take turns and a retry goes to another broker. With
-        ``hash_key`` equal keys go to the same queue, as long as the number of queues stays.
+        Without ``queue`` or ``hash_key`` queues take turns, and a retry goes to another broker.
+        With ``hash_key`` equal keys go to the same queue, as long as the number of queues does not
+        change.
         ``queue`` is one of ``queues(topic)``, or a function that chooses one of them.
-        Consumers and subscribers get the message after ``delay``, in seconds: from our brokers and
-        RocketMQ's from 5.0 on; older ones deliver it at once. Raises MessageRefusedError before
-        anything is sent, BrokerError when the broker refuses the message, SendFailedError when no
-        attempt was acknowledged within ``timeout_s``. After a SendFailedError the message may be
-        stored all the same, under the same unique id.
+        Consumers and subscribers receive the message after ``delay`` (seconds or a timedelta) from
+        our brokers and RocketMQ's since 5.0; older ones deliver it at once. Raises
+        MessageRefusedError before anything is sent, BrokerError if the broker refuses the message,
+        SendFailedError if no attempt was acknowledged within ``timeout_s``. After a SendFailedError
+        the message may nevertheless be stored, under the same unique id.
         """
         return self._call(
             self._service.send,
@@ -169,10 +170,10 @@ class SyncProducer(ProducerBase):
         hash_key: str | None = None,
         delay: float | timedelta = 0,
     ) -> None:
-        """Give ``message`` to the connection and return; nobody says whether it was stored.
+        """Write ``message`` to the connection and return, without an acknowledgement.
 
-        For data of which some may be lost, since a broker that refuses it or ends does not answer.
-        Errors are those of ``send`` before anything is sent, and RemotingError.
+        For data of which some may be lost: a broker that refuses the message or ends does not
+        answer. Errors are those of ``send`` before anything is sent, and RemotingError.
         """
         self._call(self._service.send_oneway, message, queue=queue, hash_key=hash_key, delay=delay)
 
@@ -184,9 +185,9 @@ class SyncProducer(ProducerBase):
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        """Send any number of messages as batches that are small enough; return their results.
+        """Send any number of messages in batches of allowed size; return the batches' results.
 
-        Messages of one topic stay in their order, also in the log if ``queue`` or ``hash_key``
+        Messages of one topic keep their order, also in the log if ``queue`` or ``hash_key``
         chooses the queue. Errors are those of ``send_batch``; batches before the one that failed
         are stored.
         """
@@ -206,22 +207,22 @@ class SyncProducer(ProducerBase):
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Return once a broker has stored all of ``messages``, which go to one queue, in order.
+        """Return once a broker has stored all of ``messages`` in one queue, in order.
 
-        They share a topic and have at most 4 MiB together. None may be delayed or go to a retry
-        topic. A batch is stored whole or not at all. Errors are those of ``send``.
+        They must have the same topic and at most 4 MiB together. None may be delayed or go to a
+        retry topic. A batch is stored completely or not at all. Errors are those of ``send``.
         """
         return self._call(
             self._service.send_batch, messages, queue=queue, hash_key=hash_key, timeout_s=timeout_s
         )
 
     def recall(self, handle: str | None, *, timeout_s: float | None = None) -> str:
-        """Take back a delayed message by its ``SendResult.recall_handle``; return its unique id.
+        """Recall a delayed message by its ``SendResult.recall_handle``; return its unique id.
 
-        When this returns, the message is not delivered any more. BrokerError: its time has come, or
-        the broker does not recall (RocketMQ's have to be told to, from 5.3.1 on).
-        MessageRefusedError for a handle that is none, RemotingError if no answer came: it may be
-        recalled all the same.
+        After this returns, the message will not be delivered. BrokerError if its time has come, or
+        if the broker does not support recall (RocketMQ's do since 5.3.1, if configured).
+        MessageRefusedError if the handle is malformed, RemotingError if no answer came: the message
+        may nevertheless be recalled.
         """
         return self._call(self._service.recall, handle, timeout_s=timeout_s)
 
@@ -233,10 +234,10 @@ class SyncProducer(ProducerBase):
         hash_key: str | None = None,
         timeout_s: float = REPLY_TIMEOUT_S,
     ) -> Message:
-        """Send ``message`` and return the reply of a consumer that got it (``reply_to``).
+        """Send ``message`` and return the reply of a consumer that received it (``reply_to``).
 
-        ReplyTimeoutError when no reply comes within ``timeout_s``: somebody may have worked on the
-        request all the same. Other errors are those of ``send``, and RemotingError.
+        ReplyTimeoutError if no reply comes within ``timeout_s``: a consumer may nevertheless have
+        handled the request. Other errors are those of ``send``, and RemotingError.
         """
         return self._call(
             self._service.request, message, queue=queue, hash_key=hash_key, timeout_s=timeout_s
@@ -245,10 +246,10 @@ class SyncProducer(ProducerBase):
     def reply_to(
         self, request: StoredMessage, body: bytes, *, timeout_s: float | None = None
     ) -> None:
-        """Answer a consumed message whose sender waits in ``request``; return once it has it.
+        """Reply to a consumed message whose sender waits in ``request``; return once delivered.
 
-        BrokerError or SendFailedError when the sender is not connected (any more),
-        MessageRefusedError when it does not wait for a reply.
+        BrokerError or SendFailedError if the sender is not (or no longer) connected,
+        MessageRefusedError if it does not wait for a reply.
         """
         self._call(self._service.reply_to, request, body, timeout_s=timeout_s)
 
@@ -256,10 +257,10 @@ class SyncProducer(ProducerBase):
 class SyncTransactionProducer(SyncProducer):
     """A producer whose messages may be bound to a local transaction.
 
-    ``check`` is asked about half messages that nobody has ended, also those of other producers of
-    the group and of an earlier process: it looks the transaction up where that is kept. It may be
-    asked twice about one. An exception counts as UNKNOWN. Brokers know this producer once it has
-    sent to them; ``topics`` are those whose brokers it tells of itself at once. Otherwise it is a
+    ``check`` is called for half messages that were not ended, including those of other producers of
+    the group and of an earlier process: it looks the transaction up where that is stored. It may be
+    called twice for one message. An exception counts as UNKNOWN. Brokers know this producer once it
+    has sent to them; it registers at once with the brokers of ``topics``. Otherwise it is a
     SyncProducer.
 
     ``check`` is a plain function. It is called in threads of its own, ``check_tasks`` at a time.
@@ -319,13 +320,13 @@ class SyncTransactionProducer(SyncProducer):
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> TransactionResult:
-        """Store a half message, call ``execute(message)`` and end it as that says.
+        """Store a half message, call ``execute(message)``, then commit or roll back.
 
-        What ``execute`` raises goes on to the caller, and the broker will ask: whether its
-        transaction took place may not be known. ``execute`` is not called, and the message rolled
-        back, when the broker has stored it less safely than it should. If the end does not reach
-        the broker, a log line says so and the broker will ask. Errors of the half message are those
-        of ``send``; BrokerError when the end is refused.
+        Exceptions of ``execute`` are raised to the caller, and the broker will ask, since it may
+        not be known whether the transaction took place. If the broker has stored the half message
+        less safely than it should, ``execute`` is not called and the message is rolled back. If the
+        end does not reach the broker, this is logged and the broker will ask. Errors of the half
+        message are those of ``send``; BrokerError if the end is refused.
 
         ``execute`` runs in the calling thread.
         """
@@ -343,9 +344,9 @@ class SyncTransactionProducer(SyncProducer):
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> HalfMessage:
-        """Return once a broker has stored ``message``, to be seen after ``commit``.
+        """Return once a broker has stored ``message``, which is delivered after ``commit``.
 
-        Arguments and errors are those of ``send``; it cannot be delayed.
+        Arguments and errors are those of ``send``; a delay is not possible.
         """
         return self._call(
             self._service.send_half, message, queue=queue, hash_key=hash_key, timeout_s=timeout_s
@@ -354,39 +355,39 @@ class SyncTransactionProducer(SyncProducer):
     def commit(self, half: HalfMessage) -> None:
         """Return once the broker has stored the message for its consumers.
 
-        Raises BrokerError if it refuses, for example since the transaction is over, and
-        RemotingError if the answer did not come: the broker will ask. Our broker takes a second
-        commit as the first one; RocketMQ's stores the message twice.
+        Raises BrokerError if it refuses, for example because the transaction has ended, and
+        RemotingError if no answer came: the broker will ask. Our broker accepts a second commit
+        like the first; RocketMQ's stores the message twice.
         """
         self._call(self._service.commit, half)
 
     def rollback(self, half: HalfMessage) -> None:
-        """Return once the broker has dropped the message; errors as ``commit``."""
+        """Return once the broker has dropped the message; errors are those of ``commit``."""
         self._call(self._service.rollback, half)
 
     def finish(self, half: HalfMessage, state: TransactionState) -> TransactionResult:
-        """End a half message as its local transaction did, as ``send_in_transaction`` does it.
+        """End a half message like its local transaction, as ``send_in_transaction`` does.
 
-        BrokerError if the broker refuses; if the end does not reach it, a log line says so, and the
+        BrokerError if the broker refuses; if the end does not reach it, this is logged and the
         broker will ask.
         """
         return self._call(self._service.finish, half, state)
 
 
 class SyncPullConsumer(PullConsumerBase):
-    """Read queues from the offsets that ``group`` has committed, or from others.
+    """Reads queues from the offsets that ``group`` has committed, or from others.
 
     ``with SyncPullConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``. A queue without a
     committed offset starts at its oldest message, or with ``start="last"`` at the next new one.
-    ``for message in consumer`` hands out one message after the other, without an end; ``commit``
-    inside the loop commits up to the message at hand.
+    ``for message in consumer`` yields one message after the other, without end; ``commit`` inside
+    the loop commits up to the current message.
 
-    ``assign`` reads the queues that it is given. ``subscribe`` shares the queues of topics with the
-    group's other members by the rule ``allocate`` (bridge.groups.allocation), which all of them
-    must use; a queue that goes to another member goes on there at its committed offset.
+    ``assign`` reads the given queues. ``subscribe`` shares the queues of topics with the group's
+    other members by the rule ``allocate`` (bridge.groups.allocation), which must be the same for
+    all members; a queue that moves to another member continues there at its committed offset.
 
-    With ``trace`` records of each message that is handed out go to ``trace_topic``, which
-    ``SyncAdmin.trace`` and RocketMQ's tools read. What becomes of it then, they do not know.
+    With ``trace``, a record of each returned message is sent to ``trace_topic``, which
+    ``SyncAdmin.trace`` and RocketMQ's tools read. It does not say how the message was handled.
     """
 
     def __init__(
@@ -420,13 +421,13 @@ class SyncPullConsumer(PullConsumerBase):
         )
 
     def topics(self) -> list[str]:
-        """Return the names of the topics that users have, not those of the system or of groups."""
+        """Return the names of users' topics, without those of the system or of groups."""
         return self._call(self._service.topics)
 
     def queues(self, topic: str, *, wait_s: float = 2.0) -> tuple[MessageQueue, ...]:
         """Return the topic's readable queues; RouteError if it does not exist.
 
-        The name servers know a topic only a moment after its first message has created it;
+        A topic is registered with the name servers only a moment after its first message;
         ``wait_s`` is how long to wait for that.
         """
         return self._call(self._service.queues, topic, wait_s=wait_s)
@@ -439,69 +440,69 @@ class SyncPullConsumer(PullConsumerBase):
     def assign(
         self, queues: Iterable[MessageQueue], *, tags: str = TAGS_ALL, sql: str | None = None
     ) -> None:
-        """Read exactly ``queues`` from now on, and only messages that ``tags`` or ``sql`` selects.
+        """Read exactly ``queues`` from now on, and only messages that ``tags`` or ``sql`` select.
 
         ``tags`` is "*" or "A || B", ``sql`` a filter over the messages' properties, such as
         "temperature > 30 AND site = 'north'" (docs/store.md); FilterError if it is malformed. The
-        broker applies it. Queues that stay with the same selection keep their position; new ones
-        start at the committed offset.
+        broker filters. Queues that were assigned before with the same filter keep their position;
+        others start at the committed offset.
         """
         self._call_sync(self._service.assign, tuple(queues), tags=tags, sql=sql)
 
     def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
-        """Read this member's part of the topic's queues, from now on and as members come and go.
+        """Read this member's share of the topic's queues, which changes as members come and go.
 
-        ``tags`` and ``sql`` as with ``assign``; all members must give the same. May be called for
-        several topics, and again to select otherwise. ``assigned`` has the queues that are this
-        member's now. What it has not committed when a queue goes to another member is read there
+        ``tags`` and ``sql`` are as in ``assign``, and must be the same for all members. May be
+        called for several topics, and again to change the filter. ``assigned`` lists this member's
+        current queues. When a queue moves to another member, uncommitted messages are read there
         again.
         """
         self._call_sync(self._service.subscribe, topic, tags=tags, sql=sql)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out no message of these queues until ``resume``; they stay this consumer's."""
+        """Return no messages of these queues until ``resume``; the consumer keeps the queues."""
         self._call_sync(self._service.pause, tuple(queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out messages of these queues again."""
+        """Return messages of these queues again."""
         self._call_sync(self._service.resume, tuple(queues))
 
     def seek(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Hand out ``queue`` from ``queue_offset`` next; drop the messages read ahead."""
+        """Continue ``queue`` at ``queue_offset``; messages read ahead are dropped."""
         self._call_sync(self._service.seek, queue, queue_offset)
 
     def seek_to_begin(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Hand out the assigned (or given) queues from their oldest message."""
+        """Continue the assigned (or given) queues at their oldest message."""
         self._call_sync(self._service.seek_to_begin, None if queues is None else tuple(queues))
 
     def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Hand out only messages stored after this call reaches the broker."""
+        """Continue with messages stored after this call reaches the broker."""
         self._call_sync(self._service.seek_to_end, None if queues is None else tuple(queues))
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset after the last message handed out; None until the start is known."""
+        """Return the offset after the last returned message; None until the start is known."""
         return self._call_sync(self._service.position, queue)
 
     def poll(self, *, timeout_s: float = 1.0, count_max: int = 512) -> list[StoredMessage]:
-        """Return up to ``count_max`` messages as soon as there are any; [] after ``timeout_s``.
+        """Return up to ``count_max`` messages as soon as there are any, [] after ``timeout_s``.
 
-        Queues take turns, so a busy one does not starve the others; order holds within each.
-        Brokers that cannot be reached are tried again in the background. An error that stops a
-        queue (BrokerError, RouteError, RecordError, FilterError) is raised once; ``seek`` starts
-        the queue again.
+        Queues take turns, so a busy one does not starve the others; each keeps its order. Brokers
+        that cannot be reached are tried again in the background. An error that stops a queue
+        (BrokerError, RouteError, RecordError, FilterError) is raised once; ``seek`` restarts the
+        queue.
         """
         return self._call(self._service.poll, timeout_s=timeout_s, count_max=count_max)
 
     def commit(
         self, offsets: Mapping[MessageQueue, int] | None = None, *, timeout_s: float | None = None
     ) -> None:
-        """Store the positions of all assigned queues, or ``offsets``, at the brokers.
+        """Commit the positions of all assigned queues, or ``offsets``, to the brokers.
 
-        A position below what the member before has stored late, of a queue that came from it in the
-        last half minute, is not among them. Returns when every broker has confirmed. One
-        that is away or busy is asked again for ``timeout_s`` (by default ``request_timeout_s``; 0
-        asks each broker once), the others commit at once. Then CommitFailedError names the queues
-        that are not committed, and ``commit`` may be called again.
+        For a queue that came from another member in the last half minute, a position below that
+        member's late commit is not stored. Returns when every broker has confirmed. A broker that
+        is unreachable or busy is asked again for ``timeout_s`` (by default ``request_timeout_s``; 0
+        asks each broker once) without delaying the others. After that CommitFailedError names the
+        queues that are not committed, and ``commit`` may be called again.
         """
         self._call(self._service.commit, offsets, timeout_s=timeout_s)
 
@@ -535,11 +536,11 @@ class SyncPullConsumer(PullConsumerBase):
         sql: str | None = None,
         broker_id: int = MASTER_ID,
     ) -> PullResult:
-        """Return one answer of a broker as it came, independent of assignment and position.
+        """Return one answer of a broker unchanged, independent of assignment and position.
 
-        The broker holds the request up to ``hold_s`` when there is nothing yet. It filters by tag
-        hash, so the answer may have records of other tags with the same hash. It may return less
-        than asked for; brokers before 5.0 do not know ``bytes_max``.
+        The broker holds the request up to ``hold_s`` if there is no message yet. It filters by tag
+        hash, so the answer may contain records of other tags with the same hash. It may return less
+        than asked for; brokers before 5.0 ignore ``bytes_max``.
         """
         return self._call(
             self._service.pull,
@@ -563,38 +564,39 @@ class SyncPullConsumer(PullConsumerBase):
     ) -> list[StoredMessage]:
         """Return the newest messages of a topic that have a key, stored in [begin_ms, end_ms].
 
-        A key is a word of KEYS or the producer's unique id. All brokers of the topic are asked;
-        each gives 64 at most. Raises RouteError, BrokerError or RemotingError.
+        A key is a word of KEYS or the producer's unique id. All brokers of the topic are asked, and
+        each returns at most 64. Raises RouteError, BrokerError or RemotingError.
         """
         return self._call(self._service.query_by_key, topic, key, begin_ms, end_ms, count_max)
 
     def view(self, message_id: str) -> StoredMessage:
-        """Return the message that an offset id names, from the broker it names.
+        """Return the message with an offset id, from the broker that the id names.
 
-        ValueError if it is not an offset id (32 or 56 hex digits; a unique id looks alike and is
+        ValueError if it is not an offset id (32 or 56 hex digits; a unique id looks the same and is
         for ``query_by_key``). BrokerError if there is no such message.
         """
         return self._call(self._service.view, message_id)
 
 
 class SyncPushConsumer(Blocking[PushConsumer]):
-    """Hand the messages of topics to a function, sharing them with the group's other members.
+    """Calls a function with the messages of topics, shared with the group's other members.
 
     ``with SyncPushConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``, then
-    ``consumer.subscribe("telemetry")`` and ``consumer.run(handle)``. A message is handled at least
-    once. One that ``handle`` raises an exception for comes again, later each time, and is a dead
-    letter (topic %DLQ%GROUP) after ``retries_max`` times; without it the group's setting
-    ``retryMaxTimes`` counts (16).
+    ``consumer.subscribe("telemetry")`` and ``consumer.run(handle)``. Each message is handled at
+    least once. If ``handle`` raises an exception, the message is delivered again with growing
+    delays, and becomes a dead letter (topic %DLQ%GROUP) after ``retries_max`` retries, by default
+    the group's setting ``retryMaxTimes`` (16).
 
-    ``handle`` is called in threads; ``workers`` calls at once. With ``is_orderly`` the messages of
-    a queue are handled one after the other: a refused one is tried again every ``suspend_s``,
-    before those behind it, without an end unless ``retries_max`` is given. With ``broadcast`` each
-    member gets all messages, refused ones do not come again, and offsets are kept here.
+    ``handle`` is called in threads; up to ``workers`` calls run at once. With ``is_orderly`` the
+    messages of a queue are handled one after the other: a failed one is tried again every
+    ``suspend_s`` before the following ones, for ever unless ``retries_max`` is given. With
+    ``broadcast`` each member receives all messages, failed ones are not retried, and offsets are
+    stored locally.
 
-    ``start`` is where a group begins that has no offsets: at the "first" message, behind the "last"
-    or at a time. ``offsets`` keeps them elsewhere than the brokers (bridge.push.offsets).
-    ``allocate`` must be the rule of all members. With ``trace`` records of each call of ``handle``
-    go to ``trace_topic``, which ``SyncAdmin.trace`` and RocketMQ's tools read.
+    ``start`` is where a group without offsets begins: at the "first" message, after the "last", or
+    at a time. ``offsets`` stores offsets elsewhere than at the brokers (bridge.push.offsets).
+    ``allocate`` must be the same rule for all members. With ``trace``, records of each call of
+    ``handle`` are sent to ``trace_topic``, which ``SyncAdmin.trace`` and RocketMQ's tools read.
     """
 
     def __init__(
@@ -648,61 +650,62 @@ class SyncPushConsumer(Blocking[PushConsumer]):
         )
 
     def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
-        """Handle messages of ``topic`` too, those that ``tags`` or ``sql`` selects.
+        """Also handle the messages of ``topic`` that ``tags`` or ``sql`` select.
 
-        As SyncPullConsumer.subscribe. All members of a group must subscribe to the same. May be
-        called before and during ``run``; with another selection the topic's queues are read anew.
+        As in SyncPullConsumer.subscribe. All members of a group must have the same subscriptions.
+        May be called before and during ``run``; with a new filter the topic's queues are read
+        again.
         """
         self._call_sync(self._service.subscribe, topic, tags=tags, sql=sql)
 
     def unsubscribe(self, topic: str) -> None:
-        """Handle no more messages of ``topic``."""
+        """Stop handling messages of ``topic``."""
         self._call_sync(self._service.unsubscribe, topic)
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
-        """The queues that are this member's now, its retry topic's included."""
+        """This member's current queues, including those of the retry topic."""
         return self._call_sync(lambda: self._service.assigned)
 
     def run(self, handle: HandleOne) -> None:
         """Call ``handle`` with one message after the other until ``stop``, ``close`` or Ctrl-C.
 
-        It then waits up to ``stop_s`` for messages in work, saves how far it has got, and leaves
-        the group. FilterError if a broker refuses a filter.
+        It then waits up to ``stop_s`` for messages in work, saves its offsets, and leaves the
+        group. FilterError if a broker refuses a filter.
         """
         self._call(self._service.run, handle)
 
     def run_batches(self, handle: HandleSome) -> None:
-        """As ``run``, with up to ``batch_max`` messages of one queue in a list.
+        """Do as ``run``, with a list of up to ``batch_max`` messages of one queue.
 
-        If ``handle`` raises an exception, all of them come again.
+        If ``handle`` raises an exception, all of them are delivered again.
         """
         self._call(self._service.run_batches, handle)
 
     def stop(self) -> None:
-        """Have ``run`` finish what is in work and return. Another thread or ``handle`` calls it."""
+        """Have ``run`` finish its messages and return. Another thread or ``handle`` calls it."""
         self._call_sync(self._service.stop)
 
     def pause(self) -> None:
-        """Begin to handle no more messages until ``resume``; the queues stay this member's.
+        """Stop handling further messages until ``resume``; this member keeps its queues.
 
         Another thread or ``handle`` calls it.
         """
         self._call_sync(self._service.pause)
 
     def resume(self) -> None:
-        """Go on handling messages. Another thread or ``handle`` calls it."""
+        """Continue handling messages. Another thread or ``handle`` calls it."""
         self._call_sync(self._service.resume)
 
 
 class SyncSimpleConsumer(Blocking[SimpleConsumer]):
-    """Receive messages of topics as a member of ``group``, each acknowledged on its own.
+    """Receives messages of topics as a member of ``group``, and acknowledges each separately.
 
     ``with SyncSimpleConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``, then
-    ``consumer.subscribe("orders")``. A message that is received is invisible to the other members
-    for ``invisible_s``. What is not acknowledged by then comes again, to anybody. A new group
-    begins at the oldest message. With ``in_order`` a queue's messages come in their order, and the
-    next ones when all before them are acknowledged.
+    ``consumer.subscribe("orders")``. A received message is invisible to the other members for
+    ``invisible_s``. If it is not acknowledged by then, it is delivered again, to any member. A new
+    group begins at the oldest message. With ``in_order`` a queue's messages come in their order,
+    and the next ones only when all before them are acknowledged.
     """
 
     def __init__(
@@ -728,14 +731,14 @@ class SyncSimpleConsumer(Blocking[SimpleConsumer]):
         )
 
     def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
-        """Receive messages of ``topic`` from now on that ``tags`` or ``sql`` selects.
+        """Receive from now on the messages of ``topic`` that ``tags`` or ``sql`` select.
 
-        RouteError if there is no such topic. The members of a group must agree on what they select.
+        RouteError if there is no such topic. All members of a group must use the same filter.
         """
         self._call(self._service.subscribe, topic, tags=tags, sql=sql)
 
     def unsubscribe(self, topic: str) -> None:
-        """Receive no more messages of ``topic``."""
+        """Stop receiving messages of ``topic``."""
         self._call_sync(self._service.unsubscribe, topic)
 
     def receive(
@@ -743,31 +746,32 @@ class SyncSimpleConsumer(Blocking[SimpleConsumer]):
     ) -> list[PoppedMessage]:
         """Return up to ``max_messages`` (32 at most) as soon as there are any; [] after ``wait_s``.
 
-        Brokers that cannot be asked are passed over; the last one's error is raised if none can be.
+        Brokers that cannot be reached are skipped; if none can be, the last error is raised.
         """
         return self._call(
             self._service.receive, max_messages, invisible_s=invisible_s, wait_s=wait_s
         )
 
     def ack(self, message: PoppedMessage) -> None:
-        """Tell the broker that a message is done with.
+        """Acknowledge a message.
 
-        RemotingError or RouteError if it cannot be asked: try again, or the message comes again.
+        RemotingError or RouteError if the broker cannot be reached: try again, or the message is
+        delivered again.
         """
         self._call(self._service.ack, message)
 
     def ack_many(self, messages: Iterable[PoppedMessage]) -> None:
-        """Tell the brokers that messages are done with, in one request to each.
+        """Acknowledge messages, with one request to each broker.
 
-        An error may come after some of them were told.
+        On an error some of them may be acknowledged.
         """
         self._call(self._service.ack_many, tuple(messages))
 
     def change_invisible(self, message: PoppedMessage, invisible_s: float) -> PoppedMessage:
-        """Have a message come again ``invisible_s`` from now; 0: at once.
+        """Let a message be delivered again ``invisible_s`` from now; 0: at once.
 
-        Return it with its new receipt: the old one does not count any more. BrokerError
-        (NO_MESSAGE) if its time was over before.
+        Return it with its new receipt, which replaces the old one. BrokerError (NO_MESSAGE) if its
+        time had already ended.
         """
         return self._call(self._service.change_invisible, message, invisible_s)
 
@@ -794,11 +798,11 @@ class SyncAdmin(Blocking[Admin]):
         )
 
     def brokers(self) -> list[BrokerInfo]:
-        """Return the brokers that live, by cluster, name and id."""
+        """Return the live brokers, sorted by cluster, name and id."""
         return self._call(self._service.brokers)
 
     def broker_status(self, broker: str) -> dict[str, str]:
-        """Return what a broker tells of its work, under RocketMQ's names."""
+        """Return a broker's runtime statistics, under RocketMQ's names."""
         return self._call(self._service.broker_status, broker)
 
     def broker_config(self, broker: str) -> dict[str, str]:
@@ -810,44 +814,44 @@ class SyncAdmin(Blocking[Admin]):
         self._call(self._service.set_broker_config, broker, settings)
 
     def stop_writes(self, broker: str) -> int:
-        """Have producers leave a broker alone; return how many topics that concerns.
+        """Make producers stop writing to a broker; return the number of topics affected.
 
-        Each name server is told. Consumers go on.
+        The change is made at each name server. Consumers continue.
         """
         return self._call(self._service.stop_writes, broker)
 
     def allow_writes(self, broker: str) -> int:
-        """Take ``stop_writes`` back."""
+        """Undo ``stop_writes``."""
         return self._call(self._service.allow_writes, broker)
 
     def rates(self, broker: str, name: str, key: str) -> Rates:
-        """Return what a broker has counted under a name and key of RocketMQ's.
+        """Return a broker's counter with one of RocketMQ's statistics names and keys.
 
-        Such as "TOPIC_PUT_NUMS" of "TOPIC", "GROUP_GET_NUMS" of "TOPIC@GROUP", "BROKER_PUT_NUMS" of
-        the cluster. BrokerError if it has counted nothing there.
+        Such as "TOPIC_PUT_NUMS" with key "TOPIC", "GROUP_GET_NUMS" with "TOPIC@GROUP",
+        "BROKER_PUT_NUMS" with the cluster's name. BrokerError if nothing was counted there.
         """
         return self._call(self._service.rates, broker, name, key)
 
     def replication(self, broker: str) -> Replication:
-        """Return a master's slaves, and how far they are; brokers tell it from RocketMQ 5.0 on."""
+        """Return a master's slaves and their progress; needs RocketMQ 5.0 or our broker."""
         return self._call(self._service.replication, broker)
 
     def remove_expired_log(self, broker: str) -> None:
-        """Have a broker remove the log's files that have expired, and not wait for its hour."""
+        """Make a broker remove expired files of the log now, whatever its configured hour."""
         self._call(self._service.remove_expired_log, broker)
 
     def remove_expired_queues(self, broker: str) -> None:
-        """Have a broker remove the files of queues whose messages are no more in the log."""
+        """Make a broker remove files of queues whose messages are no longer in the log."""
         self._call(self._service.remove_expired_queues, broker)
 
     def remove_unused_queues(self, broker: str) -> None:
-        """Have a broker remove the queues of topics that it does not have; ours have none."""
+        """Make a broker remove the queues of deleted topics; our brokers keep none."""
         self._call(self._service.remove_unused_queues, broker)
 
     def topics(self, broker: str | None = None) -> list[str]:
         """Return the names of all topics, or of those that have queues at ``broker``.
 
-        The system's and the groups' are included. BrokerError if there is no such broker.
+        Topics of the system and of groups are included. BrokerError if there is no such broker.
         """
         return self._call(self._service.topics, broker)
 
@@ -866,11 +870,12 @@ class SyncAdmin(Blocking[Admin]):
         attributes: Mapping[str, str] | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Create a topic, or change it, on all masters or on ``brokers`` by name.
+        """Create or change a topic on all masters, or on the named ``brokers``.
 
-        Producers use ``write_queues`` of its queues, by default all. To make a topic smaller, lower
-        these first, and ``queues`` when consumers have read the others: they are not read further.
-        ``permission`` adds up 4 (read) and 2 (write). ``attributes`` are RocketMQ 5's, such as
+        Producers use ``write_queues`` of its queues, by default all. To reduce the number of
+        queues, lower ``write_queues`` first, and ``queues`` once consumers have read the others,
+        which are not read after that. ``permission`` is the sum of 4 (read) and 2 (write).
+        ``attributes`` are RocketMQ 5's, such as
         ``{"message.type": "FIFO"}``.
         """
         self._call(
@@ -887,18 +892,18 @@ class SyncAdmin(Blocking[Admin]):
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages on all brokers, and at the name servers.
 
-        RouteError if it does not exist. The log gives the disk back when it is cleaned.
+        RouteError if it does not exist. Disk space is freed when the log is cleaned up.
         """
         self._call(self._service.delete_topic, topic)
 
     def topic_stats(self, topic: str) -> list[QueueStats]:
-        """Return the ends of a topic's queues."""
+        """Return the begin and end offsets of a topic's queues."""
         return self._call(self._service.topic_stats, topic)
 
     def queue_units(self, queue: MessageQueue, offset: int, count: int = 32) -> list[QueueUnit]:
-        """Return where messages of a queue are in the log, from ``offset`` or the queue's begin on.
+        """Return where a queue's messages are in the log, from ``offset`` or the queue's begin.
 
-        At most ``count``, and no more than 1000 at once.
+        At most ``count``, and at most 1000.
         """
         return self._call(self._service.queue_units, queue, offset, count)
 
@@ -913,10 +918,10 @@ class SyncAdmin(Blocking[Admin]):
         *,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Create a consumer group, or change it; ``settings`` by RocketMQ's names.
+        """Create or change a consumer group; ``settings`` have RocketMQ's names.
 
-        Such as ``{"retryMaxTimes": 3, "consumeEnable": False}``; what is not named has its default.
-        ``consumeFromMinEnable`` and ``consumeTimeoutMinute`` change nothing, as in RocketMQ.
+        Such as ``{"retryMaxTimes": 3, "consumeEnable": False}``; other settings get their defaults.
+        ``consumeFromMinEnable`` and ``consumeTimeoutMinute`` have no effect, as in RocketMQ.
         """
         self._call(
             self._service.put_group,
@@ -926,7 +931,7 @@ class SyncAdmin(Blocking[Admin]):
         )
 
     def delete_group(self, group: str, *, with_offsets: bool = True) -> None:
-        """Delete a consumer group on all brokers, and what it has committed."""
+        """Delete a consumer group on all brokers, with its committed offsets by default."""
         self._call(self._service.delete_group, group, with_offsets=with_offsets)
 
     def groups(self) -> dict[str, dict[str, Any]]:
@@ -934,90 +939,92 @@ class SyncAdmin(Blocking[Admin]):
         return self._call(self._service.groups)
 
     def consumers(self, group: str) -> list[ClientInfo]:
-        """Return the members of a consumer group that are connected, each once."""
+        """Return the connected members of a consumer group, each once."""
         return self._call(self._service.consumers, group)
 
     def producers(self, group: str) -> list[ClientInfo]:
-        """Return the members of a producer group that are connected, each once."""
+        """Return the connected members of a producer group, each once."""
         return self._call(self._service.producers, group)
 
     def producer_groups(self) -> dict[str, list[ClientInfo]]:
-        """Return the members of all producer groups that are connected, each once."""
+        """Return the connected members of all producer groups, each once."""
         return self._call(self._service.producer_groups)
 
     def progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
-        """Return how far a group has consumed each queue, of all its topics or one."""
+        """Return a group's progress in each queue, of all its topics or one."""
         return self._call(self._service.progress, group, topic)
 
     def progress_of_all(self, *, only_ordered: bool = False) -> dict[str, list[QueueProgress]]:
-        """Return how far each group has consumed the queues in which it has an offset.
+        """Return each group's progress in the queues in which it has an offset.
 
-        Of a group with members only the topics that they subscribe to. With ``only_ordered`` only
-        topics that were created with ``is_ordered``.
+        For a group with members, only topics that they subscribe to are included. With
+        ``only_ordered``, only topics that were created with ``is_ordered``.
         """
         return self._call(self._service.progress_of_all, only_ordered=only_ordered)
 
     def queue_times(self, group: str, topic: str) -> list[QueueTimes]:
-        """Return from when to when messages are in a topic's queues, and where a group is."""
+        """Return the times of the messages in a topic's queues, and a group's place among them."""
         return self._call(self._service.queue_times, group, topic)
 
     def lowest_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the lowest offset that any group has committed, by queue.
 
-        What is below it no group will read again. A queue without an offset is left out; Apache's
-        brokers do not count offsets below the begin of the queue.
+        No group will read the messages below it again. A queue without an offset is omitted;
+        Apache's brokers ignore offsets below the begin of the queue.
         """
         return self._call(self._service.lowest_offsets, topic)
 
     def reset_offsets(
         self, group: str, topic: str, to: ResetTo, *, force: bool = True
     ) -> dict[MessageQueue, int]:
-        """Have a group go on elsewhere in a topic, running consumers too; return the offsets.
+        """Set a group's offsets in a topic, also for running consumers; return the new offsets.
 
         ``to`` is a time (datetime, or seconds since the epoch), "first" or "last". Without
-        ``force`` offsets only go back. Apache's 4.x brokers refuse it for a group without members.
+        ``force`` offsets only go back. Apache's 4.x brokers refuse this for a group without
+        members.
         """
         return self._call(self._service.reset_offsets, group, topic, to, force=force)
 
     def clone_offsets(self, source: str, target: str, topic: str) -> None:
-        """Have ``target`` go on in ``topic`` where ``source`` is; neither should be running."""
+        """Copy offsets in ``topic`` from group ``source`` to ``target``; stop both groups first."""
         self._call(self._service.clone_offsets, source, target, topic)
 
     def running_info(self, group: str, client_id: str) -> dict[str, Any]:
-        """Return what a running consumer tells of itself: properties, subscriptions, queues.
+        """Return what a running consumer reports: properties, subscriptions, queues.
 
-        Under the names of RocketMQ's ConsumerRunningInfo. The broker asks the client.
+        The names are those of RocketMQ's ConsumerRunningInfo. The broker asks the client.
         """
         return self._call(self._service.running_info, group, client_id)
 
     def consume_directly(self, group: str, client_id: str, offset_id: str) -> dict[str, Any]:
-        """Have a running push consumer handle one message now, and return how it went.
+        """Make a running push consumer handle one message now; return the outcome.
 
         ``offset_id`` is that of a SendResult or StoredMessage. The answer has the names of
-        RocketMQ's ConsumeMessageDirectlyResult: ``consumeResult`` is CR_SUCCESS when the message
-        was handled. Offsets stay.
+        RocketMQ's ConsumeMessageDirectlyResult: ``consumeResult`` is CR_SUCCESS if the message was
+        handled. Offsets do not change.
         """
         return self._call(self._service.consume_directly, group, client_id, offset_id)
 
     def member_offsets(self, topic: str, group: str) -> dict[str, dict[MessageQueue, int]]:
-        """Return, by client id, how far the running members of a group are, committed or not."""
+        """Return the positions of a group's running members by client id, committed or not."""
         return self._call(self._service.member_offsets, topic, group)
 
     def close_topic(self, topic: str, group: str, *, is_closed: bool = True) -> None:
-        """Close one topic to a group: its pulls and POPs are refused. Or open it again.
+        """Close a topic to a group, so that its pulls and POPs are refused; or reopen it.
 
         Apache's brokers (5.x) refuse only pulls that rely on the subscription of a heartbeat, as
-        Java's push consumers' do; and opening one topic opens all that were closed to the group.
+        those of Java's push consumers do; and reopening one topic reopens all that were closed to
+        the group.
         """
         self._call(self._service.close_topic, topic, group, is_closed=is_closed)
 
     def set_request_mode(
         self, topic: str, group: str, *, by_pop: bool, shared_queues: int = 0
     ) -> None:
-        """Have members whose queues the broker chooses get a topic by POP, or by pulls.
+        """Choose POP or pulls for a topic, for members whose queues the broker assigns.
 
-        With POP several members may have one queue: each gets those of ``shared_queues`` others as
-        well, or all of them with 0. Brokers know this from RocketMQ 5.0 on.
+        With POP several members may share a queue: each also gets the queues of ``shared_queues``
+        other members, or of all with 0. Needs RocketMQ 5.0 or our broker.
         """
         self._call(
             self._service.set_request_mode, topic, group, by_pop=by_pop, shared_queues=shared_queues
@@ -1031,13 +1038,14 @@ class SyncAdmin(Blocking[Admin]):
         count_max: int | None = None,
         per_second: float = 100.0,
     ) -> int:
-        """Send a group's dead letters again, oldest first; return how many were sent.
+        """Resend a group's dead letters, oldest first; return how many were sent.
 
-        They come to the group alone (its retry topic), as if they were new; with ``to_all_groups``
-        to their own topic, where other groups get them a second time. The group's offset in its
-        %DLQ% topic says which were sent: the next call goes on there, also after an error. A crash
-        may send up to 32 twice. RouteError if the group has no dead letters that can be read; on
-        RocketMQ 4 an operator has to give the topic %DLQ%GROUP permission 6 first.
+        Only the group receives them (through its retry topic), as if they were new; with
+        ``to_all_groups`` they go to their original topic, where other groups receive them a second
+        time. The group's offset in its %DLQ% topic records which were sent: the next call continues
+        there, also after an error. After a crash up to 32 may be sent twice. RouteError if the
+        group has no readable dead letters; on RocketMQ 4 an operator must first give the topic
+        %DLQ%GROUP permission 6.
         """
         return self._call(
             self._service.resend_dead_letters,
@@ -1048,10 +1056,10 @@ class SyncAdmin(Blocking[Admin]):
         )
 
     def check_transaction(self, offset_id: str) -> None:
-        """Have producers asked again, from the first time on, about a transaction without end.
+        """Make the broker check an unfinished transaction again, starting from the first attempt.
 
-        ``offset_id`` is that of the half message, or of where it ended up after the last time.
-        BrokerError if it is none, or was committed.
+        ``offset_id`` is that of the half message, or of its copy after the last check.
+        BrokerError if there is no such half message, or it was committed.
         """
         self._call(self._service.check_transaction, offset_id)
 
@@ -1063,11 +1071,11 @@ class SyncAdmin(Blocking[Admin]):
         is_admin: bool = False,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Make a user on all masters, or on ``brokers`` by name; each keeps users of its own.
+        """Create a user on all masters, or on the named ``brokers``; each broker has its own users.
 
-        Clients sign with ``Credentials(name, password)``. An administrator may everything, another
-        user what its rules allow. BrokerError if there is the user already, or if the broker has no
-        access control. The password goes over the wire as it is: use ``tls`` where others listen.
+        Clients sign with ``Credentials(name, password)``. An administrator may do everything, other
+        users what their rules allow. BrokerError if the user exists already, or if the broker has
+        no access control. The password is sent in plain text: use ``tls`` on untrusted networks.
         """
         self._call(
             self._service.create_user,
@@ -1086,7 +1094,7 @@ class SyncAdmin(Blocking[Admin]):
         is_enabled: bool | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Change what is named of a user; ``is_enabled=False`` locks it out, and keeps its rules.
+        """Change the given attributes of a user; ``is_enabled=False`` locks it out, keeping rules.
 
         BrokerError if there is no such user.
         """
@@ -1100,25 +1108,25 @@ class SyncAdmin(Blocking[Admin]):
         )
 
     def delete_user(self, name: str, *, brokers: Iterable[str] | None = None) -> None:
-        """Delete a user and its rules; nothing happens where there is none."""
+        """Delete a user and its rules; brokers without the user ignore this."""
         self._call(
             self._service.delete_user, name, brokers=None if brokers is None else tuple(brokers)
         )
 
     def user(self, name: str) -> list[User]:
-        """Return a user as each master has it, with its password; [] if none does."""
+        """Return a user, with its password, as each master has it; [] if no master does."""
         return self._call(self._service.user, name)
 
     def users(self, name_part: str = "") -> list[User]:
-        """Return the users of all masters whose names have ``name_part``."""
+        """Return the users of all masters whose names contain ``name_part``."""
         return self._call(self._service.users, name_part)
 
     def put_rules(
         self, user: str, rules: Iterable[Rule], *, brokers: Iterable[str] | None = None
     ) -> None:
-        """Add rules to a user's, in place of those for the same resources.
+        """Add rules to a user, replacing those for the same resources.
 
-        BrokerError if there is no such user or a rule is none that the broker knows.
+        BrokerError if there is no such user, or the broker does not accept a rule.
         """
         self._call(
             self._service.put_rules,
@@ -1135,7 +1143,7 @@ class SyncAdmin(Blocking[Admin]):
         is_default: bool = False,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Delete a user's rule for ``resource``, or all of its rules; BrokerError without any."""
+        """Delete a user's rule for ``resource``, or all its rules; BrokerError if it has none."""
         self._call(
             self._service.delete_rules,
             user,
@@ -1145,26 +1153,26 @@ class SyncAdmin(Blocking[Admin]):
         )
 
     def rules_of(self, user: str) -> list[UserRules]:
-        """Return a user's rules as each master has them; BrokerError where there is no such user.
+        """Return a user's rules as each master has them; BrokerError if there is no such user.
 
-        A master where the user has no rules is left out.
+        Masters where the user has no rules are omitted.
         """
         return self._call(self._service.rules_of, user)
 
     def rules(self, user_part: str = "", resource_part: str = "") -> list[UserRules]:
         """Return the rules of all users at all masters.
 
-        With ``user_part`` or ``resource_part`` only those whose "User:NAME", or whose resource, has
-        that part.
+        With ``user_part`` or ``resource_part``, only those whose "User:NAME" or whose resource
+        contains it.
         """
         return self._call(self._service.rules, user_part, resource_part)
 
     def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
-        """Return what clients have traced of a message, ours and Java's, oldest first.
+        """Return the trace records of a message from our clients and Java's, oldest first.
 
-        ``message_id`` is its unique id; a key of the message finds all that have it. Empty if
-        nobody has traced it (yet: records come a second or a few later). RouteError if no client
-        has traced anything.
+        ``message_id`` is its unique id; a key finds all messages that have it. Empty if no client
+        has traced the message (yet: records arrive a few seconds later). RouteError if no client
+        has ever traced anything.
         """
         return self._call(self._service.trace, message_id, topic=topic)
 

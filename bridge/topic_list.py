@@ -1,6 +1,6 @@
-"""Which topics there are, as the name servers know.
+"""The list of topics, from the name servers.
 
-Owns: what is asked, which of the names are users' topics. Must not touch: connections.
+Owns: the requests, which of the names are users' topics. Must not touch: connections.
 Spec: RocketMQ DefaultRequestProcessor.getAllTopicListFromNameserver, getBrokerClusterInfo.
 """
 
@@ -27,7 +27,7 @@ class _Cluster(msgspec.Struct, rename="camel"):
 
 
 async def user_topics(client: Client, *, timeout_s: float) -> list[str]:
-    """Return the names of the topics that users have, not those of the system or of groups."""
+    """Return the names of users' topics, without those of the system or of groups."""
 
     async def ask(code: RequestCode) -> Any:
         answer = await client.request_namesrv(RemotingCommand(code), timeout_s=timeout_s)
@@ -39,7 +39,7 @@ async def user_topics(client: Client, *, timeout_s: float) -> list[str]:
         cluster = msgspec.convert(await ask(RequestCode.GET_BROKER_CLUSTER_INFO), _Cluster)
     except msgspec.ValidationError as exc:
         raise RemotingDecodeError(f"a name server's answer: {exc}") from None
-    # Apache's brokers have topics of the names of brokers and clusters, and one for replies.
+    # Apache's brokers have topics named after brokers and clusters, and one for replies.
     own = {*(cluster.broker_addr_table or ()), *(cluster.cluster_addr_table or ())}
     return sorted(
         name

@@ -1,13 +1,13 @@
-"""Sending messages that count when a local transaction does: half messages and their ends.
+"""Transactional messages: half messages that are committed with a local transaction.
 
-Owns: TransactionProducer, the answers to brokers that ask what became of a transaction. Must not
-touch: how a message is sent (bridge.producer), connections and routes (bridge.client).
+Owns: TransactionProducer, the answers to brokers that check a transaction. Must not touch: how a
+message is sent (bridge.producer), connections and routes (bridge.client).
 Spec: RocketMQ TransactionMQProducer, DefaultMQProducerImpl.sendMessageInTransaction.
 
     send_half -> local transaction -> commit | rollback
-                        '-> neither: a broker asks ``check`` of any producer of the group
+                        '-> neither: a broker asks any producer of the group, which calls ``check``
 
-An answer of UNKNOWN is not sent: the broker asks again by itself.
+An UNKNOWN result is not sent: the broker asks again by itself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from motelog.core.remoting.frames import RemotingCommand, RequestCode
 
 logger = logging.getLogger(__name__)
 
-# Questions that wait for ``check``; a broker asks again about those beyond.
+# Questions that may wait for ``check``; a broker repeats those beyond.
 QUESTIONS_MAX: Final = 2000
 CHECK_TASKS: Final = 4
 _FIND_AGAIN_S: Final = 5.0
@@ -62,14 +62,14 @@ _PREPARED: Final = 0x4
 
 
 class TransactionState(IntEnum):
-    """What became of a local transaction; UNKNOWN: not decided yet, or nobody can tell now."""
+    """The outcome of a local transaction; UNKNOWN: not decided yet, or not known now."""
 
     UNKNOWN = 0
     COMMIT = 8
     ROLLBACK = 12
 
 
-#: What traces call them (RocketMQ LocalTransactionState).
+#: Their names in traces (RocketMQ LocalTransactionState).
 _STATE_NAMES: Final = {
     TransactionState.UNKNOWN: "UNKNOW",
     TransactionState.COMMIT: "COMMIT_MESSAGE",
@@ -79,7 +79,7 @@ _STATE_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """A message that a broker has stored and shows to nobody before its commit."""
+    """A message that a broker has stored and does not deliver before its commit."""
 
     topic: str
     sent: SendResult
@@ -89,31 +89,31 @@ class HalfMessage:
 
     @property
     def is_safe(self) -> bool:
-        """Whether it is stored as safely as its broker promises."""
+        """Whether it is stored as safely as its broker guarantees."""
         return self.sent.status is SendStatus.OK
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """How a transaction ended; with UNKNOWN the broker will ask."""
+    """How a transaction ended; after UNKNOWN the broker will ask."""
 
     state: TransactionState
     sent: SendResult
 
 
-#: Says what became of the local transaction that a message belongs to.
+#: Returns the state of the local transaction of a message.
 Check = Callable[[StoredMessage], Awaitable[TransactionState]]
 #: Carries out the local transaction of a message.
 Execute = Callable[[Message], Awaitable[TransactionState]]
 
 
 def as_state(result: object) -> TransactionState:
-    """Return what a function of the user's has said; TypeError if it is no state."""
+    """Return the state that the user's function returned; TypeError if it is not a state."""
     try:
-        return TransactionState(result)  # type: ignore[arg-type]  # what else it may be is refused
+        return TransactionState(result)  # type: ignore[arg-type]  # anything else is refused
     except ValueError:
         if inspect.iscoroutine(result):
-            result.close()  # nobody awaits it, and Python would warn of that
+            result.close()  # it is not awaited, and Python would warn of that
         kind = type(result).__name__
         raise TypeError(f"the function returned {kind}, not a TransactionState") from None
 
@@ -121,10 +121,10 @@ def as_state(result: object) -> TransactionState:
 class TransactionProducer(Producer):
     """A producer whose messages may be bound to a local transaction.
 
-    ``check`` is asked about half messages that nobody has ended, also those of other producers of
-    the group and of an earlier process: it looks the transaction up where that is kept. It may be
-    asked twice about one. An exception counts as UNKNOWN. Brokers know this producer once it has
-    sent to them; ``topics`` are those whose brokers it tells of itself at once. Otherwise it is a
+    ``check`` is called for half messages that were not ended, including those of other producers of
+    the group and of an earlier process: it looks the transaction up where that is stored. It may be
+    called twice for one message. An exception counts as UNKNOWN. Brokers know this producer once it
+    has sent to them; it registers at once with the brokers of ``topics``. Otherwise it is a
     Producer.
     """
 
@@ -160,13 +160,13 @@ class TransactionProducer(Producer):
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> TransactionResult:
-        """Store a half message, await ``execute(message)`` and end it as that says.
+        """Store a half message, await ``execute(message)``, then commit or roll back.
 
-        What ``execute`` raises goes on to the caller, and the broker will ask: whether its
-        transaction took place may not be known. ``execute`` is not called, and the message rolled
-        back, when the broker has stored it less safely than it should. If the end does not reach
-        the broker, a log line says so and the broker will ask. Errors of the half message are those
-        of ``send``; BrokerError when the end is refused.
+        Exceptions of ``execute`` are raised to the caller, and the broker will ask, since it may
+        not be known whether the transaction took place. If the broker has stored the half message
+        less safely than it should, ``execute`` is not called and the message is rolled back. If the
+        end does not reach the broker, this is logged and the broker will ask. Errors of the half
+        message are those of ``send``; BrokerError if the end is refused.
         """
         half = await self.send_half(message, queue=queue, hash_key=hash_key, timeout_s=timeout_s)
         state = TransactionState.ROLLBACK
@@ -182,9 +182,9 @@ class TransactionProducer(Producer):
         hash_key: str | None = None,
         timeout_s: float | None = None,
     ) -> HalfMessage:
-        """Return once a broker has stored ``message``, to be seen after ``commit``.
+        """Return once a broker has stored ``message``, which is delivered after ``commit``.
 
-        Arguments and errors are those of ``send``; it cannot be delayed.
+        Arguments and errors are those of ``send``; a delay is not possible.
         """
         check_arguments((message,), queue, hash_key)
         named = {TRAN_MSG: "true", PGROUP: self.group}
@@ -193,26 +193,26 @@ class TransactionProducer(Producer):
         try:
             _, physical_offset = decode_offset_id(sent.offset_id)
         except ValueError as exc:
-            raise MessageRefusedError(f"the broker's answer names no place: {exc}") from exc
+            raise MessageRefusedError(f"the broker's answer has no offset: {exc}") from exc
         return HalfMessage(message.topic, sent, physical_offset, message.tags, tuple(message.keys))
 
     async def commit(self, half: HalfMessage) -> None:
         """Return once the broker has stored the message for its consumers.
 
-        Raises BrokerError if it refuses, for example since the transaction is over, and
-        RemotingError if the answer did not come: the broker will ask. Our broker takes a second
-        commit as the first one; RocketMQ's stores the message twice.
+        Raises BrokerError if it refuses, for example because the transaction has ended, and
+        RemotingError if no answer came: the broker will ask. Our broker accepts a second commit
+        like the first; RocketMQ's stores the message twice.
         """
         await self._end(half, TransactionState.COMMIT)
 
     async def rollback(self, half: HalfMessage) -> None:
-        """Return once the broker has dropped the message; errors as ``commit``."""
+        """Return once the broker has dropped the message; errors are those of ``commit``."""
         await self._end(half, TransactionState.ROLLBACK)
 
     async def finish(self, half: HalfMessage, state: TransactionState) -> TransactionResult:
-        """End a half message as its local transaction did, as ``send_in_transaction`` does it.
+        """End a half message like its local transaction, as ``send_in_transaction`` does.
 
-        BrokerError if the broker refuses; if the end does not reach it, a log line says so, and the
+        BrokerError if the broker refuses; if the end does not reach it, this is logged and the
         broker will ask.
         """
         try:
@@ -248,7 +248,7 @@ class TransactionProducer(Producer):
         *,
         region: str | None,
     ) -> None:
-        """Note an end that is about to be sent; ``region`` is known of a broker's question."""
+        """Trace an end that is about to be sent; ``region`` is known from a broker's question."""
         if self._recorder is None:
             return
         ended = TraceRecord(
@@ -290,7 +290,7 @@ class TransactionProducer(Producer):
             self._ask.send_nowait(command)
         except trio.WouldBlock:
             self._faults.warning(
-                "more questions about transactions have come than are answered; the broker asks"
+                "there are too many questions about transactions; the broker asks"
                 " again group=%s waiting=%d", self.group, QUESTIONS_MAX,
             )  # fmt: skip
         return None
@@ -308,7 +308,7 @@ class TransactionProducer(Producer):
     async def _answer_one(self, question: RemotingCommand, message: StoredMessage) -> None:
         try:
             state = as_state(await self._check(message))
-        except Exception as exc:  # whatever the user's function raises
+        except Exception as exc:  # anything that the user's function raises
             self._faults.warning(
                 "the check of a transaction failed; the broker asks again group=%s message_id=%s "
                 "error=%r at=%s",
@@ -335,9 +335,9 @@ class TransactionProducer(Producer):
             self._warn_open(message.message_id, exc)
 
     async def _asker(self, message: StoredMessage, broker_name: str) -> str:
-        """Return the address of the broker that asks; before 5.0 it does not say its name.
+        """Return the address of the broker that asks; brokers before 5.0 do not send their name.
 
-        Then it is where the message says that it was stored.
+        Then it is the address at which the message says it was stored.
         """
         if broker_name:
             route = await self._client.route(message.topic, for_sending=True)
@@ -356,14 +356,14 @@ class TransactionProducer(Producer):
         )
 
     async def _find_brokers(self, topic: str) -> None:
-        """Have the brokers of ``topic`` get heartbeats, so that they can ask."""
+        """Send heartbeats to the brokers of ``topic``, so that they can ask."""
         while True:
             try:
                 await self._client.route(topic, for_sending=True)
             except MotelogError as exc:
                 self._faults.warning(
                     "the brokers of a topic are not known yet and cannot ask about transactions;"
-                    " it is tried again topic=%s error=%s", topic, exc,
+                    " this is retried topic=%s error=%s", topic, exc,
                 )  # fmt: skip
                 await trio.sleep(_FIND_AGAIN_S)
             else:

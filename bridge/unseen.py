@@ -79,7 +79,7 @@ class LoopedPullConsumer(PullConsumer):
 
 
 class Unseen:
-    """In the order in which they are handed out; those of one queue in the order of offsets."""
+    """Messages in the order in which they are yielded; those of a queue in order of offsets."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,12 +94,12 @@ class Unseen:
                 self._messages.extend((queue, message) for message in messages)
 
     def pop(self) -> StoredMessage | None:
-        """Return the next one, None if there is none."""
+        """Return the next message, None if there is none."""
         with self._lock:
             return self._messages.popleft()[1] if self._messages else None
 
     def take(self, count_max: int) -> list[StoredMessage]:
-        """Return the next ones."""
+        """Return the next messages."""
         with self._lock:
             count = min(count_max, len(self._messages))
             return [self._messages.popleft()[1] for _ in range(count)]
@@ -107,7 +107,7 @@ class Unseen:
     def first_offsets(
         self, queues: Collection[MessageQueue] | None = None
     ) -> dict[MessageQueue, int]:
-        """Return per queue the offset of its next one, of the given queues or of all."""
+        """Return the offset of each queue's next message, of the given queues or all."""
         with self._lock:
             return {
                 queue: message.queue_offset
@@ -116,7 +116,7 @@ class Unseen:
             }
 
     def drop(self, queues: Collection[MessageQueue] | None = None) -> dict[MessageQueue, int]:
-        """Forget those of the given queues, or all; return where each queue would go on."""
+        """Drop messages of the given queues, or all; return where each queue would continue."""
         first = self.first_offsets()
         with self._lock:
             kept = [one for one in self._messages if queues is not None and one[0] not in queues]

@@ -1,7 +1,7 @@
-"""Users and rules of RocketMQ 5's access control: the values of Admin, and how the wire has them.
+"""Users and rules of RocketMQ 5's access control: the values of Admin, and their encoding.
 
-Owns: User, Rule, UserRules, what is asked and answered with them. Must not touch: sockets, who is
-let in (core.acl). Spec: RocketMQ 5.3 UserInfo, AclInfo.
+Owns: User, Rule, UserRules, the bodies of requests and answers. Must not touch: sockets, access
+decisions (core.acl). Spec: RocketMQ 5.3 UserInfo, AclInfo.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DECISIONS: Final = {True: "Allow", False: "Deny"}
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user at one broker; clients sign with its name and its password."""
+    """A user at one broker; clients sign with its name and password."""
 
     broker_name: str
     name: str
@@ -39,12 +39,12 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a user may do, or may not, with a resource.
+    """What a user may or may not do with a resource.
 
     ``resource`` is "Topic:NAME", "Topic:PREFIX*", "Topic:*", the same with "Group:", or "*".
-    ``actions`` are "Pub", "Sub" and "All"; Apache's brokers have more of them. The rule holds for
-    clients at ``source_ips``, addresses and networks; without any for all. One with ``is_default``
-    counts only where no other one does.
+    ``actions`` are "Pub", "Sub" and "All"; Apache's brokers have more. The rule applies to clients
+    at ``source_ips`` (addresses and networks), or to all if that is empty. A rule with
+    ``is_default`` applies only if no other rule does.
     """
 
     resource: str
@@ -64,7 +64,7 @@ class UserRules:
 
 
 def subject(user: str) -> str:
-    """Return how the wire names a user whose rules are meant."""
+    """Return the name of a user in requests about rules."""
     return _SUBJECT + user
 
 
@@ -75,7 +75,7 @@ def policy_type(is_default: bool) -> str:
 def user_body(
     name: str, password: str | None, is_admin: bool | None, is_enabled: bool | None
 ) -> bytes:
-    """Return the body of a user that is made or changed; None leaves as it is."""
+    """Return the body for creating or changing a user; None leaves a value unchanged."""
     info: dict[str, Any] = {"username": name}
     if password is not None:
         info["password"] = password
@@ -87,13 +87,13 @@ def user_body(
 
 
 def rules_body(user: str, rules: Iterable[Rule]) -> bytes:
-    """Return the body of rules that are made or changed; TypeError if they are no rules."""
+    """Return the body for creating or changing rules; TypeError if they are not rules."""
     by_type: dict[str, list[dict[str, Any]]] = {}
     for rule in rules:
         if not isinstance(rule, Rule):
-            raise TypeError(f"rules are Rule objects, not {type(rule).__name__}")
+            raise TypeError(f"rules must be Rule objects, not {type(rule).__name__}")
         if isinstance(rule.actions, str) or isinstance(rule.source_ips, str):
-            raise TypeError("actions and source_ips of a Rule are tuples of texts, not one text")
+            raise TypeError("actions and source_ips of a Rule must be tuples of str, not a str")
         entry: dict[str, Any] = {
             "resource": rule.resource,
             "actions": list(rule.actions),
@@ -107,7 +107,7 @@ def rules_body(user: str, rules: Iterable[Rule]) -> bytes:
 
 
 def decode_users(broker_name: str, body: bytes) -> list[User]:
-    """Return the users of an answer, which has one, a list, or nothing."""
+    """Return the users in an answer, which has one, a list, or none."""
     return [
         User(
             broker_name,
@@ -121,7 +121,7 @@ def decode_users(broker_name: str, body: bytes) -> list[User]:
 
 
 def decode_rules(broker_name: str, body: bytes) -> list[UserRules]:
-    """Return the rules of an answer, which has those of one user, a list, or nothing."""
+    """Return the rules in an answer, which has those of one user, a list, or none."""
     return [
         UserRules(
             broker_name,

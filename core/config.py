@@ -1,14 +1,13 @@
-"""Generic configuration loader: TOML and the environment -> one checked tree of msgspec Structs.
+"""Generic configuration loader: TOML and environment -> one checked tree of msgspec Structs.
 
-Owns: overriding by environment variables, checking a table against a Struct, where each value is
-from, finding the line that a fault is about, and the wording of faults. Must not touch: what any
-section means; a section checks its own fields and how they go together in ``__post_init__``, by
-``refuse``.
+Owns: overriding by environment variables, checking a table against a Struct, the origin of each
+value, the line of a fault, and the texts of faults. Must not touch: what a section means; a section
+checks its own fields and their combination in ``__post_init__``, with ``refuse``.
 
     MOTELOG__BROKER__STORE__FLUSH=sync     overrides     [broker.store]  flush = "sync"
 
-Invariants: all faults of one load are found and reported together, also where a value is missing
-or of the wrong type: another stands in for it, and what follows from that is not reported.
+Invariants: all faults of one load are found and reported together, even if a value is missing or of
+the wrong type: a stand-in replaces it, and faults that follow from that are not reported.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ LeafCheck = Callable[[KeyPath, Any], str | None]
 
 @dataclass(frozen=True, slots=True)
 class ConfigFault:
-    """One thing that is wrong; ``source`` is "file:line", a file or an environment variable."""
+    """One fault; ``source`` is "file:line", a file or an environment variable."""
 
     source: str
     key: str
@@ -58,7 +57,7 @@ class ConfigFault:
 
 
 class ConfigFaultsError(ConfigError):
-    """Everything that is wrong with one configuration; ``faults`` has at least one entry."""
+    """All faults of one configuration; ``faults`` has at least one entry."""
 
     def __init__(self, faults: list[ConfigFault]) -> None:
         super().__init__("\n".join(str(fault) for fault in faults))
@@ -67,14 +66,14 @@ class ConfigFaultsError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class SectionFault:
-    """What a section finds wrong; ``keys`` are the keys below it (dotted) that it is about."""
+    """A fault found by a section; ``keys`` are the (dotted) keys below it that are concerned."""
 
     message: str
     keys: tuple[str, ...]
 
 
 class SectionFaultsError(ValueError):
-    """A section refuses its fields. It carries the section, whose other fields can be used."""
+    """A section refuses some fields. Carries the section, whose other fields can be used."""
 
     def __init__(self, section: msgspec.Struct, faults: list[SectionFault]) -> None:
         super().__init__("; ".join(f"{fault.keys[0]}: {fault.message}" for fault in faults))
@@ -83,7 +82,7 @@ class SectionFaultsError(ValueError):
 
 
 def refuse(section: msgspec.Struct, faults: Iterable[SectionFault]) -> None:
-    """Raise SectionFaultsError if there are any; for a section's ``__post_init__``."""
+    """Raise SectionFaultsError if there are faults; for a section's ``__post_init__``."""
     found = list(faults)
     if found:
         raise SectionFaultsError(section, found)
@@ -91,9 +90,9 @@ def refuse(section: msgspec.Struct, faults: Iterable[SectionFault]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[S]):
-    """A checked tree, and where its values are from.
+    """A checked tree, and the origins of its values.
 
-    ``origins`` has the place of each key that is written: "FILE:LINE", or the variable.
+    ``origins`` has the place of each key that is set: "FILE:LINE", or the variable.
     """
 
     section: S
@@ -102,7 +101,7 @@ class Loaded(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """Texts of keys that count where nothing else sets them; ``name`` is what origins call them."""
+    """Texts of keys that apply unless something else sets them; ``name`` is their origin."""
 
     name: str
     texts: Mapping[str, str]
@@ -119,7 +118,7 @@ class Setting:
 
     @property
     def shown(self) -> Any:
-        """The value as it may be shown: a URL has no user and password in it."""
+        """The value for display: user name and password are removed from a URL."""
         return without_logins(self.value)
 
 
@@ -140,7 +139,7 @@ def load_file(
     except UnicodeDecodeError as exc:
         fault = ConfigFault(str(path), "", f"not UTF-8 at byte {exc.start}")
         raise ConfigFaultsError([fault]) from exc
-    return load_told(kind, text, environment, name=str(path), check=check, below=below)
+    return load_with_origins(kind, text, environment, name=str(path), check=check, below=below)
 
 
 def load(
@@ -153,13 +152,13 @@ def load(
 ) -> S:
     """Return the checked tree of ``text`` with the environment laid over it.
 
-    ``name`` is what faults call the text; ``check`` is asked about each accepted value and returns
-    what is wrong with it, if anything. Raises ConfigFaultsError with every fault found.
+    ``name`` is the text's name in faults; ``check`` is called with each accepted value and returns
+    what is wrong with it, or None. Raises ConfigFaultsError with every fault found.
     """
-    return load_told(kind, text, environment, name=name, check=check).section
+    return load_with_origins(kind, text, environment, name=name, check=check).section
 
 
-def load_told(
+def load_with_origins(
     kind: type[S],
     text: str,
     environment: Mapping[str, str],
@@ -168,7 +167,7 @@ def load_told(
     check: LeafCheck | None = None,
     below: Below | None = None,
 ) -> Loaded[S]:
-    """As ``load``, with the places of the values."""
+    """Do as ``load``, and return the origins of the values too."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
@@ -187,7 +186,7 @@ def load_table(
     check: LeafCheck | None = None,
     below: Below | None = None,
 ) -> Loaded[S]:
-    """As ``load_told``, of a table that has been read already; it is changed."""
+    """Do as ``load_with_origins`` with a table that is already parsed; the table is changed."""
     loader = _Loader(name, lines, check)
     if below is not None:
         loader.fill(table, kind, below)
@@ -200,7 +199,7 @@ def load_table(
 
 
 def settings(loaded: Loaded[Any]) -> list[Setting]:
-    """Return each key of a tree, sections and array elements in their order."""
+    """Return each key of a tree, with sections and array elements in order."""
     return list(_settings(loaded.section, (), loaded.origins))
 
 
@@ -230,9 +229,10 @@ def default_of(field: FieldInfo) -> Any:
 def unread_variables(
     kind: type[msgspec.Struct], environment: Mapping[str, str], *, prefix: str, known: Iterable[str]
 ) -> dict[str, str | None]:
-    """Return the variables that begin with ``prefix`` but are not read, and what each may mean.
+    """Return the variables that begin with ``prefix`` but are not read, with the likely name.
 
-    ``known`` are those that are read elsewhere. A wrong ``MOTELOG__`` variable is a fault instead.
+    ``known`` are variables that are read elsewhere. A wrong ``MOTELOG__`` variable is a fault
+    instead.
     """
     read = [*known, *_variables_of(kind, ENVIRONMENT_PREFIX)]
     unread: dict[str, str | None] = {}
@@ -255,7 +255,7 @@ class _Loader:
         self._variables: dict[KeyPath, str] = {}
         self._below: dict[KeyPath, str] = {}
         self._failed: set[KeyPath] = set()
-        #: Of each key that is written, where.
+        #: The place of each key that is set.
         self.origins: dict[KeyPath, str] = {}
 
     def fill(self, table: dict[str, Any], kind: type[msgspec.Struct], below: Below) -> None:
@@ -283,7 +283,7 @@ class _Loader:
                 if not isinstance(target, dict):
                     break
             if not isinstance(target, dict):
-                continue  # the file's own value is no table, which is reported as such
+                continue  # the file's value is not a table, which is reported as such
             target[path[-1]] = _read_variable(_type_at(kind, path), environment[variable])
             for end in range(1, len(path) + 1):
                 if path[:end] not in self._lines:
@@ -294,7 +294,7 @@ class _Loader:
     def section(
         self, kind: type[msgspec.Struct], table: Mapping[str, Any], path: KeyPath
     ) -> msgspec.Struct:
-        """Return the Struct of one table; where its faults are reported, with stand-ins."""
+        """Return the Struct of one table, with stand-ins for values whose faults are reported."""
         fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
         values: dict[str, Any] = {}
         for key, value in table.items():
@@ -339,7 +339,7 @@ class _Loader:
         unit = _unit_at(kind, path)
         try:
             number = _number(value, kind, unit) if unit is not None else value
-            # A variable is text, so "8" is good for an integer there and nowhere else.
+            # A variable is text, so "8" is accepted as an integer there and nowhere else.
             is_text = path in self._variables or path in self._below
             leaf = msgspec.convert(number, kind, strict=not is_text)
         except (msgspec.ValidationError, ValueError):
@@ -353,8 +353,8 @@ class _Loader:
         return leaf
 
     def _report_relation(self, section: KeyPath, fault: SectionFault) -> None:
-        """Report what a section found, at the key that was written last, unless it is about a key
-        that has been reported."""
+        """Report a section's fault at the last of its keys that is set, unless one of the keys has
+        already been reported."""
         paths = [(*section, *key.split(".")) for key in fault.keys]
         for path in paths:
             if any(path[:end] in self._failed for end in range(1, len(path) + 1)):
@@ -393,7 +393,7 @@ class _Loader:
 
 
 def _reading_order(fault: ConfigFault) -> int:
-    """Return the fault's line; what is in no line comes last."""
+    """Return the fault's line; faults without a line come last."""
     line = fault.source.rpartition(":")[2]
     return int(line) if line.isdigit() else sys.maxsize
 
@@ -418,7 +418,7 @@ def _show(value: object) -> str:
 
 
 def _as_struct(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the Struct that ``kind`` is, also when it is ``Struct | None``."""
+    """Return the Struct of ``kind``, which may be ``Struct | None``."""
     info = inspect.type_info(kind)
     if isinstance(info, inspect.UnionType):
         structs = [part for part in info.types if isinstance(part, inspect.StructType)]
@@ -427,7 +427,7 @@ def _as_struct(kind: Any) -> type[msgspec.Struct] | None:
 
 
 def _element_struct(kind: Any) -> tuple[type[msgspec.Struct] | None, type]:
-    """Return the Struct that an array holds (None if another thing) and the array's Python type."""
+    """Return the Struct that an array holds (None if it holds none), and the array's type."""
     info = inspect.type_info(kind)
     if isinstance(info, inspect.ListType | inspect.VarTupleType) and isinstance(
         info.item_type, inspect.StructType
@@ -437,7 +437,7 @@ def _element_struct(kind: Any) -> tuple[type[msgspec.Struct] | None, type]:
 
 
 def _stand_in(kind: Any) -> Any:
-    """Return a value of this type for a section whose own one cannot be used."""
+    """Return a value of this type, to replace one that cannot be used."""
     struct = _as_struct(kind)
     if struct is not None:
         return _Loader("", {}, None).section(struct, {}, ())
@@ -451,7 +451,7 @@ def _stand_in(kind: Any) -> Any:
 
 
 def _variables_of(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
-    """Yield the variable of each key that one variable can set."""
+    """Yield the variable of each key that a single variable can set."""
     for field in msgspec.structs.fields(kind):
         name = prefix + field.encode_name.upper()
         struct = _as_struct(field.type)
@@ -462,13 +462,13 @@ def _variables_of(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
 
 
 def _unit_at(kind: Any, path: KeyPath) -> Unit | None:
-    """Return the unit of the number at ``path``, None if it is no number or a mere count."""
+    """Return the unit of the number at ``path``, None if it is not a number or a plain count."""
     is_number = isinstance(inspect.type_info(kind), inspect.IntType | inspect.FloatType)
     return unit_of(str(path[-1])) if is_number else None
 
 
 def _number(value: Any, kind: Any, unit: Unit) -> Any:
-    """Return what a text with a unit says as a plain number; any other value as it is."""
+    """Return a text with a unit as a plain number; any other value unchanged."""
     if not isinstance(value, str) or value.strip()[-1:].isdigit():
         return value
     amount = unit.parse(value)
@@ -476,11 +476,11 @@ def _number(value: Any, kind: Any, unit: Unit) -> Any:
         return int(amount)
     if isinstance(inspect.type_info(kind), inspect.FloatType):
         return float(amount)
-    raise ValueError(f"{value!r} is no whole number of {unit.name}")
+    raise ValueError(f"{value!r} is not a whole number of {unit.name}")
 
 
 def _type_at(kind: type[msgspec.Struct], path: tuple[str, ...]) -> Any:
-    """Return the type of the field at ``path``, or None where there is none."""
+    """Return the type of the field at ``path``, or None if there is none."""
     found: Any = kind
     for part in path:
         struct = _as_struct(found) if found is not None else None
@@ -492,7 +492,7 @@ def _type_at(kind: type[msgspec.Struct], path: tuple[str, ...]) -> Any:
 
 
 def _read_variable(kind: Any, text: str) -> Any:
-    """Return a variable's text as the value to check; arrays and tables are written as in TOML."""
+    """Return a variable's text as the value to check; arrays and tables are in TOML."""
     if kind is None:
         return text
     info = inspect.type_info(kind)
@@ -506,7 +506,7 @@ def _read_variable(kind: Any, text: str) -> Any:
 
 
 def _choices(kind: Any) -> list[str]:
-    """Return the texts that a field of a closed set accepts; empty for any other field."""
+    """Return the texts that a field with a closed set accepts; empty for any other field."""
     match inspect.type_info(kind):
         case inspect.LiteralType() as info:
             return [str(value) for value in info.values]
@@ -517,7 +517,7 @@ def _choices(kind: Any) -> list[str]:
 
 
 def describe(kind: Any, unit: Unit | None) -> str:
-    """Return in words what a key of this type and unit takes."""
+    """Return a description of the values that a key of this type and unit accepts."""
     text = _describe_info(inspect.type_info(kind))
     return text if unit is None else f'{unit.name}: {text}, or a text such as "{unit.example}"'
 

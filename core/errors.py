@@ -1,7 +1,7 @@
-"""Error trees of everything below the gateway: one root per part, leaves carry what is needed.
+"""Error trees of everything below the gateway: one root per part, leaves carry details.
 
-Owns: StoreError, BrokerError, RemotingError and their leaves; what a group of errors has.
-Must not touch: anything; this module imports the standard library alone.
+Owns: StoreError, BrokerError, RemotingError and their leaves; flattening exception groups.
+Must not touch: anything; this module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-#: A file or folder with one of these cannot be used; trying again does not help.
+#: A file or folder that fails with one of these cannot be used; trying again does not help.
 NOT_USABLE: Final = frozenset(
     {
         errno.EACCES,
@@ -26,10 +26,10 @@ NOT_USABLE: Final = frozenset(
 
 
 class MotelogError(Exception):
-    """Root of every error Motelog raises on purpose.
+    """Root of every error that Motelog raises on purpose.
 
-    ``comes_again``: a start that ends with it does so each time, until a person mends the cause. A
-    port that is taken, an address that is not up yet and a full disk may be otherwise in a second.
+    ``comes_again``: a start that fails with it will fail each time, until a person fixes the cause.
+    A port that is taken, an address that is not up yet and a full disk may be fine a second later.
     """
 
     comes_again = False
@@ -43,22 +43,22 @@ def leaves(exc: BaseException) -> list[BaseException]:
 
 
 def comes_again(exc: BaseException) -> bool:
-    """Say so of any error; one of the system does if it is about a path that cannot be used."""
+    """Return ``comes_again`` of any error; True for an OSError about a path that is not usable."""
     if isinstance(exc, MotelogError):
         return exc.comes_again
     return isinstance(exc, OSError) and exc.filename is not None and exc.errno in NOT_USABLE
 
 
 class ConfigError(MotelogError):
-    """The configuration cannot be used; the text says where, what is wrong, what was expected."""
+    """The configuration is wrong; the text says where, what is wrong, what was expected."""
 
     comes_again = True
 
 
 class CertificateError(ConfigError):
-    """A file of a certificate, a key or authorities cannot be used; the text names it.
+    """A file with a certificate, a key or authorities cannot be used; the text names it.
 
-    ``paths`` are those that it is about.
+    ``paths`` are the files concerned.
     """
 
     def __init__(self, text: str, *paths: str) -> None:
@@ -71,29 +71,29 @@ class StoreError(MotelogError):
 
 
 class StoreFencedError(StoreError):
-    """A write or flush failed, so nothing more is acknowledged until a restart (threats.md 12)."""
+    """A write or flush failed: nothing is acknowledged until a restart (threats.md 12)."""
 
 
 class StoreFullError(StoreError):
-    """The disk is too full to accept messages; reads go on."""
+    """The disk is too full to accept messages; reads continue."""
 
 
 class NextFileError(StoreError):
-    """The next CommitLog file is not there yet, so nothing of the batch was written."""
+    """The next CommitLog file is not ready yet, so nothing of the batch was written."""
 
 
 class BusyError(StoreError):
-    """Others have been waiting for the log for so long that a batch is not appended."""
+    """Other batches have waited for the log for so long that this batch is not appended."""
 
 
 class FlushTimeoutError(StoreError):
-    """What was appended is in the log, but not on the disk within the time that it may take."""
+    """The batch is in the log, but did not reach the disk within the allowed time."""
 
 
 class StoreDamagedError(StoreError):
-    """A store file does not hold what its name says.
+    """A store file does not contain what it should.
 
-    ``path`` is the file, ``offset_bytes`` where in it the first wrong byte range begins.
+    ``path`` is the file, ``offset_bytes`` the position of the first wrong bytes in it.
     """
 
     comes_again = True
@@ -105,13 +105,13 @@ class StoreDamagedError(StoreError):
 
 
 class StoreFolderError(StoreError):
-    """The configured folder cannot be used: it cannot be made, entered or written to."""
+    """The configured folder cannot be used: it cannot be created, entered or written to."""
 
     comes_again = True
 
 
 class StoreHalfRestoredError(StoreError):
-    """The folder is a backup that was not restored to its end."""
+    """The folder is a backup whose restore was not completed."""
 
     comes_again = True
 
@@ -125,9 +125,9 @@ class RecordTooLargeError(StoreError):
 
 
 class RecordError(StoreError):
-    """Bytes that should be a record are not one.
+    """Bytes that should be a record are not a valid one.
 
-    ``offset_bytes`` is where in the given buffer the bad record begins.
+    ``offset_bytes`` is the position of the bad record in the given buffer.
     """
 
     def __init__(self, message: str, *, offset_bytes: int) -> None:
@@ -148,18 +148,18 @@ class RemotingTimeoutError(RemotingError):
 
 
 class RemotingConnectionError(RemotingError):
-    """The connection could not be made or ended while a request waited for its answer."""
+    """The connection failed, or ended while a request waited for its answer."""
 
 
 class RemotingConnectError(RemotingConnectionError):
-    """No connection could be made, so nothing was sent."""
+    """No connection could be opened, so nothing was sent."""
 
 
 class BrokerError(MotelogError):
-    """A request that the broker or name server refuses.
+    """The broker or name server refused a request.
 
     ``code`` is the remoting response code (core.remoting.frames.ResponseCode). The text is the
-    ``remark`` and, at a client, ``where`` it is from and what to do.
+    ``remark``, followed at a client by ``where``: the server, and what to do.
     """
 
     def __init__(self, code: int, remark: str, *, where: str = "") -> None:

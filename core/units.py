@@ -1,6 +1,6 @@
 """Sizes and times with a unit, as people write them: "64MiB", "1GB", "72h", "500ms".
 
-Owns: the units and their spelling, and which unit a plain number has by the name of its key.
+Owns: the units and their spelling, and the unit of a plain number by the name of its key.
 Must not touch: files, the environment, what a key means.
 
     key            plain number    also
@@ -34,14 +34,14 @@ _QUANTITY: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?) ?([A-Za-z]{1,3})"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The unit of a key's plain number; ``scale`` is what each unit of a text is worth in it."""
+    """The unit of a key's plain number; ``scale`` maps each unit of a text to its worth in it."""
 
     name: str
     scale: Mapping[str, Fraction]
     example: str
 
     def parse(self, text: str) -> Fraction:
-        """Return how many of this unit ``text`` says; ValueError if it is no such text."""
+        """Return ``text`` as a number of this unit; ValueError if it is malformed."""
         found = _QUANTITY.fullmatch(text.strip())
         worth = self.scale.get(_SPELLING.get(found[2].lower(), "")) if found else None
         if found is None or worth is None:
@@ -49,12 +49,12 @@ class Unit:
         return Fraction(found[1]) * worth
 
 
-# Nobody means a millibyte by "mb".
+# Case does not matter: "mb" cannot mean millibytes.
 _SPELLING: Final = {unit.lower(): unit for unit in (*_SIZES, *_TIMES_MS)}
 
 
 def unit_of(key: str) -> Unit | None:
-    """Return the unit that a key's name gives its plain number; None if it is a mere count."""
+    """Return the unit of a key's plain number by its name; None if it is a plain count."""
     words = key.split("_")
     return next((unit for word, unit in _UNITS.items() if word in words), None)
 
@@ -73,7 +73,7 @@ _UNITS: Final = {
 
 
 def span_text(seconds: float) -> str:
-    """Return a length of time for people, in its two largest units: "3 d 4 h", "12 s"."""
+    """Return a duration for people, in its two largest units: "3 d 4 h", "12 s"."""
     for unit, worth, below in (("d", 86_400, "h"), ("h", 3600, "min"), ("min", 60, "s")):
         if seconds >= worth:
             rest = int(seconds % worth // (worth // 24 if unit == "d" else worth // 60))

@@ -1,6 +1,6 @@
-"""The ``[gateway]`` section: what one MQTT gateway listens on, allows and maps.
+"""The ``[gateway]`` section: addresses, limits and topic mapping of one MQTT gateway.
 
-Owns: GatewayConfig and TopicRule, their defaults and the reasons for them.
+Owns: GatewayConfig and TopicRule, their defaults and the reasons for these.
 Must not touch: files, the environment; ``core.config`` reads those.
 """
 
@@ -24,8 +24,8 @@ from motelog.gateway.mapping.templates import (
 
 NAME_MAX: Final = 64
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
-#: Keys that a gateway takes while it runs. What clients were promised at CONNECT, what was made for
-#: a size and what says where messages are is not among them.
+#: Keys that take effect while a gateway runs. Values announced to clients at CONNECT, sizes of
+#: existing structures and the location of messages are not among them.
 LIVE: Final = frozenset(
     {
         "client_id_bytes_max", "keep_alive_max_s", "inflight_max", "subscriptions_max",
@@ -39,26 +39,27 @@ LIVE: Final = frozenset(
 
 
 class TopicRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One ``[[gateway.topic_map]]`` entry; the first whose filter matches a topic name wins.
+    """One ``[[gateway.topic_map]]`` entry; the first one whose filter matches a topic name applies.
 
-    In templates ``{1}``, ``{2}``... stand for the levels of the topic name, ``{client_id}`` and
-    ``{user_name}`` for the publisher.
+    In templates ``{1}``, ``{2}``... are the levels of the topic name, ``{client_id}`` and
+    ``{user_name}`` those of the publisher.
     """
 
     filter: str
-    """Topic filter; the rule is for the topic names that match it."""
+    """Topic filter; the rule applies to topic names that match it."""
 
     queue_topic: str
     """Template of the queue topic."""
 
     tag: str = "{2}"
-    """Template of the tag; where the filter has no second level, the default is no tag."""
+    """Template of the tag; if the filter has no second level, the default is no tag."""
 
     keys: str = ""
-    """Template of the keys by which a message can be found."""
+    """Template of the keys with which a message can be found."""
 
     queue_by: Literal["tag", "topic", "client_id"] = "tag"
-    """The text that is hashed to choose the queue; messages that share it keep their order."""
+    """Template of the text that is hashed to choose the queue; messages with the same text keep
+    their order."""
 
     def __post_init__(self) -> None:
         refuse(self, self._faults())
@@ -82,166 +83,169 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """One MQTT gateway; sizes in bytes, times in seconds."""
 
     listen: str = "127.0.0.1:1883"
-    """HOST:PORT of the plain TCP listener; port 0 takes any free one."""
+    """HOST:PORT of the plain TCP listener; port 0 takes any free port."""
 
     namesrv: tuple[str, ...] = ()
-    """HOST:PORT of every name server whose brokers keep the messages: ours, or Apache RocketMQ's.
-    Empty: the broker of this process keeps them."""
+    """HOST:PORT of each name server of the brokers that store the messages: ours, or Apache
+    RocketMQ's. Empty: the broker of this process stores them."""
 
     credentials_file: str = ""
-    """File with accessKey and secretKey, as RocketMQ's tools.yml, of an account that may use all
-    topics, for name servers and brokers with access control. Empty: requests are not signed."""
+    """File with accessKey and secretKey, like RocketMQ's tools.yml, of an account that may use all
+    topics; for name servers and brokers with access control. Empty: requests are not signed."""
 
     tls_file: str = ""
-    """With it, the gateway speaks TLS to name servers and brokers: file of the authorities (PEM),
-    or in the shape of RocketMQ's tls.properties. Empty: without TLS."""
+    """File of trusted authorities (PEM), or a file like RocketMQ's tls.properties. With it the
+    gateway uses TLS to name servers and brokers. Empty: no TLS."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)] = "gateway"
-    """Names this gateway in what it stores of its sessions; gateways of the same brokers have
-    different ones."""
+    """Name of this gateway in the state that it stores of its sessions; gateways of the same
+    brokers need different names."""
 
     workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
-    """Processes that listen on the address and serve as one gateway; about one for each core. 1:
-    the gateway is in this process. More: each is a process of its own, NAME-1 to NAME-N, and
-    reaches its brokers through a name server. Limits and rates are for each of them."""
+    """Processes that share the address and serve as one gateway; about one for each core. 1: the
+    gateway runs in this process. More: that many processes, NAME-1 to NAME-N, which find their
+    brokers through a name server. Limits and rates apply to each of them."""
 
     append_wait_s: Annotated[float, msgspec.Meta(gt=0, le=300)] = 10.0
-    """How long publishes wait for a broker elsewhere that is away; then they are refused."""
+    """How long publishes wait for a remote broker that cannot be reached; then they are refused."""
 
     append_wait_bytes_max: PositiveInt = 67_108_864
-    """Most bytes of publishes that wait for brokers elsewhere; further ones are refused."""
+    """Most bytes of publishes that wait for remote brokers; further ones are refused."""
 
     connections_max: PositiveInt = 1_000_000
-    """Clients connected at once, others are refused; the process's descriptor limit bounds it as
-    well. With ``workers``, of each: the system spreads connections by a hash, not evenly."""
+    """Most clients connected at once; others are refused. The process's descriptor limit applies
+    too. With ``workers``, for each worker: the system distributes connections by a hash, not
+    evenly."""
 
     connect_timeout_s: PositiveInt = 10
-    """How long a new connection may take until its CONNECT is complete."""
+    """How long a new connection may take to complete its CONNECT."""
 
     connect_bytes_max: PositiveInt = 69_632
     """Largest CONNECT: room for the largest password (a token) or will payload, and 4 KiB more. An
-    unknown peer can make us hold no more than this, and no more than it has sent (docs: threat
-    1)."""
+    unknown peer cannot make the gateway hold more memory than this, or than it has sent (docs:
+    threat 1)."""
 
     packet_bytes_max: Annotated[int, msgspec.Meta(ge=64, le=4_000_000)] = 1_114_112
-    """Largest MQTT packet, told to clients as Maximum Packet Size: 1 MiB of payload, and 64 KiB for
-    topic name and properties."""
+    """Largest MQTT packet, announced to clients as Maximum Packet Size: 1 MiB of payload, and
+    64 KiB for topic name and properties."""
 
     client_id_bytes_max: PositiveInt = 256
     """Longest client identifier in bytes."""
 
     topic_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=16_000)] = 1024
-    """Longest topic name or filter in bytes; it is stored with every message."""
+    """Longest topic name or filter in bytes; the name is stored with every message."""
 
     keep_alive_max_s: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 3600
-    """Largest keep alive of an MQTT 5 client, also of one that asks for none (0). MQTT 3 cannot be
-    told a limit: its clients get what they ask for."""
+    """Largest keep alive of an MQTT 5 client, also of one that asks for none (0). MQTT 3 has no way
+    to announce a limit: its clients get what they ask for."""
 
     receive_maximum: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1024
-    """QoS 1 and 2 messages from one client that may be unacknowledged (Receive Maximum)."""
+    """Most unacknowledged QoS 1 and 2 messages from one client (Receive Maximum)."""
 
     inflight_max: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 64
-    """Most messages in flight to one client, whatever Receive Maximum the client gives."""
+    """Most messages in flight to one client, even if its Receive Maximum is larger."""
 
     topic_alias_max: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 32
-    """Topic aliases that a client may set on one connection; 0 turns them off."""
+    """Most topic aliases that a client may set on one connection; 0 turns them off."""
 
     subscriptions_max: PositiveInt = 1000
-    """Subscriptions of one session."""
+    """Most subscriptions of one session."""
 
     session_expiry_max_s: Annotated[int, msgspec.Meta(ge=0, le=4_294_967_295)] = 2_592_000
-    """Longest time that a session outlives its connection, told to MQTT 5 clients; it also binds
-    MQTT 3 clients, which ask for ever. 4294967295 sets no limit, 0 offers no persistent session."""
+    """Longest time that a session outlives its connection, announced to MQTT 5 clients. It also
+    applies to MQTT 3 clients, which ask for no end. 4294967295: no limit; 0: no persistent
+    sessions."""
 
     response_information: str = ""
-    """Topic name below which clients have answers to their requests sent, such as
-    ``reply/{client_id}``: told to MQTT 5 clients that ask for Response Information. Empty: nothing
-    is told."""
+    """Topic name below which a client receives answers to its requests, such as
+    ``reply/{client_id}``; sent to MQTT 5 clients that ask for Response Information. Empty: none is
+    sent."""
 
     publish_rate_max: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Messages a second that one connection may publish; who sends faster is read later. 0: no
+    """Messages a second that one connection may publish; a faster client is read more slowly. 0: no
     limit."""
 
     publish_bytes_per_s_max: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Bytes a second of one connection's PUBLISH packets, likewise."""
+    """Bytes a second of one connection's PUBLISH packets; a faster client is read more slowly. 0:
+    no limit."""
 
     connect_rate_max: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """New connections a second; the CONNECT of one that comes faster is read later. 0: no limit."""
+    """New connections a second; beyond that their CONNECTs are read later. 0: no limit."""
 
     session_messages_max: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Most messages of one queue that wait for a session which is away or lags. Beyond, the oldest
-    are passed over and counted. 0: the log's retention is the limit."""
+    """Most messages of one queue that wait for a session that is disconnected or lags. Beyond that,
+    the oldest are dropped and counted. 0: the log's retention is the limit."""
 
     session_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Likewise by the bytes that the messages have in the log, as many as were of the size of those
-    that were read of the queue last: so it is not exact. 0: the log's retention is the limit."""
+    """The same limit in bytes that the messages take in the log. It is estimated from the size of
+    the messages of the queue that were read last. 0: the log's retention is the limit."""
 
     session_age_max_s: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Age at which a message that waits for such a session is passed over and counted. 0: the log's
+    """Age at which a message that waits for such a session is dropped and counted. 0: the log's
     retention is the limit."""
 
     offline_qos_0: bool = True
-    """Whether messages at QoS 0 wait for a session that is away, as others do: the log has them
-    anyway. Without it they are passed over and counted when the client comes back, as in mosquitto
-    without ``queue_qos0_messages``. The messages of shared subscriptions wait all the same."""
+    """Whether QoS 0 messages also wait for a disconnected session; they are in the log anyway.
+    Without it they are dropped and counted when the client reconnects, as in mosquitto without
+    ``queue_qos0_messages``. Messages of shared subscriptions wait in any case."""
 
     will_bytes_max: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 16_384
-    """Largest payload of a will, which is kept for as long as the session is. 0: wills have none.
-    """
+    """Largest payload of a will, which is kept as long as the session. 0: wills must have no
+    payload."""
 
     retained_count_max: PositiveInt = 1_000_000
-    """Retained messages of all clients together."""
+    """Most retained messages of all clients together."""
 
     retained_client_count_max: PositiveInt = 100_000
-    """Retained messages that one client has published: room for a bridge, and not for all. Whoever
-    replaces a message of another client has it then."""
+    """Most retained messages of one client: enough for a bridge, but not all of them. A replaced
+    message counts for the client that replaced it."""
 
     retained_bytes_max: PositiveInt = 1_073_741_824
-    """Bytes of their topic names, payloads and properties: they are in the view as well as in the
-    log."""
+    """Most bytes of topic names, payloads and properties of retained messages, which are in the
+    view as well as in the log."""
 
     output_bytes_high: PositiveInt = 262_144
-    """Output queued for one connection before it counts as slow. A slow connection gets no QoS 0
-    messages; its QoS 1 messages are read later."""
+    """Output queued for one connection at which it counts as slow. A slow connection receives no
+    QoS 0 messages; its QoS 1 messages are read from the log later."""
 
     output_bytes_max: PositiveInt = 1_048_576
-    """Output queued for one connection before it is closed."""
+    """Output queued for one connection at which it is closed."""
 
     memory_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 1_073_741_824
-    """Bytes that all connections together may hold: output that waits (what waits for many counts
-    once), packets that have not come whole. Above, those that hold the most are closed first; it is
-    looked at each second. 0: no limit."""
+    """Bytes that all connections together may hold: queued output (counted once if it is for
+    several) and incomplete packets. Above that, the connections that hold the most are closed
+    first; this is checked each second. 0: no limit."""
 
     default_topic: str = "MQTT_DEFAULT"
-    """Queue topic of the messages that no rule gives a queue topic of their own."""
+    """Queue topic of messages to which no rule gives another one."""
 
     create_topics: bool = True
     """Whether a topic name's first level may become a new queue topic."""
 
     topics_max: PositiveInt = 1000
-    """Queue topics that publishes may create; beyond that the default topic takes the messages."""
+    """Most queue topics that publishes may create; beyond that messages go to the default topic."""
 
     topic_queue_count: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
     """Queues of a queue topic that a publish creates."""
 
     view_path: str = ""
-    """SQLite file with the state that the log has of sessions; it may be deleted while nothing
-    runs. Empty: gateway/view.db in the folder of the broker's store."""
+    """SQLite file with the state of sessions, derived from the log; it may be deleted while the
+    gateway is stopped. Empty: gateway/view.db in the folder of the broker's store."""
 
     state_rewrite_hours: PositiveInt = 24
     """Age at which the record of a session or retained message is appended again, so that it is
-    never in a part of the log that is deleted by age; at most half of the store's retention_hours,
-    where the broker is in this process."""
+    never in a part of the log that is deleted by age. At most half of the store's retention_hours,
+    if the broker is in this process."""
 
     topic_map: tuple[TopicRule, ...] = ()
-    """The operator's rules for where topic names go; the built-in rules come after them."""
+    """The operator's rules that map topic names to queue topics; the built-in rules follow them."""
 
     def __post_init__(self) -> None:
         refuse(self, self._faults())
 
     def _faults(self) -> Iterator[SectionFault]:
         if not is_device_topic(self.default_topic):
-            text = f"{self.default_topic!r} is no legal queue topic ({LEGAL})"
+            text = f"{self.default_topic!r} is not a legal queue topic ({LEGAL})"
             yield SectionFault(text, ("default_topic",))
         fault = client_topic_fault(self.response_information)
         if fault is not None:
@@ -257,5 +261,5 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             yield SectionFault(text, ("name", "workers"))
 
     def name_of(self, worker: int) -> str:
-        """Return the name of a gateway that is one of several workers."""
+        """Return the name of one of several workers."""
         return f"{self.name}-{worker}"

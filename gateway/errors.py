@@ -1,6 +1,6 @@
-"""Errors of the MQTT side: one root, each leaf carries the reason code that answers the peer.
+"""Errors of the MQTT side: one root, each leaf with the reason code for the peer.
 
-Owns: the GatewayError tree. Must not touch: sockets, sessions; the codec raises, the shell answers.
+Owns: the GatewayError tree. Must not touch: sockets, sessions; the codec raises, others answer.
 Spec: MQTT 5.0 sections 2.4 and 4.13.
 """
 
@@ -10,7 +10,7 @@ from motelog.core.errors import MotelogError
 
 
 class GatewayError(MotelogError):
-    """A fault of one MQTT peer; ``reason_code`` is the byte that tells the peer why."""
+    """A fault of one MQTT peer; ``reason_code`` is the byte that is sent to it."""
 
     reason_code: int = 0x80
 
@@ -49,7 +49,7 @@ class ClientIdentifierError(GatewayError):
 
 
 class OutcomeUnknownError(GatewayError):
-    """A log elsewhere has not answered an append: it may have the messages, or not."""
+    """A remote log has not answered an append: it may or may not have the messages."""
 
     reason_code = 0x83
 
@@ -61,19 +61,19 @@ class TopicFilterError(GatewayError):
 
 
 class TopicNameError(GatewayError):
-    """A topic name is malformed or may not be published to."""
+    """A topic name is malformed, or publishing to it is not allowed."""
 
     reason_code = 0x90
 
 
 class PacketTooLargeError(GatewayError):
-    """The client is owed a packet that is larger than it takes."""
+    """A packet for the client is larger than the client accepts."""
 
     reason_code = 0x95
 
     def __init__(self, packet_bytes: int, packet_bytes_max: int) -> None:
         super().__init__(
-            f"a packet of {packet_bytes} bytes, the client takes at most {packet_bytes_max}"
+            f"a packet of {packet_bytes} bytes; the client accepts at most {packet_bytes_max}"
         )
 
 
@@ -84,7 +84,7 @@ class TopicAliasError(GatewayError):
 
 
 class SessionInUseError(GatewayError):
-    """A session cannot be ended here: another gateway serves it, or it is a group with members."""
+    """A session cannot be ended here: another gateway serves it, or it is a group in use."""
 
     def __init__(self, client_id: str) -> None:
         super().__init__(
@@ -93,7 +93,7 @@ class SessionInUseError(GatewayError):
 
 
 class TraceRefusedError(GatewayError):
-    """A trace cannot begin: the client has one, or as many run as may."""
+    """A trace cannot begin: the client already has one, or the limit of traces is reached."""
 
 
 class QuotaExceededError(GatewayError):
@@ -103,6 +103,6 @@ class QuotaExceededError(GatewayError):
 
 
 class NotAuthorizedError(GatewayError):
-    """The client has no right to what it asks for; rules of the operator say so."""
+    """The operator's rules do not allow what the client asks for."""
 
     reason_code = 0x87

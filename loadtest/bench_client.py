@@ -1,7 +1,8 @@
-"""Many MQTT clients on one reactor: opens them, subscribes, keeps time; the base of every bench.
+"""Many MQTT clients on one reactor: connecting, subscribing, timing; the base of every bench.
 
 Owns: the connections, the phases (connect, warm up, measure, drain), the latency histogram.
-Must not touch: what is published and what counts; each bench says that in ``begin`` and ``handle``.
+Must not touch: what is published and what counts; each bench defines that in ``begin`` and
+``handle``.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from motelog.loadtest.bench_report import (
 )
 from motelog.loadtest.pace import NS, Pace
 
-#: After so much of the keep alive a client sends its PINGREQ.
+#: The fraction of the keep alive after which a client sends a PINGREQ.
 PING_SHARE: Final = 0.75
 WAIT_S: Final = 0.05
 PACKET_BYTES_MAX: Final = 2 << 20
 PINGREQ: Final = b"\xc0\x00"
-#: Reason codes of a server that cannot take a client now: the first of MQTT 3, the others of 5.
+#: Reason codes of a server that cannot accept a client now: the first is MQTT 3's, the others 5's.
 NOT_NOW: Final = frozenset({0x03, 0x88, 0x89})
-#: Then nobody else of this process connects for as long.
+#: After such a code no other client of this process connects for this long.
 TRY_AGAIN_NS: Final = NS
 
 Frame = tuple[int, int, Any, Any, int, Any]
@@ -63,7 +64,7 @@ class Latency:
         self._steps.update(other._steps)
 
     def percentiles_us(self, quantiles: Sequence[float]) -> list[float]:
-        """Return, for each share of the messages, the latency it did not exceed; 0 without any."""
+        """Return the latency at each quantile; 0 if there were no messages."""
         if not self._steps:
             return [0.0] * len(quantiles)
         steps = sorted(self._steps)
@@ -83,15 +84,15 @@ class Client:
 
 
 class Bench:
-    """Runs the phases; a bench overrides what the first section lists."""
+    """Runs the phases; a bench overrides the methods of the first section."""
 
     publishers_count = 0
     subscribers_count = 0
 
     def __init__(self, options: BenchOptions, *, output_bytes: int = 0) -> None:
-        """``output_bytes`` is the most that one client queues at once."""
+        """``output_bytes`` is the most output that one client queues."""
         self.options = options
-        # Tells concurrent runs apart.
+        # Distinguishes concurrent runs.
         self.run_id = random.getrandbits(31) if options.run_id is None else options.run_id
         self.latency = Latency()
         self.usage = Usage()
@@ -103,7 +104,7 @@ class Bench:
         self.error_examples: list[str] = []
         self.is_refused = False
         self.tried_again = 0
-        #: Connections whose clients come again; the server closes them.
+        #: Connections whose clients will reconnect; the server closes these.
         self._not_now: set[int] = set()
         self.session_bytes: int | None = None
         self.is_measuring = False
@@ -123,7 +124,7 @@ class Bench:
             output_bytes_high=high,
             output_bytes_max=4 * high,
         )
-        #: When messages are due, from ``begin`` on, where a rate is asked for.
+        #: When messages are due, from ``begin`` on, if there is a rate.
         self.pace: Pace | None = None
 
     # ------------------------------------------------------------------ what a bench overrides
@@ -132,26 +133,26 @@ class Bench:
         return Client(f"bench-{self.run_id:08x}-{role}-{number}", topic_filter)
 
     def make_clients(self) -> list[Client]:
-        """Return every connection that the bench needs, in the order of opening."""
+        """Return every client that the bench needs, in the order of connecting."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Publish the first window: all clients are up."""
+        """Publish the first window, after all clients are connected."""
 
     def send_due(self, number: int, due_ns: int) -> None:
-        """Publish a message of ``Pace.due``, now or as soon as the window lets it."""
+        """Publish a message of ``Pace.due``, now or as soon as the window allows."""
 
     def handle(self, frames: list[Frame]) -> None:
-        """Take the packets that arrived, except CONNACK and SUBACK."""
+        """Handle the packets that arrived, except CONNACK and SUBACK."""
 
     def stalled(self) -> None:
-        """React to a second in which nothing has counted."""
+        """React to a second in which nothing was counted."""
 
     def finish(self) -> None:
-        """Say what is lost: publishing has ended, and late answers had their time."""
+        """Count what is lost, after publishing and the wait for late answers."""
 
     def unfinished(self) -> bool:
-        """Say whether answers are still to come after publishing has ended."""
+        """Return whether answers are still outstanding after publishing has ended."""
         return False
 
     @property
@@ -178,7 +179,7 @@ class Bench:
         self.finish()
 
     def open_clients(self) -> None:
-        """Connect and subscribe everybody; BenchError if that is refused or takes too long."""
+        """Connect and subscribe all clients; BenchError if refused or too slow."""
         self._waiting.extend(self.clients)
         give_up_ns = time.monotonic_ns() + int(self.options.connect_timeout_s * NS)
         next_second_ns = time.monotonic_ns() + NS
@@ -190,7 +191,7 @@ class Bench:
             if self.errors:
                 kind = BenchRefusedError if self.is_refused else BenchUnreachableError
                 where = format_address(self.options.host, self.options.port)
-                raise kind(f"cannot open the clients at {where}: {self.error_examples[0]}")
+                raise kind(f"cannot connect the clients to {where}: {self.error_examples[0]}")
             if self.now_ns >= next_second_ns:
                 next_second_ns = self.now_ns + NS
                 up = sum(client.is_up for client in self.clients)
@@ -198,12 +199,12 @@ class Bench:
             if self.now_ns > give_up_ns:
                 up = sum(client.is_up for client in self.clients)
                 raise BenchUnreachableError(
-                    f"{up} of {len(self.clients)} clients were up after "
+                    f"{up} of {len(self.clients)} clients were connected after "
                     f"{self.options.connect_timeout_s:g} s"
                 )
 
     def spend(self, seconds: float, every_second: Callable[[float], None] | None = None) -> None:
-        """Take turns for that long."""
+        """Run the reactor for that long."""
         begun_ns = self.now_ns = time.monotonic_ns()
         end_ns = begun_ns + int(seconds * NS)
         next_second_ns = begun_ns + NS
@@ -219,7 +220,7 @@ class Bench:
                     self.stalled()
 
     def drain(self) -> None:
-        """Wait for the answers that are still to come, for a bounded time."""
+        """Wait for outstanding answers, for a bounded time."""
         self.pace = None  # nothing is due any more
         end_ns = time.monotonic_ns() + int(self.options.drain_s * NS)
         while self.unfinished() and self.now_ns < end_ns:
@@ -232,7 +233,7 @@ class Bench:
 
     def turn(self) -> None:
         if self.now_ns >= self._ping_ns:
-            # Also while others still connect: that may take longer than the keep alive.
+            # Also while other clients connect: that may take longer than the keep alive.
             self._ping_ns = self.ping()
         if self.pace is not None:
             for number, due_ns in self.pace.due(self.now_ns):
@@ -253,11 +254,11 @@ class Bench:
             self._ended(connection, reason)
 
     def _wait(self) -> None:
-        """Wait until something has come, or is due."""
+        """Wait until something arrives or is due."""
         seconds = WAIT_S
         if self.pace is not None:
             seconds = min(WAIT_S, max(0, self.pace.next_ns - time.monotonic_ns()) / NS)
-        # Not poll, which knows milliseconds: what is due in between would go out together.
+        # Not poll, which has millisecond resolution: messages due in between would be sent at once.
         select.select([self.reactor], [], [], seconds)
 
     @property
@@ -265,7 +266,7 @@ class Bench:
         return int(self.options.keep_alive_s * PING_SHARE * NS)
 
     def ping(self) -> int:
-        """Send what keeps the connections alive; return when to do so again."""
+        """Send the pings that are due; return when to do so again."""
         up = [number for number, client in self._by_connection.items() if client.is_up]
         self.reactor.fan_out(PINGREQ, up)
         return self.now_ns + self.ping_every_ns
@@ -313,7 +314,7 @@ class Bench:
             self.reactor.send(connection, encode_connect(connect))
 
     def _set_up(self, frames: list[Frame]) -> list[Frame]:
-        """Take CONNACK and SUBACK; return the other frames."""
+        """Handle CONNACK and SUBACK; return the other frames."""
         others = []
         version = self.options.version
         for frame in frames:
@@ -338,12 +339,12 @@ class Bench:
                         granted = decode_suback(version, body).reason_codes[0]
                         if granted != self.options.qos:
                             self.is_refused = True
-                            self.fail(f"SUBSCRIBE was answered with code 0x{granted:02x}")
+                            self.fail(f"SUBSCRIBE was refused with code 0x{granted:02x}")
                         self._up(client)
                     case _:
                         others.append(frame)
             except GatewayError as exc:
-                self.fail(f"the server's packet cannot be read: {exc}")
+                self.fail(f"the server sent a malformed packet: {exc}")
         return others
 
     def _up(self, client: Client) -> None:
@@ -352,7 +353,7 @@ class Bench:
         self.opened(client)
 
     def opened(self, client: Client) -> None:
-        """Count a client that has been answered (and subscribed)."""
+        """Count a client that is connected (and subscribed)."""
 
     def _ended(self, connection: int, reason: CloseReason) -> None:
         client = self._by_connection.pop(connection)
@@ -362,7 +363,7 @@ class Bench:
             self.tried_again += 1
             self._waiting.append(client)
             self._connect_from_ns = self.now_ns + TRY_AGAIN_NS
-            self.say(f"{client.client_id} comes again, as the server could not take it")
+            self.say(f"{client.client_id} reconnects, because the server was busy")
             return
         client.is_up = False
         how = reason.name.lower().replace("_", " ")
@@ -370,7 +371,7 @@ class Bench:
 
 
 def allow_descriptors(count: int) -> None:
-    """Raise the soft limit of open files to what is needed, as far as the hard limit allows."""
+    """Raise the soft limit of open files as needed, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)

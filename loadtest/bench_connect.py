@@ -1,6 +1,6 @@
-"""``connect``: how fast sessions open, and what an idle one costs the server.
+"""``connect``: how fast sessions open, and what an idle session costs the server.
 
-Owns: the count of sessions and of keep alives. Must not touch: connections and phases (Bench).
+Owns: counting sessions and keep alives. Must not touch: connections and phases (Bench).
 Invariant: keep alives are spread over their interval, as those of devices are.
 """
 
@@ -20,7 +20,7 @@ PING_SLICES: Final = 45
 
 
 class ConnectBench(Bench):
-    """Opens sessions as fast as the server takes them, then holds them and answers keep alives."""
+    """Opens sessions as fast as the server accepts them, then holds them and sends keep alives."""
 
     def __init__(self, options: BenchOptions) -> None:
         super().__init__(options)
@@ -29,7 +29,7 @@ class ConnectBench(Bench):
         self.pings = 0
         self.pings_missing = 0
         self._slice = 0
-        #: Connections whose PINGRESP is to come.
+        #: Connections that wait for a PINGRESP.
         self._unanswered: set[int] = set()
 
     def make_clients(self) -> list[Client]:
@@ -43,7 +43,7 @@ class ConnectBench(Bench):
             self.say(f"{self.messages:,} of {len(self.clients):,} sessions")
 
     def ping(self) -> int:
-        # A process that gets little of the processor is late, and must not become later each time.
+        # A process with little CPU time is late, but must not become later each time.
         step_ns = self.ping_every_ns // PING_SLICES
         late = (self.now_ns - self._ping_ns) // step_ns if step_ns else 0
         slices = {(self._slice + i) % PING_SLICES for i in range(min(late + 1, PING_SLICES))}
@@ -66,7 +66,7 @@ class ConnectBench(Bench):
         )
 
     def hold(self, is_over: Callable[[], bool]) -> None:
-        """Keep the sessions alive until that is so."""
+        """Keep the sessions alive until ``is_over``."""
         while not is_over():
             self.turn()
 

@@ -1,11 +1,11 @@
-"""``pipe`` and ``fanout``: how many messages a second reach subscribers, and how long they take.
+"""``pipe`` and ``fanout``: how many messages a second reach subscribers, and their latency.
 
 Owns: windows of undelivered messages, sequence numbers. Must not touch: connections and phases.
 
     payload   send time u64 (monotonic ns) | publisher u32 | sequence u32 | filler
 
-A publisher is told by the number of the run and its own, so that another run's messages are no
-one's.
+A publisher is identified by the number of the run and its own, so that messages of another run are
+ignored.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Publisher:
         self.key = key
         self.head = head  # the PUBLISH up to the packet identifier
         self.free = set(range(1, 2 * window + 1))  # packet identifiers
-        self.late: deque[int] = deque()  # with a rate: when messages that are not sent were due
+        self.late: deque[int] = deque()  # with a rate: due times of messages that are not sent yet
         self.sent = 0
         self.undelivered = 0
         self.subscribers = subscribers
 
 
-#: Of one subscriber: publisher's key -> the next sequence number, once there was one.
+#: Of one subscriber: publisher's key -> the next sequence number, after its first message.
 Subscriber: TypeAlias = dict[int, int]
 
 
@@ -54,7 +54,7 @@ class DeliveryBench(Bench):
     def __init__(
         self, options: BenchOptions, *, publishers: int, subscribers: int | None = None
     ) -> None:
-        """``subscribers`` of all publishers, or one for each publisher."""
+        """``subscribers`` of all publishers, or None for one per publisher."""
         self.publishers_count = publishers
         self.subscribers_count = publishers if subscribers is None else subscribers
         self._is_fan_out = subscribers is not None
@@ -66,13 +66,13 @@ class DeliveryBench(Bench):
         self._in_turn: list[Publisher] = []
         self._by_key: dict[int, Publisher] = {}
         self._subscribers: dict[int, Subscriber] = {}
-        # Behind the topic: packet identifier (QoS > 0), empty properties (v5), payload.
+        # After the topic: packet identifier (QoS > 0), empty properties (v5), payload.
         between = ("H" if options.qos else "") + ("x" if options.version == 5 else "")
         self._tail = Struct(f">{between}QII")
         self._filler = b"x" * (options.payload_bytes - STAMP.size)
 
     def make_clients(self) -> list[Client]:
-        """Subscribers first, so that nobody misses a message."""
+        """Return subscribers first, so that they miss no message."""
         prefix = self.options.topic_prefix
         if self._is_fan_out:
             filters = [f"{prefix}/+/telemetry"] * self.subscribers_count
@@ -153,7 +153,7 @@ class DeliveryBench(Bench):
                 self._fill(publisher)
 
     def stalled(self) -> None:
-        """Stop waiting for what has not arrived by now; a gap in the sequence shows it later."""
+        """Stop waiting for missing messages; a gap in the sequence reveals them later."""
         for publisher in self._publishers.values():
             publisher.undelivered = 0
             self._fill(publisher)
@@ -175,7 +175,7 @@ class DeliveryBench(Bench):
                 self.lost += publisher.sent - subscriber.get(publisher.key, 0)
 
     def _fill(self, publisher: Publisher) -> None:
-        """Publish until a window of messages is undelivered; with a rate, what is due of them."""
+        """Publish until a window of messages is undelivered; with a rate, only those due."""
         undelivered = max(0, publisher.undelivered)
         count = self.options.window - -(-undelivered // self._copies)
         qos = self.options.qos

@@ -1,15 +1,15 @@
-"""Sessions by the hundred thousand: several load processes as one ``connect``, beside a canary.
+"""Hundreds of thousands of sessions: several load processes as one ``connect``, beside a canary.
 
-Owns: the load processes, what they tell, the canary, the memory of both ends. Must not touch:
-packets and phases of one process (loadtest.bench_connect).
+Owns: the load processes, their reports, the canary, memory of both ends. Must not touch: packets
+and phases of one process (loadtest.bench_connect).
 
-    connect   each process opens its share, from source addresses of its own on loopback: the ports
-              of one address are too few, and so are the descriptors of one process
-    hold      all are up; keep alives are answered; memory is read at the end
-    end       the last keep alives are waited for, and all is counted
+    connect   each process opens its share, from its own source addresses on loopback: one address
+              has too few ports, and one process too few descriptors
+    hold      all are connected; keep alives are answered; memory is measured at the end
+    end       the last keep alives are awaited, and everything is counted
 
-The canary is a publisher and a subscriber (QoS 1) that connect first. One message at a time goes
-from one to the other, in all phases.
+The canary is a publisher and a subscriber (QoS 1) that connect first. It sends one message at a
+time from one to the other, in all phases.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from motelog.loadtest.bench_process import cpu_seconds, family, user_bytes
 from motelog.loadtest.bench_report import BenchError, BenchOptions, BenchUnreachableError
 from motelog.loadtest.pace import NS
 
-#: Of the descriptors of a process; the system spreads connections over a server's workers by a
-#: hash, and some get a percent more than others.
+#: Fraction of a process's descriptors; the system distributes connections over a server's workers
+#: by a hash, and some get a percent more than others.
 DESCRIPTORS_SHARE: Final = 0.9
 SESSIONS_OF_PROCESS_MAX: Final = 25_000
-#: An address has about 28,000 ports for connections to one other. The system looks first for one of
-#: every second, and once these are taken it goes through all of them: 1 ms for each connection.
+#: An address has about 28,000 ports for connections to one other address. The system first tries
+#: every second port, and once these are taken searches all of them: 1 ms for each connection.
 SESSIONS_OF_ADDRESS_MAX: Final = 14_000
-#: CONNECTs that are open at once: in all processes together, or in each if that is more.
+#: CONNECTs that are pending at once: in all processes together, or in each if that is more.
 CONNECTING_TOGETHER_MAX: Final = 1_000
 CONNECTING_OF_PROCESS_MAX: Final = 50
-#: By how much load processes stand back behind workers: a third of the weight.
+#: Niceness of load processes relative to workers: a third of the weight.
 BEHIND_WORKERS: Final = 5
-#: Then the server has stopped taking connections.
+#: After this time without progress the server has stopped accepting connections.
 STALL_S: Final = 60.0
 CANARY_EVERY_NS: Final = NS // 10
 CANARY_LOST_NS: Final = 10 * NS
@@ -58,15 +58,15 @@ GOAL_BYTES: Final = 5_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetReport:
-    """What became of the sessions; latencies in microseconds."""
+    """The results; latencies in microseconds."""
 
     sessions: int
     processes: int
     seconds: float
-    """Until the last was connected."""
+    """Seconds until the last session was connected."""
     rate: float
     tried_again: int
-    """CONNECTs that the server refused as it could not take them then; they came again."""
+    """CONNECTs that the busy server refused, and that were repeated."""
     connect_us_p50: float
     connect_us_p99: float
     held_s: float
@@ -78,19 +78,19 @@ class FleetReport:
     canary_us_p99: float
     canary_us_max: float
     canary_held_us_p50: float
-    """Likewise, once all sessions were up."""
+    """The same, after all sessions were connected."""
     canary_held_us_p99: float
     canary_held_us_max: float
     client_cpu_us: float
-    """For each session, until the last was connected."""
+    """Per session, until the last was connected."""
     server_cpu_us: float | None
     client_held_cores: float
-    """Cores in use once all sessions were up."""
+    """Cores in use after all sessions were connected."""
     server_held_cores: float | None
     client_bytes: int
     server_bytes: int | None
     server_base_bytes: int | None
-    """Before the first session; None if the server is elsewhere."""
+    """Before the first session; None if the server is on another machine."""
     server_processes: int
     goal_bytes: int
     errors: int
@@ -135,13 +135,13 @@ class Canary(Bench):
         self._is_due = True
 
     def go_on(self) -> None:
-        """Take a turn, and publish the next message when its time has come."""
+        """Run one turn, and publish the next message if it is due."""
         self.turn()
         waited_ns = self.now_ns - self._sent_ns
         if self._is_due and waited_ns > CANARY_LOST_NS:
             self._is_due = False
             self.lost += 1
-            self.fail("the canary's message has not arrived within 10 s")
+            self.fail("the canary's message did not arrive within 10 s")
         if not self._is_due and waited_ns > CANARY_EVERY_NS and self.clients[1].is_up:
             self.begin()
 
@@ -158,7 +158,7 @@ class Canary(Bench):
                 self.messages += 1
 
     def start_again(self) -> tuple[float, float, float]:
-        """Return p50, p99 and the longest, in microseconds; measure anew from now on."""
+        """Return p50, p99 and maximum in microseconds, and reset them."""
         p50, p99 = self.latency.percentiles_us((0.5, 0.99))
         longest_us = self.longest_ns / 1000
         self.latency, self.longest_ns = Latency(), 0
@@ -178,7 +178,7 @@ def processes_for(sessions: int) -> int:
 
 
 def sources_of(number: int, sessions: int, host: str) -> tuple[str, ...]:
-    """Return the local addresses of a load process, none unless the server is on IPv4 loopback.
+    """Return the local addresses of a load process, empty unless the server is on IPv4 loopback.
 
     Each process has ``sessions``, or one more.
     """
@@ -277,13 +277,13 @@ class _Fleet:
 
     def shut_down(self) -> None:
         for line in self._lines:
-            line.close()  # a process that still runs ends with it
+            line.close()  # ends a process that is still running
         for process in self._processes:
             process.join()
         self._canary.shut_down()
 
     def _start(self) -> None:
-        # One process imports everything, the others are its copies and share what it has.
+        # One process imports everything, and the others are forked from it and share its memory.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
         total, count = self._options.connections, len(self._up)
@@ -305,8 +305,8 @@ class _Fleet:
             process.start()
             theirs.close()
             assert process.pid is not None
-            # Behind the canary, and behind the server's workers, which stand back behind their
-            # broker: on a machine of its own the load would take nothing from either.
+            # Lower priority than the canary and the server's workers, whose priority is below their
+            # broker's: on a machine of its own the load would take no CPU time from either.
             own = os.getpriority(os.PRIO_PROCESS, 0)
             behind = min(own + niceness(count) + BEHIND_WORKERS, NICENESS_MAX)
             os.setpriority(os.PRIO_PROCESS, process.pid, behind)
@@ -322,8 +322,8 @@ class _Fleet:
             if time.monotonic_ns() - progressed_ns > STALL_S * NS:
                 again = sum(self._tried_again)
                 raise BenchUnreachableError(
-                    f"{up:,} sessions were up, and no other came within {STALL_S:g} s; "
-                    f"{again:,} times the server refused a client as it could not take it then"
+                    f"{up:,} sessions were connected, and no other within {STALL_S:g} s; "
+                    f"{again:,} times the busy server refused a client"
                 )
 
     def _turn(self, what: str) -> None:
@@ -356,7 +356,7 @@ class _Fleet:
                 raise told
 
     def _client_pids(self) -> set[int]:
-        # Our children: the process whose copies the load processes are, and a server of our own.
+        # Our children: the process from which the load processes are forked, and our own server.
         pids = {process.pid for process in self._processes if process.pid is not None}
         return pids.union(family(os.getpid())) - {self._options.server_pid}
 
@@ -365,7 +365,7 @@ class _Fleet:
         return [] if pid is None else family(pid)
 
     def _cpu(self) -> tuple[float, float]:
-        """Return the seconds of processor time that the clients and the server have used."""
+        """Return the seconds of CPU time that the clients and the server have used."""
         client, server = (
             sum(cpu_seconds(pid) or 0.0 for pid in pids)
             for pids in (self._client_pids(), self._server_pids())
@@ -378,19 +378,19 @@ class _Fleet:
 
 
 class _Share(ConnectBench):
-    """The sessions of one load process; it tells how far it is."""
+    """The sessions of one load process, which reports its progress."""
 
     def __init__(self, options: BenchOptions, line: Connection) -> None:
         super().__init__(options)
         self._line = line
 
     def say(self, line: str) -> None:
-        del line  # the number says it
+        del line  # the parent prints the numbers
         self._line.send(_Up(self.messages, self.tried_again))
 
 
 def _hold_share(line: Connection, options: BenchOptions) -> None:
-    """Be a load process. It ends early when whoever asked for it has gone."""
+    """Run as a load process; it ends early if its parent ends."""
     with suppress(EOFError, OSError):
         try:
             _hold_to_the_end(line, options)
@@ -399,7 +399,7 @@ def _hold_share(line: Connection, options: BenchOptions) -> None:
 
 
 def _hold_to_the_end(line: Connection, options: BenchOptions) -> None:
-    """Open the sessions, hold them until told to end, tell what became of them."""
+    """Open the sessions, hold them until the parent asks to end, and report the results."""
     share = _Share(options, line)
     try:
         share.open_clients()

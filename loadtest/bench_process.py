@@ -1,6 +1,6 @@
 """CPU time and memory of this process and of the server under test, from /proc.
 
-Owns: reading them. Must not touch: anything else of those processes.
+Owns: reading these values. Must not touch: anything else of those processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Usage:
-    """What a stretch of the bench used; the server's values are None without its process id."""
+    """The usage in a period; the server's values are None without its process id."""
 
     client_cpu_s: float = 0.0
     server_cpu_s: float | None = None
@@ -43,11 +43,11 @@ class UsageMeter:
 
 
 def cpu_seconds(pid: int | None) -> float | None:
-    """Return the user and system time that a process has used; None if it is not there."""
+    """Return the user and system time of a process; None if it does not exist."""
     if pid is None:
         return None
     try:
-        # The name in parentheses may hold anything, so the fields are counted from its end.
+        # The name in parentheses may contain anything, so fields are counted from its end.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
@@ -55,9 +55,9 @@ def cpu_seconds(pid: int | None) -> float | None:
 
 
 def anonymous_bytes(pid: int | None) -> int | None:
-    """Return the resident memory of a process that is not of files; None if it is not there.
+    """Return a process's resident memory without file pages; None if it does not exist.
 
-    The pages of a mapped log are the page cache's, which gives them back.
+    The pages of a mapped log belong to the page cache, which can release them.
     """
     if pid is None:
         return None
@@ -69,19 +69,19 @@ def anonymous_bytes(pid: int | None) -> int | None:
 
 
 def user_bytes(pids: Iterable[int]) -> int:
-    """Return the anonymous memory of processes together; a page that several share counts once."""
+    """Return the anonymous memory of processes in total; shared pages count once."""
     total = 0
     for pid in pids:
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text()
             total += int(lines.partition("Pss_Anon:")[2].split()[0]) * 1024
-        except (OSError, IndexError):  # it has ended, or the system does not tell
+        except (OSError, IndexError):  # it has ended, or the system has no such value
             total += anonymous_bytes(pid) or 0
     return total
 
 
 def family(pid: int) -> list[int]:
-    """Return that process and its children."""
+    """Return a process and its children."""
     found = [pid]
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -94,7 +94,7 @@ def family(pid: int) -> list[int]:
 
 
 def rss_bytes(pid: int | None) -> int | None:
-    """Return the resident memory of a process; None if it is not there."""
+    """Return the resident memory of a process; None if it does not exist."""
     if pid is None:
         return None
     try:

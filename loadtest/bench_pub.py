@@ -37,17 +37,17 @@ class Publisher:
 
     def __init__(self, connection: int, number: int, packet: bytes, id_at: int) -> None:
         self.connection = connection
-        self.name_number = number  # of the next message, where there are many names
+        self.name_number = number  # of the next message's topic name, if there are many names
         self.packet = packet
         self.id_at = id_at
         self.in_flight: dict[int, int] = {}
-        #: With a rate: identifiers, and when the messages that wait for one were due.
+        #: With a rate: free identifiers, and due times of messages that wait for one.
         self.free: list[int] = []
         self.late: deque[int] = deque()
         self.batches: list[int] = []  # QoS 0: when each was sent
 
     def take_due(self, packet_ids: list[int]) -> list[int]:
-        """Give identifiers back, and take those of the messages that can be sent now."""
+        """Return identifiers, and take those for the messages that can be sent now."""
         self.free += packet_ids
         taken = [self.free.pop() for _ in range(min(len(self.free), len(self.late)))]
         self.in_flight.update((packet_id, self.late.popleft()) for packet_id in taken)
@@ -91,8 +91,8 @@ class PubBench(Bench):
         now_ns = self.now_ns
         waited_ns: list[int] = []
         releases: list[tuple[int, int]] = []
-        # A turn has the frames of one connection in a row. So the acknowledged identifiers are
-        # gathered, and the next messages go out under them in one call per connection.
+        # In a turn the frames of a connection are adjacent. So the acknowledged identifiers are
+        # collected, and the next messages are sent with them in one call per connection.
         publisher = None
         acknowledged: list[int] = []
         for connection, first_byte, _, _, packet_id, reason_code in frames:
@@ -136,7 +136,7 @@ class PubBench(Bench):
             self.lost += len(publisher.in_flight) + len(publisher.batches) * self.options.window
 
     def _publish(self, publisher: Publisher, packet_ids: list[int]) -> None:
-        """Send a message under each of these identifiers; with a rate, only what is due."""
+        """Send a message with each of these identifiers; with a rate, only those due."""
         if self._publishing:
             connection, now_ns = publisher.connection, self.now_ns
             if self.pace is None:
@@ -152,7 +152,7 @@ class PubBench(Bench):
             self.reactor.send_numbered(publisher.packet, publisher.id_at, receivers)
 
     def _under_next_names(self, publisher: Publisher, packet_ids: Iterable[int]) -> bytes:
-        """Return messages under the publisher's next topic names, one for each identifier."""
+        """Return messages with the publisher's next topic names, one for each identifier."""
         packets = []
         for packet_id in packet_ids:
             number = publisher.name_number % self.options.names
@@ -188,7 +188,7 @@ class PubBench(Bench):
 
 
 def publish_packet(options: BenchOptions, number: int) -> tuple[bytes, int]:
-    """Return the PUBLISH of one publisher or topic name, and its packet identifier's place."""
+    """Return the PUBLISH of a publisher or topic name, and the index of its packet identifier."""
     topic = f"{options.topic_prefix}/{number}/telemetry".encode()
     payload = b"x" * options.payload_bytes
     return encode_publish(topic, payload, 0x30 | options.qos << 1, options.version, None)

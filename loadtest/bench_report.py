@@ -1,6 +1,6 @@
-"""What a bench is asked to do and what it reports.
+"""The options and the report of a bench.
 
-Owns: BenchOptions, BenchReport, BenchError and its leaves. Must not touch: anything that runs.
+Owns: BenchOptions, BenchReport, BenchError and its subclasses. Must not touch: running a bench.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ class BenchError(MotelogError):
 
 
 class BenchUnreachableError(BenchError):
-    """Nothing listens at the address, or whatever listens there went away."""
+    """No server listens at the address, or it went away."""
 
 
 class BenchRefusedError(BenchError):
-    """The server refuses a client."""
+    """The server refused a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What to run; a run is connecting, warm-up, duration and drain."""
+    """What to run; a run consists of connecting, warm-up, measuring and draining."""
 
     host: str = "127.0.0.1"
     port: int = 1883
     connections: int = 100
     """Publishers of ``pub`` and ``pipe``, sessions of ``connect``."""
     publishers: int = 1
-    """Of ``fanout``: each subscriber gets the messages of all of them."""
+    """Publishers of ``fanout``: each subscriber receives the messages of all of them."""
     subscribers: int = 100
-    """Of ``fanout``; ``pipe`` has one per publisher."""
+    """Subscribers of ``fanout``; ``pipe`` has one per publisher."""
     is_persistent: bool = False
-    """Whether sessions outlive their connections: clean start is 0. For MQTT 3 alone."""
+    """Whether sessions outlive their connections: clean session is 0. Only for MQTT 3."""
     run_id: int | None = None
-    """Names the clients, so that a later run may come back as them; None: no run before had it."""
+    """Makes client identifiers, so that a later run can reuse them; None: new ones."""
     window: int = 20
     """Messages in flight per publisher."""
     rate: int = 0
-    """Messages a second that all publishers send together, evenly; 0 is what the windows let."""
+    """Messages a second of all publishers together, evenly spaced; 0: as the windows allow."""
     names: int = 0
-    """Topic names that the publishers of ``pub`` go through together; 0 is one for each."""
+    """Number of topic names of the publishers of ``pub``; 0: one for each."""
     qos: int = 1
     payload_bytes: int = 64
     duration_s: float = 5.0
-    """Time measured; of ``connect``: time the sessions are held."""
+    """Time that is measured; for ``connect``: how long sessions are held."""
     warm_up_s: float = 1.0
     drain_s: float = 2.0
     """Longest wait for late answers at the end."""
@@ -62,11 +62,11 @@ class BenchOptions:
     """A process whose CPU time and memory are reported."""
     connect_timeout_s: float = 30.0
     connecting_max: int = 90
-    """Connections that open at once; a common listen backlog is 100."""
+    """Connections that are opened at once; a common listen backlog is 100."""
     keep_alive_s: int = 60
-    """Of all clients; after three quarters of it they send PINGREQ."""
+    """Keep alive of all clients; after three quarters of it they send PINGREQ."""
     tries_again: bool = False
-    """Whether a client that the server cannot take now comes again, as devices do."""
+    """Whether a client that a busy server refuses tries again, as devices do."""
     sources: tuple[str, ...] = ()
     """Local addresses of the connections, in turn; empty: the system chooses."""
     topic_prefix: str = "bench"
@@ -74,7 +74,7 @@ class BenchOptions:
     """Called with a line about once a second."""
 
     def __post_init__(self) -> None:
-        """Raise BenchError, which names every option that cannot be."""
+        """Raise BenchError that names every invalid option."""
         faults = [
             f"{name} is {getattr(self, name)}, not in {low} .. {high}"
             for name, low, high in (
@@ -111,7 +111,7 @@ class BenchReport:
     subscribers: int
     window: int
     rate_asked: int
-    """Messages a second that publishers were to send; 0 is what the windows let."""
+    """Target rate of the publishers; 0: as the windows allow."""
     payload_bytes: int
     messages: int
     """Acknowledged (pub), delivered (pipe, fanout) or sessions opened (connect), while measured."""
@@ -127,13 +127,13 @@ class BenchReport:
     duplicates: int
     """Delivered or acknowledged more than once."""
     errors: int
-    """Connections that ended, refusals, answers that make no sense."""
+    """Connections that ended, refusals, unexpected answers."""
     error_examples: tuple[str, ...]
     client_cpu_us: float
     server_cpu_us: float | None
     server_rss_bytes: int | None
     server_session_bytes: int | None
-    """Growth of the server's memory per session (connect), pages of files aside."""
-    """Whether this client ran on the reactor kernel."""
+    """Growth of the server's memory per session (connect), without file pages."""
+    """Whether this client used the reactor kernel."""
     python: str
     machine: str

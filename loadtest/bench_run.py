@@ -3,18 +3,18 @@
 Owns: the choice of the bench and the report. Must not touch: sockets and packets
 (loadtest.bench_client), terminals (the caller prints).
 
-    pub      publishers with a window of unacknowledged messages each; an acknowledged one counts
-    pipe     publisher i has one subscriber, of exactly its topic; a delivered one counts
-    fanout   few publishers, many subscribers of all of them; each delivered copy counts
-    connect  opens sessions and holds them; a session counts
+    pub      publishers with a window of unacknowledged messages each; counts acknowledged messages
+    pipe     publisher i has one subscriber, of exactly its topic; counts delivered messages
+    fanout   few publishers, many subscribers of all of them; counts each delivered copy
+    connect  opens sessions and holds them; counts sessions
 
 At QoS 0 nothing is acknowledged. So in ``pub`` a PINGREQ follows each window of messages, two such
 batches are in flight, and a batch counts at its PINGRESP; messages in socket buffers do not count.
-In ``pipe`` and ``fanout`` at most a window of messages per publisher is undelivered. When nothing
+In ``pipe`` and ``fanout`` at most one window of messages per publisher is undelivered. If nothing
 arrives for a second, the window opens again, and messages that stay missing count as lost.
 
-With a rate, publishers send in turn and evenly, and a window is only the most that one has in
-flight. A message that had to wait is measured from when it was due.
+With a rate, publishers send in turn at even intervals, and a window only limits what each has in
+flight. The latency of a message that had to wait is measured from when it was due.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ def run(kind: str, options: BenchOptions) -> BenchReport:
 
 
 def keeps_rate(kind: str, qos: int) -> bool:
-    """Say whether a bench can keep to a rate; at QoS 0 nothing says when ``pub`` is taken."""
+    """Return whether a bench supports a rate; at QoS 0 ``pub`` has no acknowledgements."""
     return kind in ("pipe", "fanout") or (kind == "pub" and qos > 0)
 
 
 def make(kind: str, options: BenchOptions) -> Bench:
     if options.rate and not keeps_rate(kind, options.qos):
-        raise BenchError("a rate is for pub at QoS 1 or 2, pipe and fanout")
+        raise BenchError("a rate is only for pub at QoS 1 or 2, pipe and fanout")
     match kind:
         case "pub":
             return PubBench(options)

@@ -3,9 +3,9 @@
 Owns: MqttLoadUser and the client behind it. Must not touch: scenarios (what users do).
 Requests are reported as ``connect``, ``disconnect:REASON`` (a failure), ``publish:QOS:TEMPLATE``
 (until acknowledged), ``subscribe:QOS:TEMPLATE`` and ``deliver:TEMPLATE`` (from publish to arrival,
-on one machine's clock), never per topic. A user that loses its connection makes a new one and goes
-on. Importing locust patches the standard library for gevent, so nothing but locust itself may
-import this module.
+on one machine's clock), never per topic. A user that loses its connection reconnects and continues.
+Importing locust patches the standard library for gevent, so only locust itself may import this
+module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULT_ADDRESS: Final = "127.0.0.1:1883"
 CONNECT_TIMEOUT_S: Final = 30.0
 ACKNOWLEDGE_TIMEOUT_S: Final = 30.0
 PACKETS_PER_TURN: Final = 100
-#: Of a connection whose end no DISCONNECT announced, as each of MQTT 3.1.1.
+#: Reason for a connection that ended without a DISCONNECT, as always in MQTT 3.1.1.
 CONNECTION_LOST: Final = "connection lost"
 KEEP_ALIVE_TIMEOUT: Final = ReasonCode(PacketTypes.DISCONNECT, "Keep alive timeout")
 _TIMESTAMP_BYTES: Final = 8
@@ -43,9 +43,8 @@ _poll: Final = gevent.monkey.get_original("select", "poll")
 class MqttLoadClient(MqttClient):
     """Locust's paho client, reporting under topic templates and with connect times.
 
-    It has callbacks of its own: those of locust follow paho's first version, which calls them in
-    one way for MQTT 3.1.1 and in another for 5. A callback that fails ends paho's loop, and with it
-    the user.
+    It has its own callbacks: locust's use the first version of paho's API, whose signatures differ
+    for MQTT 3.1.1 and 5. A callback that fails ends paho's loop, and with it the user.
     """
 
     def __init__(self, *, environment: Environment, **options: Any) -> None:
@@ -62,7 +61,7 @@ class MqttLoadClient(MqttClient):
         self.on_message = self._report_delivery
 
     def subscribe_always(self, topic_filter: str, qos: int) -> None:
-        """Subscribe now, and again after each new connection: no session outlives the old one."""
+        """Subscribe now and after each reconnect, since sessions end with their connection."""
         self._filters.append((topic_filter, qos))
         self.subscribe(topic_filter, qos)
 
@@ -71,7 +70,7 @@ class MqttLoadClient(MqttClient):
         return super().reconnect()
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
-        """Read up to PACKETS_PER_TURN waiting packets before other users have their turn.
+        """Read up to PACKETS_PER_TURN waiting packets before other users run.
 
         paho reads one packet per turn of its loop. In a process with hundreds of users a subscriber
         would fall behind by seconds, and its delivery times would be those of the load generator.
@@ -91,7 +90,7 @@ class MqttLoadClient(MqttClient):
         return bool(poll.poll(0))
 
     def fire(self, name: str, *, began_at: float, size: int, error: Exception | None) -> None:
-        """Report one request that has ended now."""
+        """Report one request that ended now."""
         self.environment.events.request.fire(  # type: ignore[no-untyped-call]  # locust's
             request_type="MQTT",
             name=name,
@@ -122,7 +121,7 @@ class MqttLoadClient(MqttClient):
         reason: ReasonCode,
         properties: Any,
     ) -> None:
-        """Report, by its reason, a connection that was up and that we have not ended."""
+        """Report, by its reason, the end of a connection that we did not close."""
         was_connected = self.connected.is_set()
         self.connected.clear()
         is_told = flags.is_disconnect_packet_from_server
@@ -137,7 +136,7 @@ class MqttLoadClient(MqttClient):
             self.fire(name, began_at=began_at, size=0, error=ConnectionError("no SUBACK came"))
 
     def _report_no_connection(self, client: Any, userdata: Any) -> None:
-        """Report a connection that could not be made; paho tries again by itself."""
+        """Report a failed connection attempt; paho tries again by itself."""
         error = ConnectionError("the broker cannot be reached")
         self.fire("connect", began_at=self._connect_begun_at, size=0, error=error)
 
@@ -154,7 +153,9 @@ class MqttLoadClient(MqttClient):
         self, client: Any, userdata: Any, mid: int, reason: ReasonCode, properties: Any
     ) -> None:
         request = self._publish_requests.pop(mid, None)
-        if request is not None:  # else sent in the moment of a loss: a failure by then
+        if (
+            request is not None
+        ):  # else it was sent while the connection was lost, and already counted as a failure
             name = self._generate_event_name("publish", request.qos, request.topic)
             error = PermissionError(str(reason)) if reason.is_failure else None
             self.fire(name, began_at=request.start_time, size=request.payload_size, error=error)
@@ -169,8 +170,8 @@ class MqttLoadClient(MqttClient):
 class MqttLoadUser(MqttUser):
     """One simulated MQTT client; subclass it, name the topics, write tasks.
 
-    Locust's ``--host`` is the broker's HOST:PORT. ``topic_templates`` are the names that requests
-    are reported under.
+    Locust's ``--host`` is the broker's HOST:PORT. ``topic_templates`` are the names under which
+    requests are reported.
     """
 
     abstract = True
@@ -188,21 +189,21 @@ class MqttLoadUser(MqttUser):
         self.client.names = TopicNames(self.topic_templates)
 
     def on_start(self) -> None:
-        """Wait for the connection; a client that gets none ends here, counted as a failure."""
+        """Wait for the connection; without one the client ends here, counted as a failure."""
         if not self.client.connected.wait(CONNECT_TIMEOUT_S):
             error = TimeoutError(f"no CONNACK within {CONNECT_TIMEOUT_S:g} s")
             self.client.fire("connect", began_at=time.time(), size=0, error=error)
             raise StopUser
 
     def on_stop(self) -> None:
-        """Say goodbye."""
+        """Disconnect."""
         self.client.disconnect()
         self.client.loop_stop()
 
     def publish(self, topic: str, body: bytes, *, qos: int = 1) -> None:
         """Publish a timestamp and ``body``; with QoS above 0 return when it is acknowledged.
 
-        Without a connection this waits until paho has made a new one.
+        Without a connection this waits until paho has reconnected.
         """
         name = self.client._generate_event_name("publish", qos, topic)
         began_at = time.time()

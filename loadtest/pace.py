@@ -1,4 +1,4 @@
-"""An even rate: whose message is due, and since when.
+"""An even rate: which publisher's message is due, and since when.
 
 Owns: the times. Must not touch: clocks, packets.
 """
@@ -12,10 +12,10 @@ NS: Final = 1_000_000_000
 
 
 class Pace:
-    """Publishers send in turn, ``rate`` messages a second in all, from ``begun_ns`` on.
+    """Publishers send in turn, ``rate`` messages a second in total, from ``begun_ns`` on.
 
-    A message that is late is due since its own time, so that a server that stands still shows in
-    the latency of each message that came meanwhile.
+    A late message keeps its own due time, so that a stall of the server shows in the latency of
+    each message that was due meanwhile.
     """
 
     def __init__(self, rate: int, publishers: int, begun_ns: int) -> None:
@@ -30,7 +30,7 @@ class Pace:
         return self._begun_ns + self._given * NS // self._rate
 
     def due(self, now_ns: int) -> Iterator[tuple[int, int]]:
-        """Give (number of the publisher, since when) of each message that is due, once."""
+        """Yield (number of the publisher, due time) of each due message, once."""
         while (due_ns := self.next_ns) <= now_ns:
             number = self._given % self._publishers
             self._given += 1

@@ -1,4 +1,4 @@
-"""What a load run was and its results: one table, with machine, commit and kernels.
+"""The results of a load run: one table, with machine, commit and kernels.
 
 Owns: Row, the text of the summary. Must not touch: locust's own report files, the load itself.
 """
@@ -18,7 +18,7 @@ _PERCENTILES: Final = (0.5, 0.95, 0.99)
 
 
 class Entry(Protocol):
-    """What is needed of a locust statistics entry."""
+    """The used part of a locust statistics entry."""
 
     name: str
     num_requests: int
@@ -46,7 +46,7 @@ class Row:
 def row_of(entry: Entry) -> Row:
     """Return the row of one statistics entry."""
     p50_ms, p95_ms, p99_ms = (
-        # No percentile without a request.
+        # There is no percentile without a request.
         entry.get_response_time_percentile(percent) if entry.num_requests else 0.0
         for percent in _PERCENTILES
     )
@@ -76,7 +76,7 @@ def summary(rows: Iterable[Row]) -> str:
 
 
 def machine() -> str:
-    """Return the line without which the figures mean nothing."""
+    """Return the line that describes machine and software."""
     return (
         f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
         f"Python {platform.python_version()}, commit {_commit()}"

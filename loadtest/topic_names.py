@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from typing import Final
 
 OTHER: Final = "(other)"
-# Topics remembered; beyond that they are matched again each time.
+# Topics that are cached; others are matched again each time.
 _CACHED_MAX: Final = 100_000
 
 
 class TopicNames:
-    """Maps ``telemetry/dev42/temp`` to the template ``telemetry/{device}/temp`` it was built from.
+    """Maps ``telemetry/dev42/temp`` to its template ``telemetry/{device}/temp``.
 
     A level in braces stands for any text; a template may also be a topic filter with + and #.
     """
@@ -26,7 +26,7 @@ class TopicNames:
         self._names = {template: template for template, _ in self._templates}
 
     def name(self, topic: str) -> str:
-        """Return the first template that ``topic`` fits, or "(other)"."""
+        """Return the first template that ``topic`` matches, or "(other)"."""
         name = self._names.get(topic)
         if name is None:
             levels = topic.split("/")
@@ -40,7 +40,7 @@ class TopicNames:
 def _fits(pattern: list[str], levels: list[str]) -> bool:
     for i, wanted in enumerate(pattern):
         if wanted == "#":
-            return True  # stands for its parent level too
+            return True  # matches the parent level too
         if i >= len(levels):
             return False
         stands_for_any = wanted == "+" or (wanted.startswith("{") and wanted.endswith("}"))

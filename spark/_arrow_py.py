@@ -1,6 +1,6 @@
 """Reference of the Arrow decoder: RocketMQ records -> Arrow column buffers, in plain Python.
 
-Owns: what the decoder means. Must not touch: pyarrow, pyspark, sockets.
+Owns: the decoder's specification. Must not touch: pyarrow, pyspark, sockets.
 Spec: RocketMQ MessageDecoder; the layout is core.records.layout's.
 """
 
@@ -26,14 +26,14 @@ from motelog.core.records.layout import REASONS, Record, ScanStop, parse
 from motelog.spark.columns import BYTES_MAX, DECODED, TIME_MS_MAX, Column
 
 Bytes = bytes | bytearray | memoryview
-# (count of null rows, buffers). The first buffer is the validity or None. Then a string or binary
-# column has offsets and data, a fixed one its values. The map has its offsets, offsets and data of
-# the keys, offsets and data of the values.
+# (count of null rows, buffers). The first buffer is the validity or None. After it, a string or
+# binary column has offsets and data, a fixed-width one its values. The map has its offsets, offsets
+# and data of the keys, offsets and data of the values.
 ColumnBuffers = tuple[int, list[Bytes | None]]
 
 
 class RecordColumns:
-    """Rows of one queue range on their way into Arrow batches; `arrow.py` has the documentation."""
+    """Rows of one queue range, as they become Arrow batches; documented in `arrow.py`."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class RecordColumns:
         return taken
 
     def _add(self, data: bytes, begin: int) -> int:
-        """Add the record at ``begin`` if it belongs to the range; return where the next begins."""
+        """Add the record at ``begin`` if it is in the range; return where the next one begins."""
         record = parse(memoryview(data), begin, len(data))
         if isinstance(record, ScanStop):
             raise RecordError(REASONS[record], offset_bytes=begin)
@@ -144,7 +144,7 @@ def inflate(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
         raise ValueError(f"is compressed with {name}; only zlib can be read")
     inflater = zlib.decompressobj()
     try:
-        # One byte more than allowed tells "exactly as much" from "more".
+        # One byte more than allowed distinguishes "exactly as much" from "more".
         payload = inflater.decompress(body, bytes_max + 1)
     except zlib.error as exc:
         raise ValueError(f"cannot be inflated: {exc}") from None
@@ -160,7 +160,7 @@ def _time_us(time_ms: int) -> int | None:
 
 
 def _data_bytes(value: object) -> int:
-    """Return how much a value adds to the variable data of a batch."""
+    """Return how many bytes a value adds to the variable-length data of a batch."""
     match value:
         case bytes():
             return len(value)

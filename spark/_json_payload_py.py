@@ -1,4 +1,4 @@
-"""A payload in JSON -> entries of columns: the part of the reference for this format.
+"""A payload in JSON -> entries of columns: the reference for this format.
 
 Owns: the bytes of JSON. Must not touch: pyarrow, pyspark. Spec: RFC 8259.
 """
@@ -38,7 +38,7 @@ class JsonReader(PayloadReader):
             self._at += 1
 
     def _value(self, number: int | None, depth: int) -> None:
-        """Read the value at this place into a node; without one it is only checked."""
+        """Read the value at this position into a node; without a node it is only checked."""
         begin = self._at
         first = self._byte()
         kind = self._kind(number)
@@ -130,7 +130,7 @@ class JsonReader(PayloadReader):
             self._put(number, elements)
 
     def _next_item(self, end: bytes) -> None:
-        """Step over a comma to the next item, or stand at the end."""
+        """Skip a comma to the next item, or stop at the end."""
         self._skip_space()
         if self._byte() == b",":
             self._at += 1
@@ -141,7 +141,7 @@ class JsonReader(PayloadReader):
             raise self._wrong(Fault.BAD_FORMAT)
 
     def _string(self) -> bytes:
-        """Return the text of the string at this place, and step over it."""
+        """Return the text of the string at this position, and skip it."""
         self._at += 1
         parts = []
         while True:

@@ -1,4 +1,4 @@
-"""A payload in MessagePack -> entries of columns: the part of the reference for this format.
+"""A payload in MessagePack -> entries of columns: the reference for this format.
 
 Owns: the bytes of MessagePack. Must not touch: pyarrow, pyspark.
 Spec: https://github.com/msgpack/msgpack/blob/master/spec.md
@@ -14,12 +14,12 @@ from motelog.spark._payload_nodes_py import Fault, PayloadReader
 from motelog.spark._payload_values_py import TIME_MS_MAX, TIME_MS_MIN
 from motelog.spark.payload_fields import DEPTH_MAX, Kind
 
-#: First byte -> how the number behind it is packed.
+#: First byte -> how the number after it is packed.
 _NUMBERS: Final = {
     0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q",
     0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q",
 }  # fmt: skip
-#: First byte -> what it begins, and how its size is packed.
+#: First byte -> the kind of item, and how its size is packed.
 _SIZED: Final = {
     0xC4: (bytes, ">B"), 0xC5: (bytes, ">H"), 0xC6: (bytes, ">I"),
     0xD9: (str, ">B"), 0xDA: (str, ">H"), 0xDB: (str, ">I"),
@@ -33,7 +33,7 @@ _FLOATING: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """Bytes that are said to be text."""
+    """Bytes that are declared to be text."""
 
     data: bytes
 
@@ -61,7 +61,7 @@ class MsgpackReader(PayloadReader):
             raise self._wrong(Fault.BAD_FORMAT)
 
     def _value(self, number: int | None, depth: int) -> None:
-        """Read the value at this place into a node; without one it is only checked."""
+        """Read the value at this position into a node; without a node it is only checked."""
         begin = self._at
         item = self._item()
         if isinstance(item, _Head):
@@ -90,7 +90,7 @@ class MsgpackReader(PayloadReader):
             case int() if kind is Kind.DECIMAL:
                 self._put_decimal(number, b"%d" % item, at)
             case _Text(data):
-                self._put_said_text(number, data, at)
+                self._put_declared_text(number, data, at)
             case bytes() if kind is Kind.BINARY:
                 self._put_text(number, item, at)
             case _Extension(number=type_number, data=data) if (
@@ -100,7 +100,7 @@ class MsgpackReader(PayloadReader):
             case _:
                 raise self._wrong(Fault.WRONG_TYPE, number, at)
 
-    def _put_said_text(self, number: int, data: bytes, at: int) -> None:
+    def _put_declared_text(self, number: int, data: bytes, at: int) -> None:
         match self._kind(number):
             case Kind.STRING:
                 self._check_text(data, at)
@@ -113,7 +113,7 @@ class MsgpackReader(PayloadReader):
                 raise self._wrong(Fault.WRONG_TYPE, number, at)
 
     def _put_timestamp(self, number: int, data: bytes, at: int) -> None:
-        """Add a time of 32, 64 or 96 bits, cut to microseconds."""
+        """Add a time of 32, 64 or 96 bits, truncated to microseconds."""
         nanoseconds = 0
         match len(data):
             case 4:
@@ -158,7 +158,7 @@ class MsgpackReader(PayloadReader):
             self._put(number, count)
 
     def _item(self) -> Any:
-        """Return a value, or the head of an array or map, and step over it."""
+        """Return a value, or the head of an array or map, and skip it."""
         begin = self._at
         (first,) = self._bytes(1)
         if first < 0x80:

@@ -1,7 +1,7 @@
 """Reference of the payload parser: payloads -> Arrow buffers of typed columns, in plain Python.
 
-Owns: what the parser means. Must not touch: pyarrow, pyspark, sockets. One module for each format
-reads its bytes; ``payload_columns.py`` says which value a field takes.
+Owns: the parser's specification. Must not touch: pyarrow, pyspark, sockets. One module for each
+format reads its bytes; ``payload_columns.py`` says which values a field accepts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READERS: Final[dict[PayloadFormat, type[PayloadReader]]] = {
 
 
 class PayloadColumns:
-    """Typed columns of payloads; ``payload_columns.py`` has the documentation."""
+    """Typed columns of payloads; documented in ``payload_columns.py``."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Columns of a tree of fields, being filled: the part of the reference that all formats share.
+"""Filling the columns of a tree of fields: the part of the reference that all formats share.
 
-Owns: how an entry, a null or a whole struct is added, the words for what is wrong with a payload.
+Owns: how an entry, a null or a whole struct is added, the error texts for a malformed payload.
 Must not touch: pyarrow, pyspark, the bytes of a payload.
 """
 
@@ -21,10 +21,10 @@ from motelog.spark._payload_values_py import (
 )
 from motelog.spark.payload_fields import DEPTH_MAX, FORMATS, Kind, Node, PayloadFormat
 
-#: Entries of all columns that one payload may make, and after which a batch ends.
+#: Limits of column entries: of one payload, and of a batch.
 ROW_VALUES_MAX: Final = 1 << 20
 BATCH_VALUES_MAX: Final = 1 << 24
-# How many entries a column has, and its buffers.
+# The number of a column's entries, and its buffers.
 NodeBuffers = tuple[int, ColumnBuffers]
 
 
@@ -67,7 +67,7 @@ _LIMITS: Final = {Kind.BYTE: 7, Kind.SHORT: 15, Kind.INT: 31, Kind.LONG: 63}
 
 
 def fault_text(payload_format: PayloadFormat, fault: int, node: Node, at: int, size: int) -> str:
-    """Return the sentence of ``_malformed``."""
+    """Return the text for ``_malformed``."""
     subject = f"{node.path}: " if node.path else ""
     match Fault(fault):
         case Fault.NO_PAYLOAD:
@@ -89,7 +89,7 @@ def fault_text(payload_format: PayloadFormat, fault: int, node: Node, at: int, s
                 kind = f"decimal({node.field.precision},{node.field.scale})"
             return f"{subject}does not fit {kind} at byte {at}"
         case Fault.TWICE:
-            return f"{subject}is there twice, again at byte {at}"
+            return f"{subject}occurs twice, again at byte {at}"
         case Fault.TOO_DEEP:
             return f"nested deeper than {DEPTH_MAX} at byte {at}"
         case Fault.TOO_MANY:
@@ -97,7 +97,7 @@ def fault_text(payload_format: PayloadFormat, fault: int, node: Node, at: int, s
 
 
 class Malformed(Exception):
-    """A payload is not what its format or the schema says."""
+    """A payload does not conform to its format or the schema."""
 
     def __init__(self, fault: Fault, node: int, at: int) -> None:
         self.fault = fault
@@ -108,8 +108,8 @@ class Malformed(Exception):
 class PayloadReader:
     """One payload; a subclass reads its bytes.
 
-    Columns are lists of values. A list holds its length as value, its elements are the child's
-    values. A struct's own entry comes behind those of its fields.
+    Columns are lists of values. The value of a list is its length, and its elements are the child's
+    values. A struct's own entry follows those of its fields.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class PayloadReader:
         self.count += 1
 
     def _end_struct(self, number: int, seen: set[int]) -> None:
-        """Add a struct; its fields that did not come are null."""
+        """Add a struct; its missing fields are null."""
         node = self._nodes[number]
         for child in range(node.first, node.first + len(node.field.children)):
             if child not in seen:
@@ -150,7 +150,7 @@ class PayloadReader:
         return None if number is None else self._nodes[number].field.kind
 
     def _children(self, number: int | None) -> dict[bytes, int]:
-        """Return the names of a struct's fields with their nodes; none without a node."""
+        """Return a struct's field names with their nodes; empty without a node."""
         if number is None:
             return {}
         node = self._nodes[number]
@@ -170,7 +170,7 @@ class PayloadReader:
             raise self._wrong(Fault.BAD_TEXT, 0, at) from None
 
     def _put_text(self, number: int, text: bytes, at: int) -> None:
-        """Add text to a string or binary, or what it says to a timestamp or date."""
+        """Add text to a string or binary column, or parsed to a timestamp or date."""
         value: Any = text
         match self._kind(number):
             case Kind.DATE:
@@ -182,7 +182,7 @@ class PayloadReader:
         self._put(number, value)
 
     def _put_whole(self, number: int, whole: int, at: int) -> None:
-        """Add a whole number to a tinyint ... bigint, or as milliseconds to a timestamp."""
+        """Add an integer to a tinyint ... bigint column, or as milliseconds to a timestamp."""
         kind = self._nodes[number].field.kind
         if kind is Kind.TIMESTAMP:
             low, high = TIME_MS_MIN, TIME_MS_MAX
@@ -193,7 +193,7 @@ class PayloadReader:
         self._put(number, whole * 1000 if kind is Kind.TIMESTAMP else whole)
 
     def _put_double(self, number: int, value: float, at: int) -> None:
-        """Add a number to a float or double; one that becomes infinite only there does not fit."""
+        """Add a number to a float or double; it must not become infinite by the conversion."""
         narrow = value
         if self._kind(number) is Kind.FLOAT:
             narrow = array("f", [value])[0]
@@ -202,7 +202,7 @@ class PayloadReader:
         self._put(number, narrow)
 
     def _put_decimal(self, number: int, text: bytes, at: int) -> None:
-        """Add the number that a text is."""
+        """Add the number in a text."""
         field = self._nodes[number].field
         found = NUMBER.fullmatch(text)
         if found is None:

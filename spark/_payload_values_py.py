@@ -1,6 +1,6 @@
 """Text in payloads -> dates, times, numbers: the part of the reference that all formats share.
 
-Owns: which text is a date, a time or a number. Must not touch: columns. Spec: RFC 3339, the number
+Owns: which texts are dates, times or numbers. Must not touch: columns. Spec: RFC 3339, the number
 of RFC 8259.
 """
 
@@ -34,7 +34,7 @@ def date_days(text: bytes) -> int | None:
 
 
 def time_us(text: bytes) -> int | None:
-    """Return the microseconds since 1970 of a time as RFC 3339 has it; None for other texts."""
+    """Return the microseconds since 1970 of an RFC 3339 time; None for other texts."""
     found = _TIME.fullmatch(text)
     if found is None:
         return None
@@ -54,11 +54,11 @@ def time_us(text: bytes) -> int | None:
 
 
 def decimal_units(found: re.Match[bytes], precision: int, scale: int) -> int | None:
-    """Return the number times 10^scale; None if that is not whole or has too many digits."""
+    """Return the number times 10^scale; None if that is not an integer or has too many digits."""
     fraction = (found[2] or b".")[1:]
     exponent = found[3] or b"e0"
     digits_of_power = exponent.lstrip(b"eE+-0") or b"0"
-    # A larger power leaves no number but zero; int() refuses thousands of digits.
+    # With a larger power only zero remains; int() refuses thousands of digits.
     power = int(digits_of_power) if len(digits_of_power) <= 9 else 10**9
     if exponent[1:2] == b"-":
         power = -power

@@ -1,7 +1,7 @@
-"""A Sparkplug B payload -> entries of columns: the part of the reference for this format.
+"""A Sparkplug B payload -> entries of columns: the reference for this format.
 
-Owns: the bytes of Protocol Buffers as far as Sparkplug needs them, which field goes to which
-column. Must not touch: pyarrow, pyspark. Spec: Eclipse Sparkplug 3.0.0, chapter 6.
+Owns: the Protocol Buffers encoding as far as Sparkplug needs it, the column of each field. Must not
+touch: pyarrow, pyspark. Spec: Eclipse Sparkplug 3.0.0, chapter 6.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VARINT: Final = 0
 _FIXED64: Final = 1
 _BYTES: Final = 2
 _FIXED32: Final = 5
-#: Number of a field -> how it is encoded, and the column it goes to.
+#: Field number -> its encoding, and its column.
 _PAYLOAD: Final = {
     1: (_VARINT, "timestamp"),
     2: (_BYTES, "metrics"),
@@ -52,7 +52,7 @@ _DATATYPE: Final = 4
 _IS_NULL: Final = 7
 _INT_VALUE: Final = 10
 _FIRST_VALUE: Final = 10
-#: The datatypes with a sign that come as int_value -> their bits.
+#: The signed datatypes that are sent as int_value -> their bits.
 _SIGNED: Final = {1: 8, 2: 16, 3: 32}
 
 
@@ -108,7 +108,7 @@ class SparkplugReader(PayloadReader):
             elif field.number == _IS_NULL:
                 is_null = field.value != 0
             self._put_field(number, seen, field, _METRIC)
-        # Last, since what an int_value means depends on the datatype.
+        # Last, since the meaning of int_value depends on the datatype.
         if value is not None and not is_null:
             if value.number == _INT_VALUE and isinstance(value.value, int):
                 whole = _signed(value.value & 0xFFFFFFFF, _SIGNED.get(datatype, 33))
@@ -123,7 +123,7 @@ class SparkplugReader(PayloadReader):
         field: _Field,
         known: Mapping[int, tuple[int, str | None]],
     ) -> None:
-        """Add a field's value to the column that it goes to, if there is one."""
+        """Add a field's value to its column, if it has one."""
         _, name = known.get(field.number, (0, None))
         number = None if name is None else self._children(parent).get(name.encode())
         if number is None:
@@ -151,7 +151,7 @@ class SparkplugReader(PayloadReader):
                 raise self._wrong(Fault.WRONG_TYPE, number, field.at)
 
     def _next_field(self, end: int, known: Mapping[int, tuple[int, str | None]]) -> _Field:
-        """Return the field at this place and step over it; a known one is encoded as it must be."""
+        """Return the field at this position and skip it; a known one must have its encoding."""
         begin = self._at
         tag = self._varint(end)
         number, wire = tag >> 3, tag & 7
@@ -172,7 +172,7 @@ class SparkplugReader(PayloadReader):
         return _Field(number, wire, begin, self._data[self._at - size : self._at])
 
     def _varint(self, end: int) -> int:
-        """Return a number of at most ten bytes; what does not fit 64 bits is cut off."""
+        """Return a number of at most ten bytes, truncated to 64 bits."""
         begin = self._at
         value = 0
         for shift in range(0, 70, 7):
@@ -187,6 +187,6 @@ class SparkplugReader(PayloadReader):
 
 
 def _signed(value: int, bits: int) -> int:
-    """Return what the low bits are as two's complement."""
+    """Return the low bits interpreted as two's complement."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value

@@ -7,19 +7,20 @@ Owns: which of the two is used, and the documentation of both. Must not touch: p
 
 ``RecordColumns(columns, *, broker, offset_begin, offset_end, payload_bytes_max,
 bad_payload_null)`` holds rows of the queue range [offset_begin, offset_end). Records outside of it,
-and records at or before the last one taken, are skipped, so a row comes once however pulls overlap.
+and records at or before the last one added, are skipped, so each row comes once however pulls
+overlap.
 
 - ``append(records, begin, *, rows_max, bytes_max) -> int`` adds records from byte ``begin`` on and
-  returns the first byte it did not use: ``len(records)``, or less when ``rows_max`` rows or
-  ``bytes_max`` bytes of variable data are held. Raises RecordError at bytes that are not a record;
-  rows before it stay.
-- ``take() -> list[ColumnBuffers]`` hands the buffers over, in the order of ``columns``, and leaves
-  the builder empty.
+  returns the first byte that it did not use: ``len(records)``, or less when it holds ``rows_max``
+  rows or ``bytes_max`` bytes of variable-length data. Raises RecordError at bytes that are not a
+  record; rows before it are kept.
+- ``take() -> list[ColumnBuffers]`` returns the buffers, in the order of ``columns``, and empties
+  the builder.
 - ``rows``, ``data_bytes``: how much it holds. ``next_offset``: the queue offset after the last row.
 
-Text that is not UTF-8 has U+FFFD in place of the wrong bytes, as in Java. A payload stored
-compressed (zlib) is inflated up to ``payload_bytes_max``. One that cannot be inflated is a
-RecordError, or null with ``bad_payload_null``. A builder belongs to one thread.
+In text that is not UTF-8, U+FFFD replaces the wrong bytes, as in Java. A compressed payload (zlib)
+is inflated up to ``payload_bytes_max``. One that cannot be inflated is a RecordError, or null with
+``bad_payload_null``. A builder belongs to one thread.
 """
 
 from __future__ import annotations

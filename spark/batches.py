@@ -1,4 +1,4 @@
-"""Column buffers -> Arrow record batches of one constant schema, with a payload's fields if asked.
+"""Column buffers -> Arrow record batches of a constant schema, optionally with payload fields.
 
 Owns: the Arrow schema of each layout, the count of malformed payloads. Must not touch: pyspark,
 sockets. Spark requires the first batch to have exactly the declared schema, so types and
@@ -34,11 +34,11 @@ _TYPES: dict[Column, Any] = {
     Column.QOS: pa.int32(),
     Column.RETAIN: pa.bool_(),
 }
-#: What the decoder gives otherwise than the column is: the texts of properties.
+#: Columns that the decoder returns as text of properties, and that are converted.
 _DECODED: dict[Column, Any] = {**_TYPES, Column.QOS: pa.string(), Column.RETAIN: pa.string()}
-#: Columns made of another, and the members of its JSON that they are.
+#: Columns derived from another one: the members of its JSON.
 _OF_MQTT = {Column.CONTENT_TYPE: "contentType", Column.RESPONSE_TOPIC: "responseTopic"}
-#: Columns for which others are needed.
+#: Columns that need other columns.
 _MADE_OF = {Column.RETAIN: Column.QOS, **dict.fromkeys(_OF_MQTT, Column.MQTT_PROPERTIES)}
 
 _BESIDE = {Beside.MALFORMED: pa.string(), Beside.PAYLOAD: pa.binary()}
@@ -74,7 +74,7 @@ def _arrow_field(place: Column | Field | Beside) -> Any:
 
 
 def arrow_type(field: Field) -> Any:
-    """Return the Arrow type of a payload's field, as Spark has it."""
+    """Return the Arrow type of a payload's field, as in Spark."""
     match field.kind:
         case Kind.STRUCT:
             return pa.struct([pa.field(child.name, arrow_type(child)) for child in field.children])
@@ -87,7 +87,7 @@ def arrow_type(field: Field) -> Any:
 
 
 class Batches:
-    """Makes batches of one layout of what the decoder hands over; counts malformed payloads."""
+    """Makes batches of one layout from the decoder's buffers; counts malformed payloads."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Batches:
             *((Column.PAYLOAD,) if self._is_typed else ()),
             *(_MADE_OF[column] for column in self._made if column in _MADE_OF),
         )
-        #: What the decoder has to give.
+        #: The columns to request from the decoder.
         self.columns = tuple(dict.fromkeys(needed))
         fields = [place for place in layout if isinstance(place, Field)]
         self._nodes = numbered(fields)
@@ -117,7 +117,7 @@ class Batches:
         self.first_reason: str | None = None
 
     def made_of(self, rows: int, taken: Sequence[ColumnBuffers]) -> Iterator[Any]:
-        """Yield the rows as one RecordBatch, or as several where payloads have very many values."""
+        """Yield the rows as one RecordBatch, or as several if payloads have very many values."""
         decoded = {
             column: _array(_DECODED.get(column, pa.string()), rows, nulls, buffers)
             for column, (nulls, buffers) in zip(self.columns, taken, strict=True)
@@ -144,7 +144,7 @@ class Batches:
             begin = end
 
     def _mask(self, decoded: dict[Column, Any]) -> Any:
-        """Return which rows are wanted; None: all."""
+        """Return which rows are selected; None: all."""
         masks = []
         if tags := self._wanted.tags_wanted:
             masks.append(pc.is_in(decoded[Column.DEVICE], pa.array(tags, pa.string())))
@@ -186,9 +186,9 @@ class Batches:
 
 
 def _derived(decoded: dict[Column, Any], wanted: Sequence[Column]) -> dict[Column, Any]:
-    """Return the columns that are not as the decoder gives them.
+    """Return the columns that are derived from the decoder's.
 
-    What a native producer wrote in place of a level or of JSON is null.
+    A native producer's property that is not a valid level or JSON becomes null.
     """
     made: dict[Column, Any] = {}
     if Column.QOS in decoded:
@@ -212,7 +212,7 @@ def _levels() -> Any:
 
 
 def _strings_in(texts: Any, names: Sequence[str]) -> list[Any]:
-    """Return these members of JSON objects, null where one is no string or there is no object."""
+    """Return these members of JSON objects; null if one is not a string or there is no object."""
     is_there = texts.is_valid()
     found = texts.drop_null()
     nodes = numbered([Field(name, Kind.STRING) for name in names])

@@ -1,4 +1,4 @@
-"""The columns that the source can give, and what each is made of.
+"""The columns of the source, and where each comes from.
 
 Owns: Column, the column names in schema order, their Spark types as DDL, limits shared by the
 decoder and its callers. Must not touch: pyspark, pyarrow.
@@ -7,13 +7,13 @@ decoder and its callers. Must not touch: pyspark, pyarrow.
                   queue topic
     queue_topic   the RocketMQ topic
     device        the tag; null without one
-    key           the KEYS property (words with spaces between); null without one
-    payload       the body, inflated when it was stored compressed
-    store_time, born_time   when the broker stored, the producer made the message; null when the
-                  milliseconds lie outside 1970..9999
-    broker, queue_id, queue_offset   where the record stands: a message's identity in its topic
-    properties    every property by its name, as the log has it
-    qos, retain, client_id   what the MQTT publisher gave; null for what no MQTT client published
+    key           the KEYS property (words separated by spaces); null without one
+    payload       the body, inflated if it was stored compressed
+    store_time, born_time   when the broker stored, and the producer created, the message; null if
+                  the milliseconds are outside 1970..9999
+    broker, queue_id, queue_offset   where the record is: a message's identity in its topic
+    properties    every property by its name, as stored in the log
+    qos, retain, client_id   those of the MQTT publisher; null if no MQTT client published it
     mqtt_properties   the MQTT 5 properties of the PUBLISH as JSON; null without any
     content_type, response_topic   two of these
 """
@@ -25,7 +25,7 @@ from typing import Final
 
 
 class Column(IntEnum):
-    """The columns in the order of the schema; the kernel knows those it gives by these numbers."""
+    """The columns in the order of the schema; the kernel uses the numbers of those it decodes."""
 
     TOPIC = 0
     QUEUE_TOPIC = 1
@@ -42,7 +42,7 @@ class Column(IntEnum):
     RETAIN = 12
     CLIENT_ID = 13
     MQTT_PROPERTIES = 14
-    # Made of what the kernel gives.
+    # Derived from the kernel's columns.
     CONTENT_TYPE = 15
     RESPONSE_TOPIC = 16
 
@@ -71,20 +71,20 @@ COLUMN_TYPES: Final[dict[Column, str]] = {
     Column.RESPONSE_TOPIC: "string",
 }
 
-#: Without a word of the user. The others cost more, and fewer queries need them.
+#: The default columns. The others cost more, and fewer queries need them.
 DEFAULT: Final = tuple(column for column in Column if column < Column.PROPERTIES)
-#: What the kernel gives.
+#: The columns that the kernel decodes.
 DECODED: Final = tuple(column for column in Column if column <= Column.MQTT_PROPERTIES)
 
 # 9999-12-31T23:59:59.999Z, the last time that Spark can show.
 TIME_MS_MAX: Final = 253_402_300_799_999
-# Arrow's string and binary offsets have 32 bits. The bytes of one batch and one more message stay
-# below that.
+# Arrow's string and binary offsets have 32 bits. The bytes of a batch plus one more message must
+# stay below that.
 BYTES_MAX: Final = 1 << 29
 
 
 def column_named(name: str) -> Column | None:
-    """Return the column of that name, None if there is none."""
+    """Return the column of this name, None if there is none."""
     try:
         return Column[name.upper()]
     except KeyError:

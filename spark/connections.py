@@ -1,10 +1,10 @@
 """Consumers of this process, one per name server, group and account, kept from task to task.
 
-Owns: the only state a worker keeps between tasks, and what it does at its first. Must not touch:
-pyspark.
+Owns: the only state that a worker keeps between tasks, and what it does at its first task. Must not
+touch: pyspark.
 Spark forks its Python workers and uses them for many tasks. A consumer holds a thread and sockets,
 which do not survive a fork, so the process id is part of the key. A consumer reconnects by itself.
-It is dropped when it has been closed or an outage lasted too long.
+It is dropped if it was closed or after a long outage.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _lock = threading.Lock()
 
 
 def consumer_for(endpoint: Endpoint) -> Consumer:
-    """Return this process's consumer for the endpoint, made at the first call."""
+    """Return this process's consumer for the endpoint, created at the first call."""
     key = (os.getpid(), endpoint)
     with _lock:
         consumer = _consumers.get(key)
@@ -76,22 +76,22 @@ def consumer_for(endpoint: Endpoint) -> Consumer:
 
 @cache
 def settle() -> None:
-    """Leave what this worker has imported out of garbage collection, once.
+    """Exclude what this worker has imported from garbage collection, once.
 
-    Spark forks a worker with pyspark, pyarrow and us in it, and each full collection would look at
-    all of that again, and copy the pages.
+    Spark forks a worker that has imported pyspark, pyarrow and Motelog; each full collection would
+    traverse all of that again, and copy the pages.
     """
     gc.collect()
     gc.freeze()
 
 
 def answered(endpoint: Endpoint) -> None:
-    """Note that the endpoint's name servers have answered this process."""
+    """Record that the endpoint's name servers have answered this process."""
     _answered.add((os.getpid(), endpoint))
 
 
 def has_answered(endpoint: Endpoint) -> bool:
-    """Say whether they ever have."""
+    """Return whether the endpoint's name servers have ever answered this process."""
     return (os.getpid(), endpoint) in _answered
 
 

@@ -1,7 +1,7 @@
 """Errors of the Spark source and sink.
 
-Owns: SourceError and its leaves, finding them in Spark's reports. Must not touch: pyspark; the pure
-parts raise these too.
+Owns: SourceError and its subclasses, finding them in Spark's reports. Must not touch: pyspark,
+since the pure parts raise these too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OURS: Final = re.compile(r"^motelog\.[\w.]+Error: (.+)$", re.MULTILINE)
 
 
 def our_sentence(exc: BaseException) -> str:
-    """Return what our own error says, also when Spark has wrapped it; else the text of ``exc``."""
+    """Return the text of our own error, even if Spark wrapped it; else the text of ``exc``."""
     found = _OURS.findall(str(exc))
     return found[-1] if found and not isinstance(exc, MotelogError) else str(exc)
 
@@ -26,11 +26,11 @@ class SourceError(MotelogError):
 
 
 class JobUsageError(SourceError):
-    """The options of a job are not what it takes."""
+    """The options of a job are wrong."""
 
 
 class OptionError(SourceError):
-    """An option of the source cannot be used; carries the option's name."""
+    """The value of an option cannot be used; carries the option's name."""
 
     def __init__(self, option: str, value: str, expected: str) -> None:
         super().__init__(f"option {option!r} is {value!r}, expected {expected}")
@@ -40,11 +40,11 @@ class OptionError(SourceError):
 
 
 class OffsetFormatError(SourceError):
-    """Offsets in JSON (a checkpoint's or an option's) are not what this source writes."""
+    """JSON offsets (of a checkpoint or an option) do not have the format of this source."""
 
 
 class DataLossError(SourceError):
-    """Messages that the query had still to read are gone from the broker.
+    """Messages that the query had yet to read are gone from the broker.
 
     ``queue`` is "broker/queue id"; the lost messages are [offset_begin, offset_end).
     """
@@ -54,7 +54,7 @@ class DataLossError(SourceError):
     ) -> None:
         super().__init__(
             f"topic {topic!r} queue {queue!r}: messages [{offset_begin}, {offset_end}) are lost:"
-            f" {why}. Option 'failOnDataLoss' = 'false' goes on with what is left."
+            f" {why}. With option 'failOnDataLoss' = 'false' the query continues with the rest."
         )
         self.topic = topic
         self.queue = queue
@@ -67,11 +67,11 @@ class OutageError(SourceError):
 
 
 class RecordFormatError(SourceError):
-    """A pulled body holds bytes that are not a record, or a payload that cannot be inflated."""
+    """A pulled body contains bytes that are not a record, or a payload that cannot be inflated."""
 
 
 class ColumnError(SourceError):
-    """The columns of what is to be written are not those of messages."""
+    """The columns to write cannot be those of messages."""
 
 
 class ModeError(SourceError):
@@ -83,8 +83,8 @@ class RowError(SourceError):
 
 
 class ReplacedError(SourceError):
-    """Another attempt at the same rows has begun, since this one paused for too long."""
+    """Another attempt at the same rows has begun, because this one paused for too long."""
 
 
 class LedgerGapError(SourceError):
-    """Messages are gone that would say which rows of an earlier attempt are in the log."""
+    """Messages that would tell which rows of an earlier attempt are in the log are gone."""

@@ -1,12 +1,12 @@
-"""What a row of a query has, in the order of its schema.
+"""The columns of a query's rows, in the order of its schema.
 
-Owns: Layout, the two columns beside a payload's fields, how a schema is read as one. Must not
-touch: pyspark, pyarrow; a schema comes as ``StructType.jsonValue()`` gives it.
+Owns: Layout, the two columns besides a payload's fields, how a layout is read from a schema. Must
+not touch: pyspark, pyarrow; schemas are passed as ``StructType.jsonValue()``.
 
     columns of the message ... | fields of the payload ... | _malformed | _payload
 
-``_malformed`` says what is wrong with a payload, null when it is good; ``_payload`` has the bytes
-of a malformed one.
+``_malformed`` says what is wrong with a payload, null if it is good; ``_payload`` has the bytes of
+a malformed one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from motelog.spark.sparkplug_fields import SPARKPLUG_FIELDS, check_sparkplug_fie
 
 
 class Beside(Enum):
-    """The columns beside a payload's fields, by their names."""
+    """The columns besides a payload's fields, by their names."""
 
     MALFORMED = "_malformed"
     PAYLOAD = "_payload"
@@ -44,7 +44,7 @@ _TYPES: Final = {"integer": "int", "long": "bigint"}
 
 
 def schema_of(options: SourceOptions) -> str:
-    """Return the schema of a query that names none, as DDL."""
+    """Return the default schema of a query, as DDL."""
     message = schema_ddl(options.columns)
     if options.payload_format is None:
         return message
@@ -55,8 +55,8 @@ def schema_of(options: SourceOptions) -> str:
         raise OptionError(
             "payloadSchema",
             "",
-            "the fields of a payload, such as 'value double, ts timestamp'; .schema(...) with the"
-            " columns of the message among them does as well",
+            "the fields of a payload, such as 'value double, ts timestamp'; or use .schema(...),"
+            " which may include the columns of the message",
         )
     fields = given
     if given.startswith("{"):
@@ -97,10 +97,10 @@ def _fields_of_json(text: str, payload_format: PayloadFormat) -> tuple[Field, ..
     try:
         return fields_of(json.loads(text), payload_format)
     except FieldTypeError as exc:
-        raise OptionError("payloadSchema", text, f"types that a payload gives ({exc})") from None
+        raise OptionError("payloadSchema", text, f"types that a payload can have ({exc})") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise OptionError(
-            "payloadSchema", text, "DDL, or JSON as StructType.json() writes it"
+            "payloadSchema", text, "DDL, or JSON in the format of StructType.json()"
         ) from None
 
 
@@ -111,7 +111,7 @@ def _first_field(names: list[str], options: SourceOptions) -> int:
     tail = [beside.value for beside in Beside]
     if names[:first] != head or names[-len(tail) :] != tail:
         raise OptionError(
-            "payloadSchema", options.payload_schema or "", "to be alone: .schema() is given as well"
+            "payloadSchema", options.payload_schema or "", "only one of this and .schema()"
         )
     return first
 
@@ -139,7 +139,7 @@ def _check_type(entry: Mapping[str, Any], name: str, expected: str) -> None:
 
 
 def _type_ddl(kind: Any) -> str:
-    """Return a type as ``simpleString`` has it, as far as columns of a message need it."""
+    """Return a type like ``simpleString`` does, as far as message columns need it."""
     if isinstance(kind, str):
         return _TYPES.get(kind, kind)
     if kind["type"] == "map":
@@ -154,7 +154,7 @@ def _check_names(names: list[str]) -> None:
             raise OptionError(
                 "payloadSchema",
                 name,
-                "names that are not there yet, in capitals or not: leave the message's own out with"
-                " option 'columns', or read the payload's under .schema()",
+                "names that do not occur yet, whatever their case: leave out columns of the message"
+                " with option 'columns', or name the payload's fields with .schema()",
             )
         seen.add(name.lower())

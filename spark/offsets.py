@@ -1,4 +1,4 @@
-"""Queue offsets of a query: their JSON in checkpoints and options, and how batches are cut.
+"""Queue offsets of a query: their JSON in checkpoints and options, and dividing batches.
 
 Owns: the offset document, ranges, the fair share of a limit, the split into partitions.
 Must not touch: pyspark, pyarrow, sockets, clocks; the broker's offsets are arguments.
@@ -30,8 +30,8 @@ EDGES: Final[tuple[Edge, Edge]] = ("earliest", "latest")
 class OffsetRange:
     """Messages [begin, end) of one queue.
 
-    ``is_open`` says that nobody was promised the messages at its beginning, because the queue is
-    new to the query or was created again. Then it begins wherever the broker's log does.
+    ``is_open`` says that the messages at its beginning may be missing, because the queue is new to
+    the query or was created again. Then it begins where the broker's log begins.
     """
 
     queue: MessageQueue
@@ -55,7 +55,7 @@ def in_order(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
 
 
 def encode_offsets(topics: Topics, offsets: QueueOffsets) -> OffsetDocument:
-    """Return the document that a checkpoint holds: all topics that are named or have queues."""
+    """Return the document for a checkpoint, with all topics that are named or have queues."""
     document: OffsetDocument = {topic: {} for topic in sorted(topics.names)}
     for queue in in_order(offsets):
         document.setdefault(queue.topic, {})[queue_label(queue)] = offsets[queue]
@@ -65,8 +65,8 @@ def encode_offsets(topics: Topics, offsets: QueueOffsets) -> OffsetDocument:
 def decode_offsets(topics: Topics, document: object) -> QueueOffsets:
     """Return the offsets of a document that ``encode_offsets`` wrote.
 
-    A topic that the query has named since then is not in it yet. One that it does not name any more
-    is an error: its place would be lost without a word.
+    A topic that was added to the query later is missing. A topic that the query no longer names is
+    an error: its position would be lost silently.
     """
     offsets: QueueOffsets = {}
     for queue, value in _entries(topics, document):
@@ -100,8 +100,8 @@ def _entries(topics: Topics, document: object) -> Iterable[tuple[MessageQueue, o
     others = [topic for topic in document if topic not in topics]
     if others:
         raise OffsetFormatError(
-            f"offsets are of {others!r} too, and the query reads {topics}: name them as well, or"
-            " begin with a checkpoint of its own"
+            f"the offsets are also of {others!r}, but the query reads {topics}: name these topics"
+            " too, or use a new checkpoint"
         )
     for topic, queues in document.items():
         if not isinstance(queues, Mapping):
@@ -122,8 +122,8 @@ def _offset(value: object) -> int | None:
 def ranges_between(start: QueueOffsets, end: QueueOffsets) -> list[OffsetRange]:
     """Return the ranges between two offsets, in the order of queues, without empty ones.
 
-    A queue that ``start`` does not know begins at its beginning. So does one whose end is before
-    its start: the broker has created it again, and the query accepted that when it planned the end.
+    A queue that is not in ``start`` begins at its beginning. So does one whose end is before its
+    start: the broker has created it again, and the query accepted that when it planned the end.
     """
     ranges = []
     for queue in in_order(end):
@@ -140,10 +140,10 @@ def ranges_between(start: QueueOffsets, end: QueueOffsets) -> list[OffsetRange]:
 def limit_rows(
     begin: QueueOffsets, latest: QueueOffsets, rows_max: int, *, first: int = 0
 ) -> QueueOffsets:
-    """Return the end of the next batch: at most ``rows_max`` rows between ``begin`` and it.
+    """Return the end of the next batch, at most ``rows_max`` rows after ``begin``.
 
-    Each queue of ``latest`` gets an equal share; the others get what a short queue does not use.
-    Rows that cannot be shared evenly go to the queues from number ``first`` (modulo count) on.
+    Each queue of ``latest`` gets an equal share; what a short queue does not use goes to the
+    others. Remaining rows go to the queues from number ``first`` (modulo count) on.
     """
     queues = in_order(latest)
     backlogs = [max(0, latest[queue] - begin.get(queue, 0)) for queue in queues]
@@ -162,10 +162,10 @@ def limit_bytes(
     row_bytes: Mapping[MessageQueue, int],
     first: int = 0,
 ) -> QueueOffsets:
-    """Return the end of the next batch: rows of ``row_bytes`` each, at most ``bytes_max`` together.
+    """Return the end of the next batch: rows of ``row_bytes`` each, at most ``bytes_max`` in total.
 
-    The limit is shared as in ``limit_rows``. When no row fits, one row comes nevertheless: a query
-    must get past a message that is larger than its limit.
+    The limit is shared as in ``limit_rows``. If no row fits, the batch still has one: a query must
+    get past a message that is larger than its limit.
     """
     queues = in_order(latest)
     backlogs = [max(0, latest[queue] - begin.get(queue, 0)) for queue in queues]
@@ -182,7 +182,7 @@ def limit_bytes(
 
 
 def fair_shares(wanted: Sequence[int], total: int, *, first: int = 0) -> list[int]:
-    """Divide ``total`` equally, but give nobody more than wanted.
+    """Divide ``total`` equally, but give each at most what it wants.
 
     The remainder of the division goes one by one to those from number ``first`` on.
     """
@@ -208,7 +208,7 @@ def split_ranges(
     """Return the ranges cut into pieces: one Spark task each.
 
     There are at least ``partitions_min`` pieces if there are that many rows; larger ranges are cut
-    first. No piece has more than ``rows_max`` rows. Pieces of a range differ by one row at most.
+    first. No piece has more than ``rows_max`` rows. Pieces of a range differ by at most one row.
     """
     pieces = [
         1 if rows_max is None else -(-offset_range.rows // rows_max) for offset_range in ranges
@@ -216,7 +216,7 @@ def split_ranges(
     total = sum(offset_range.rows for offset_range in ranges)
     wanted = min(partitions_min, total)
     if sum(pieces) < wanted:
-        # Pieces in proportion first; the ones lost to rounding go where pieces are largest.
+        # Pieces in proportion first; those lost to rounding go where pieces are largest.
         for i, offset_range in enumerate(ranges):
             pieces[i] = max(pieces[i], wanted * offset_range.rows // total)
         for _ in range(wanted - sum(pieces)):
@@ -232,10 +232,10 @@ def split_ranges(
 def share_tasks(
     pieces: Sequence[OffsetRange], *, tasks_min: int = 1, rows_max: int
 ) -> list[tuple[OffsetRange, ...]]:
-    """Return the pieces by task: neighbours of at most ``rows_max`` rows together share one.
+    """Return the pieces by task: adjacent pieces of at most ``rows_max`` rows together share one.
 
-    A task costs Spark milliseconds however few rows it has. Where that would leave fewer than
-    ``tasks_min`` tasks, each piece has its own.
+    A task costs Spark milliseconds however few rows it has. If this would leave fewer than
+    ``tasks_min`` tasks, each piece gets its own.
     """
     tasks: list[list[OffsetRange]] = []
     rows = 0

@@ -1,9 +1,9 @@
-"""Options of the source: parsed and checked once; every error names its option.
+"""Options of the source, parsed and checked once; every error names its option.
 
-Owns: SourceOptions, what each option means and its default. Must not touch: pyspark, sockets.
-Spark hands options over with names in lower case and values as text. An unknown name is an error,
-because a limit with a typing mistake in its name would not limit anything. Names that Spark adds
-are not the user's, and names of Spark's Kafka source are told what they are called here.
+Owns: SourceOptions, the meaning and default of each option. Must not touch: pyspark, sockets.
+Spark passes options with lower-case names and values as text. An unknown name is an error, because
+a limit with a mistyped name would have no effect. Names that Spark adds are ignored; for names of
+Spark's Kafka source the error says what they are called here.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ T = TypeVar("T")
 #: Name servers, group, account.
 Endpoint: TypeAlias = tuple[str, str, Credentials | None, Tls | None]
 
-#: Spark adds these to a table that is created with ``USING motelog``, and gives that one's options
-#: under the prefix, or twice; the last name is that of ``load(PATH)``.
+#: Spark adds these to a table that is created with ``USING motelog``, and passes the table's
+#: options under the prefix, or twice; the last name is that of ``load(PATH)``.
 _OF_SPARK: Final = frozenset({"provider", "owner", "external", "is_managed_location", "comment"})
 _OF_TABLE: Final = "option."
 _PATH: Final = "path"
-#: Seen with pyspark 4.3: CREATE TABLE asks for the schema with all options, a read comes with none.
+#: In pyspark 4.3, CREATE TABLE asks for the schema with all options, but a read passes none.
 _NO_OPTIONS: Final = (
-    "Spark tells a Python source nothing of the options of a table: CREATE TEMPORARY VIEW ... USING"
-    " motelog OPTIONS (...) keeps them, or give them to spark.read.option(...).table(NAME)"
+    "Spark does not pass a table's options to a Python source: use CREATE TEMPORARY VIEW ... USING"
+    " motelog OPTIONS (...), or spark.read.option(...).table(NAME)"
 )
-#: What the options of Spark's Kafka source are here.
+#: Option of Spark's Kafka source -> its name here.
 _OF_KAFKA: Final = {
     "kafka.bootstrap.servers": "namesrv",
     "kafka.group.id": "group",
@@ -57,12 +57,12 @@ _OF_KAFKA: Final = {
 }
 _NOT_HERE: Final = {
     "assign": "a query reads all queues of its topics",
-    "paths": "several topics are one text, such as load('alerts,telemetry')",
+    "paths": "give several topics as one text, such as load('alerts,telemetry')",
 }
 ALL_COLUMNS: Final = "all"
-#: The columns beside a payload's fields, unless they are named.
+#: The default columns besides a payload's fields.
 _BESIDE_FIELDS: Final = ",".join(column.label for column in DEFAULT if column is not Column.PAYLOAD)
-#: A number below this is no time in milliseconds that anybody means: 1970, if it were.
+#: A smaller number cannot be meant as a time in milliseconds: it would be in 1970.
 _MS_MIN: Final = 100_000_000_000
 
 
@@ -75,19 +75,19 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """Offsets given as JSON by queue (spark.offsets); ``text`` has been parsed once already."""
+    """Offsets given as JSON by queue (spark.offsets); ``text`` has already been checked."""
 
     text: str
 
 
-#: Where the group's consumers have got to.
+#: The group's committed offsets.
 Committed = Literal["committed"]
 COMMITTED: Final[Committed] = "committed"
 Position = Edge | Committed | AtTime | AtOffsets
 _TOPIC_NAMES: Final = (
     "queue topics, separated by ',', each of 1 to 127 of the characters % | a-z A-Z 0-9 _ -"
 )
-#: The group of queries that name none.
+#: The default group.
 GROUP: Final = "motelog-spark"
 
 
@@ -95,68 +95,69 @@ GROUP: Final = "motelog-spark"
 class SourceOptions:
     """The user's options. Spark has the same names in camelCase."""
 
-    # Queue topics, several separated by ",", or a regular expression that whole names match: topics
-    # that come later are read too. One of the two, or neither: then mqtt_filter chooses them.
+    # Queue topics, several separated by ",", or a regular expression that must match whole names;
+    # topics that are created later are read too. One of the two, or neither: then mqtt_filter
+    # selects them.
     topic: tuple[str, ...] = ()
     topic_pattern: str | None = None
     # Name servers as HOST:PORT, several separated by ";".
     namesrv: str = "127.0.0.1:9876"
-    # The consumer group that brokers see. To one that is named here a stream commits how far it has
-    # got, so that others see its lag; only the checkpoint decides where it goes on.
+    # The consumer group at the brokers. If it is named, a stream commits its progress to it, so
+    # that its lag can be observed; but only the checkpoint decides where the stream continues.
     group: str = GROUP
-    # The account at servers with access control, given as a file like RocketMQ's tools.yml. It is
-    # read where the query is planned, and the tasks get what it says.
+    # The account for servers with access control, given as a file like RocketMQ's tools.yml. It is
+    # read where the query is planned, and its content is passed to tasks.
     credentials: Credentials | None = None
-    # TLS, given as a file of authorities or like RocketMQ's tls.properties. The tasks get what it
-    # says; the PEM files that it names must be where tasks run.
+    # TLS, given as a file of authorities or one like RocketMQ's tls.properties. Its content is
+    # passed to tasks; the PEM files that it names must exist where tasks run.
     tls: Tls | None = None
-    # Columns in the order they are named; fewer are cheaper, since Spark never prunes here. The map
-    # of properties costs more than all others together.
+    # Columns in the given order; fewer are cheaper, since Spark does not prune columns here. The
+    # map of properties costs more than all others together.
     columns: tuple[Column, ...] = DEFAULT
     # earliest, latest, JSON by queue, a time with offset (ISO 8601), a date, a time before now, or
-    # epoch milliseconds; the starting also committed: where the group is. The ending is for batch
-    # queries.
+    # epoch milliseconds; starting offsets may also be committed, those of the group. Ending offsets
+    # are for batch queries.
     starting_offsets: Position = "earliest"
     ending_offsets: Position = "latest"
-    # Messages that are wanted: brokers choose by tags ("a || b") or by a SQL92 filter over
-    # properties, not by both; the rows are chosen by an MQTT topic filter.
+    # Which messages are selected: brokers filter by tags ("a || b") or by a SQL92 filter over
+    # properties, not both; rows are filtered by an MQTT topic filter.
     tags: str = TAGS_ALL
     sql_filter: str | None = None
     mqtt_filter: str | None = None
-    # Whether a batch turns a comparison of device with texts into tags; Spark asks only if
+    # Whether a batch turns comparisons of the column device into tags; Spark pushes filters only if
     # spark.sql.python.filterPushdown.enabled is true.
     push_filters: bool = False
     # At most one of the two. Rows are exact, bytes are estimated from a sample of each queue.
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
-    # At least how many Spark tasks a batch has, and at most how many rows a task has.
+    # The minimum number of Spark tasks of a batch, and the maximum number of rows of a task.
     min_partitions: int = 1
     max_records_per_partition: int | None = None
-    # Whether the query fails when messages were deleted before they were read, or goes on.
+    # Whether the query fails if messages were deleted before they were read, or continues.
     fail_on_data_loss: bool = True
-    # Whether a topic that does not exist is an error. If not, a stream waits for it and a batch has
-    # no rows.
+    # Whether a missing topic is an error. If not, a stream waits for it and a batch has no rows.
     fail_on_missing_topic: bool = True
-    # What payloads are, and their fields as Spark's DDL or as JSON: then rows have typed columns.
-    # Sparkplug B brings its own fields; a schema takes some of them.
+    # The format of payloads, and their fields as Spark's DDL or as JSON: then rows have typed
+    # columns. Sparkplug B defines its own fields; a schema selects some of them.
     payload_format: PayloadFormat | None = None
     payload_schema: str | None = None
-    # A compressed payload that cannot be inflated: an error, or null. With a payload format it is
-    # one more malformed payload, unless this option is set.
+    # Whether a compressed payload that cannot be inflated is an error, or null. With a payload
+    # format it is a malformed payload, unless this option is set.
     bad_payload: Literal["fail", "null"] = "fail"
-    # RocketMQ clients refuse messages above 4 MiB before they compress; room for raised limits.
+    # RocketMQ clients refuse messages above 4 MiB before compression; this leaves room for raised
+    # limits.
     payload_bytes_max: int = 16 * 1024 * 1024
-    # How long the broker may be away before a task or a plan fails.
+    # How long the broker may be unreachable before a task or a plan fails.
     outage_seconds_max: int = 30
-    # 10,000 rows a batch: 1,000 cost half as much again, 50,000 gain nothing.
+    # 10,000 rows a batch: 1,000 cost 50 % more, 50,000 gain nothing.
     batch_rows: int = 10_000
-    # Upper limits: a broker may be configured to give less, and the source adapts. Large answers
-    # cost less per message. More than 1 MiB gains nothing, and a task holds one answer.
+    # Upper limits: a broker may be configured to return less, and the source adapts. Large answers
+    # cost less per message. More than 1 MiB gains nothing, and a task holds one answer in memory.
     pull_records: int = 16_384
     pull_bytes: int = 1024 * 1024
-    # Pulls under way while records are decoded; they wait in the broker and in socket buffers.
+    # Pulls in flight while records are decoded; they wait in the broker and in socket buffers.
     prefetch: int = 2
-    # Whether tasks read records in the files of a broker on their machine, where it lets them.
+    # Whether tasks read records from the files of a broker on their machine, if it allows that.
     mapped_log: bool = True
 
     @property
@@ -171,12 +172,12 @@ class SourceOptions:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Return as whom and from whom the source reads."""
+        """Return the servers and the credentials of the source."""
         return self.namesrv, self.group, self.credentials, self.tls
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Return the options checked; OptionError names the first that cannot be used."""
+    """Return the checked options; OptionError names the first that cannot be used."""
     by_name = {_camel(field.name): field.name for field in fields(SourceOptions)}
     by_lower = {name.lower(): name for name in by_name}
     values: dict[str, object] = {}
@@ -189,7 +190,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             raise OptionError(key, text, _why_not(lower, by_lower))
         known = values.setdefault(by_name[name], text)
         if known != text:
-            raise OptionError(name, text, f"one value; {known!r} is given too")
+            raise OptionError(name, text, f"one value; {known!r} is also given")
     if not given:
         raise OptionError(
             "topic", "", f"the queue topic to read, such as 'telemetry'; {_NO_OPTIONS}"
@@ -204,24 +205,26 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         raise OptionError(
             "maxBytesPerTrigger",
             str(options.max_bytes_per_trigger),
-            "to be alone: Spark takes one limit per source, and maxOffsetsPerTrigger is set too",
+            "only one limit, as Spark requires: maxOffsetsPerTrigger is set too",
         )
     if options.sql_filter is not None and options.tags != TAGS_ALL:
         raise OptionError(
             "sqlFilter",
             options.sql_filter,
-            "to be alone: write TAGS IN ('a', 'b') into it in place of option 'tags'",
+            "no option 'tags' with it: write TAGS IN ('a', 'b') into the filter instead",
         )
     if options.topic and options.topic_pattern is not None:
         raise OptionError(
-            "topicPattern", options.topic_pattern, "to be alone: option 'topic' names topics"
+            "topicPattern", options.topic_pattern, "only one of this and option 'topic'"
         )
     if options.starting_offsets == COMMITTED and options.group == GROUP:
         raise OptionError(
-            "startingOffsets", COMMITTED, "option 'group' with it: the group whose offsets they are"
+            "startingOffsets", COMMITTED, "option 'group' with it: the group whose offsets are used"
         )
     if options.ending_offsets == COMMITTED:
-        raise OptionError("endingOffsets", COMMITTED, "'latest' or another end: it is for starts")
+        raise OptionError(
+            "endingOffsets", COMMITTED, "'latest' or another end: 'committed' is only for starts"
+        )
     if options.payload_schema is not None and options.payload_format is None:
         raise OptionError(
             "payloadSchema",
@@ -241,9 +244,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def _why_not(key: str, by_lower: Mapping[str, str]) -> str:
-    """Return what to say of a name that is no option."""
+    """Return the error text for a name that is not an option."""
     if key in _OF_KAFKA:
-        return f"no option of Spark's Kafka source: here it is {_OF_KAFKA[key]!r}"
+        return f"no option of Spark's Kafka source: use {_OF_KAFKA[key]!r} here"
     if key in _NOT_HERE:
         return f"no option of Spark's Kafka source: {_NOT_HERE[key]}"
     near = difflib.get_close_matches(key, by_lower, n=1)
@@ -252,7 +255,7 @@ def _why_not(key: str, by_lower: Mapping[str, str]) -> str:
 
 
 def columns_named(names: list[str], *, option: str) -> tuple[Column, ...]:
-    """Return the columns of these names, each at most once; OptionError names the wrong one."""
+    """Return the columns with these names, each at most once; OptionError names a wrong one."""
     columns = []
     known = ", ".join(column.label for column in Column)
     for name in names:
@@ -293,7 +296,7 @@ def _parse_pattern(option: str, text: str) -> str:
     try:
         re.compile(text)
     except re.error as exc:
-        expected = f"a regular expression as Python has them, such as 'site-.*' ({exc})"
+        expected = f"a Python regular expression, such as 'site-.*' ({exc})"
         raise OptionError(option, text, expected) from None
     return text
 
@@ -317,14 +320,14 @@ def _parse_credentials(option: str, text: str) -> Credentials:
     try:
         return read_credentials(text)
     except ConfigError as exc:
-        expected = f"a file with accessKey and secretKey, as RocketMQ's tools.yml ({exc})"
+        expected = f"a file with accessKey and secretKey, like RocketMQ's tools.yml ({exc})"
         raise OptionError(option, text, expected) from None
 
 
 def _whole(low: int, high: int) -> Callable[[str, str], int]:
     def parse(option: str, text: str) -> int:
         digits = text.strip()
-        # More digits than an offset has cannot be right, and converting them could take long.
+        # More digits than an offset can have are wrong, and converting them could take long.
         if digits.isascii() and digits.isdecimal() and len(digits) <= 19:
             value = int(digits)
             if low <= value <= high:
@@ -405,14 +408,14 @@ def _parse_position(option: str, text: str) -> Position:
             option,
             text,
             "'earliest', 'latest', 'committed', offsets by queue as JSON, milliseconds since 1970,"
-            " a date (UTC), a time with its offset such as '2026-11-21T03:00:00Z', or one before"
+            " a date (UTC), a time with its offset such as '2026-11-21T03:00:00Z', or a time before"
             " now such as '-1h'",
         )
     return AtTime(round(moment.timestamp() * 1000))
 
 
 def _moment(text: str) -> datetime | None:
-    """Return the time that a text in ISO 8601 names, None for others; a date begins in UTC."""
+    """Return the time of an ISO 8601 text, None for other texts; a date begins in UTC."""
     try:
         return datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
     except ValueError:
@@ -421,7 +424,7 @@ def _moment(text: str) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    # A time without an offset means something else on each machine.
+    # A time without an offset would mean something else on each machine.
     return None if moment.tzinfo is None else moment
 
 

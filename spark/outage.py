@@ -1,8 +1,8 @@
-"""How long a broker may be away: which errors pass, how often to try again, when to give up.
+"""Waiting for a broker that is unreachable: which errors are temporary, retries, giving up.
 
 Owns: Outage. Must not touch: pyspark, sockets; clock and sleep are arguments.
-In local mode Spark does not retry a task, and on a cluster four quick retries do not outlast a
-broker's restart. So the reader itself waits.
+In local mode Spark does not retry a task, and on a cluster four quick retries do not last as long
+as a broker's restart. So the reader itself waits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PASSING_CODES: Final = frozenset({1, 2, 14, 215})
 
 
 def passes(exc: Exception) -> bool:
-    """Say whether trying again may help: a broker that restarts is unreachable, then unrouted."""
+    """Return whether trying again may help: a restarting broker is unreachable, then unrouted."""
     if isinstance(exc, BrokerError):
         return exc.code in _PASSING_CODES
     return isinstance(
@@ -50,12 +50,12 @@ class Outage:
         self._pause_s = PAUSE_S_MIN
 
     def over(self) -> None:
-        """Forget the outage: there was progress."""
+        """End the outage: there was progress."""
         self._began_s = None
         self._pause_s = PAUSE_S_MIN
 
     def pause(self) -> bool:
-        """Sleep before the next attempt; return False at once when the time is used up."""
+        """Sleep before the next attempt; return False at once if the time is used up."""
         now_s = self._clock_s()
         if self._began_s is None:
             self._began_s = now_s

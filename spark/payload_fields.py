@@ -1,9 +1,9 @@
-"""What the fields of a payload are: a tree made from a Spark schema, without Spark.
+"""The fields of a payload: a tree made from a Spark schema, without Spark.
 
-Owns: Kind, Field, which types a payload's field may have, the formats of payloads, the numbering
-that kernels use. Must not touch: pyspark, pyarrow.
+Owns: Kind, Field, the types that a payload's field may have, the payload formats, the numbering for
+kernels. Must not touch: pyspark, pyarrow.
 
-Nodes are numbered level by level, so that the children of a node stand side by side:
+Nodes are numbered level by level, so that the children of a node are adjacent:
 
     struct<value: double, pos: struct<lat: double, lon: double>>
     0 = the payload, 1 = value, 2 = pos, 3 = pos.lat, 4 = pos.lon
@@ -27,7 +27,7 @@ FORMATS: Final[dict[PayloadFormat, str]] = {
 
 
 class Kind(IntEnum):
-    """The types of values, by the numbers that the kernel knows."""
+    """The types of values, with the numbers that the kernel uses."""
 
     STRUCT = 0
     LIST = 1
@@ -45,7 +45,7 @@ class Kind(IntEnum):
     BINARY = 13
 
 
-#: As StructType.jsonValue() names them.
+#: Their names in StructType.jsonValue().
 _SIMPLE: Final = {
     "string": Kind.STRING,
     "boolean": Kind.BOOLEAN,
@@ -60,17 +60,17 @@ _SIMPLE: Final = {
     "binary": Kind.BINARY,
 }
 _GIVEN: Final = (
-    "a payload gives string, boolean, tinyint, smallint, int, bigint, float, double, decimal,"
-    " timestamp, date, struct and array, in MessagePack binary as well"
+    "a payload can have string, boolean, tinyint, smallint, int, bigint, float, double, decimal,"
+    " timestamp, date, struct and array, in MessagePack also binary"
 )
 _DDL: Final = {Kind.BYTE: "tinyint", Kind.SHORT: "smallint", Kind.LONG: "bigint"}
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
-#: A struct in a struct, or a list in a list, and so on: values are read by recursion.
+#: Limit for structs in structs, lists in lists and so on, since values are read by recursion.
 DEPTH_MAX: Final = 64
 
 
 class FieldTypeError(ValueError):
-    """A schema has a field that a payload cannot give; says which and why."""
+    """A schema has a field that a payload cannot have; the text says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A field with its place among all: its children have the numbers from ``first`` on."""
+    """A numbered field; its children have the numbers from ``first`` on."""
 
     field: Field
     path: str
@@ -94,7 +94,7 @@ class Node:
 
 
 def fields_of(schema: Mapping[str, Any], payload_format: PayloadFormat) -> tuple[Field, ...]:
-    """Return the fields of a struct as ``StructType.jsonValue()`` gives it."""
+    """Return the fields of a struct in the form of ``StructType.jsonValue()``."""
     fields = tuple(
         _field(entry["name"], entry["type"], entry["nullable"], entry["name"], 1)
         for entry in schema["fields"]
@@ -108,7 +108,7 @@ def fields_of(schema: Mapping[str, Any], payload_format: PayloadFormat) -> tuple
 
 def _field(name: str, kind: Any, nullable: bool, path: str, depth: int) -> Field:
     if not nullable:
-        raise FieldTypeError(f"{path} is NOT NULL, and a malformed message has no value")
+        raise FieldTypeError(f"{path} is NOT NULL, but in a malformed message it has no value")
     if depth > DEPTH_MAX:
         raise FieldTypeError(f"{path} is nested deeper than {DEPTH_MAX}")
     if isinstance(kind, str):
@@ -124,7 +124,7 @@ def _field(name: str, kind: Any, nullable: bool, path: str, depth: int) -> Field
         entries = kind["fields"]
         names = [entry["name"] for entry in entries]
         if len(set(names)) < len(names):
-            raise FieldTypeError(f"{path} has two fields of one name")
+            raise FieldTypeError(f"{path} has two fields with the same name")
         children = tuple(
             _field(
                 entry["name"],
@@ -158,7 +158,7 @@ def numbered(fields: Sequence[Field]) -> list[Node]:
 
 
 def ddl(field: Field) -> str:
-    """Return the field's type as Spark's DDL has it."""
+    """Return the field's type in Spark's DDL."""
     match field.kind:
         case Kind.STRUCT:
             return f"struct<{', '.join(f'{_quoted(c.name)}: {ddl(c)}' for c in field.children)}>"

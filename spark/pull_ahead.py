@@ -1,12 +1,12 @@
-"""Pulls of one queue range with several under way at once, answers in order of offsets.
+"""Pulls of one queue range, several in flight at once, with answers in order of offsets.
 
 Owns: which offsets to ask for next. Must not touch: the meaning of an answer (spark.reading),
 pyspark, sockets.
 
-An answer may be shorter than asked, because brokers limit bytes and count without saying so. So
-later pulls are guesses. A short answer leaves a hole. The hole is asked for at once, and its answer
-is taken before those already under way behind it. Further pulls ask for somewhat less than came, so
-that messages of slightly different sizes do not leave a hole each time.
+An answer may be shorter than requested, because brokers limit bytes and count without saying so. So
+later pulls are guesses. A short answer leaves a gap. The gap is requested at once, and its answer
+is used before those already in flight after it. Further pulls request somewhat less than came, so
+that messages of slightly different sizes do not leave a gap each time.
 
     asked:   [0, 1024) [1024, 2048)            the answer to the first ends at 700:
     asked:   [700, 1024) [1024, 2048) [2048, 2660)
@@ -26,7 +26,7 @@ _GROW_AFTER: Final = 16
 
 
 class Pull(Protocol):
-    """A pull under way. Each method is called at most once."""
+    """A pull in flight. Each method is called at most once."""
 
     def result(self) -> PullResult: ...
     def cancel(self) -> None: ...
@@ -45,9 +45,9 @@ class Answer:
 
 
 class PullAhead:
-    """Pulls of [begin, end): ``take`` answers one by one, and after each say where to ``go_on``.
+    """Pulls [begin, end): ``take`` answers one by one, and after each call ``go_on``.
 
-    ``ask(offset, count)`` starts a pull. Invariant: the pulls under way are in order and without
+    ``ask(offset, count)`` starts a pull. Invariant: the pulls in flight are in order and without
     gaps from ``position`` on.
     """
 
@@ -58,7 +58,7 @@ class PullAhead:
         self._ahead = ahead
         self._count = count_max
         self._full_answers = 0
-        # [begin, end) and the pull, None until it is asked for.
+        # [begin, end) and the pull, None until it is started.
         self._waiting: deque[tuple[int, int, Pull | None]] = deque()
         self._next = begin
         self.position = begin
@@ -94,7 +94,7 @@ class PullAhead:
             self.restart(offset)
 
     def restart(self, offset: int) -> None:
-        """Forget the pulls under way and continue at ``offset``."""
+        """Cancel the pulls in flight and continue at ``offset``."""
         for _, _, pull in self._waiting:
             if pull is not None:
                 pull.cancel()
@@ -106,7 +106,7 @@ class PullAhead:
         return self.position >= self._end
 
     def _first(self) -> tuple[int, int, Pull]:
-        """Return the pull at ``position``, asked for if it was not yet."""
+        """Return the pull at ``position``, started if necessary."""
         if self._waiting:
             begin, end, pull = self._waiting.popleft()
         else:

@@ -1,10 +1,10 @@
-"""Read one queue range: pulls -> Arrow batches, over short outages, each message once or an error.
+"""Reads one queue range: pulls -> Arrow batches, across short outages, each message exactly once.
 
-Owns: the meaning of an answer for the range, and when messages count as lost. Must not touch:
-pyspark; consumer, clock and sleep are arguments.
+Owns: interpreting answers, deciding when messages are lost. Must not touch: pyspark; consumer,
+clock and sleep are arguments.
 Invariants: rows come in order of queue offsets; unless loss is allowed, every offset of the range
 comes exactly once or the read ends with a DataLossError, OutageError or RecordFormatError. With
-tags or a SQL92 filter brokers leave messages out, and only a queue that begins later shows a loss.
+tags or a SQL92 filter brokers omit messages, and only a later begin of the queue reveals a loss.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from motelog.spark.pull_ahead import Answer, PullAhead
 
 logger = logging.getLogger(__name__)
 
-# A batch ends where its texts and payloads reach this, even if it has few rows.
+# A batch ends when its texts and payloads reach this, even if it has few rows.
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -95,7 +95,7 @@ class _RangeReader:
             offset_range.begin,
             offset_range.end,
             count_max=options.pull_records,
-            # A broker that leaves messages out goes far beyond the offsets it was asked for.
+            # A broker that filters messages goes far beyond the requested offsets.
             ahead=1 if self._is_filtered else options.prefetch,
         )
         self._rows_taken = 0
@@ -117,19 +117,19 @@ class _RangeReader:
                 continue
             gap = self._judge(answer)
             if gap is not None and self._is_filtered and answer.begin >= result.min_offset:
-                # Nothing is lost: the broker has left out what the query does not want.
+                # Nothing is lost: the broker has filtered out messages.
                 outage.over()
                 pulls.restart(min(gap.end, self._range.end))
                 continue
             if gap is None:
-                # The broker has less than it said when the batch was planned. A restart or a
-                # change of master can look like that for a moment.
+                # The broker has fewer messages than when the batch was planned. A restart or a
+                # change of master can look like this for a moment.
                 if outage.pause():
                     pulls.restart(answer.begin)
                     continue
                 why = f"the queue ends at {result.max_offset}"
                 gap = _Gap(self._range.end, why)
-            # Nobody was promised the beginning of an open range, which retention may have taken.
+            # The beginning of an open range may be missing: retention may have deleted it.
             if not (self._range.is_open and answer.begin == self._range.begin):
                 self._skip(answer.begin, gap)
             pulls.restart(min(gap.end, self._range.end))
@@ -154,7 +154,7 @@ class _RangeReader:
             for records in answer.result.pieces():
                 yield from self._add(records, answer)
         except UnreadableLogError:
-            # What that means is seen when the broker is asked for the records themselves.
+            # The cause shows when the broker is asked for the records themselves.
             self._pulls.restart(max(answer.begin, self._decoder.next_offset))
             return
         end = min(answer.result.next_offset, self._range.end)
@@ -185,10 +185,10 @@ class _RangeReader:
             yield from self._take()
 
     def _judge(self, answer: Answer) -> _Gap | None:
-        """Return the gap that an answer without messages shows; None if it is not certain yet."""
+        """Return the gap that an answer without messages reveals; None if it is uncertain."""
         result = answer.result
         if result.status is PullStatus.OFFSET_ILLEGAL and result.min_offset > answer.begin:
-            return _Gap(result.min_offset, f"the queue begins at {result.min_offset} by now")
+            return _Gap(result.min_offset, f"the queue now begins at {result.min_offset}")
         if (
             result.status in (PullStatus.NO_MATCHED_MESSAGE, PullStatus.NO_NEW_MESSAGE)
             and result.next_offset > answer.begin
@@ -228,7 +228,7 @@ class _RangeReader:
             self._consumer.queues(self._queue.topic)
         except MotelogError as exc:
             logger.info(
-                "the route could not be refreshed; it is asked for again topic=%s error=%s",
+                "the route could not be refreshed; it is requested again topic=%s error=%s",
                 self._queue.topic,
                 exc,
             )

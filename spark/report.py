@@ -1,9 +1,9 @@
-"""A run of a job in numbers: rates, lag, devices, from the progress that it has recorded.
+"""The figures of a job's run: rates, lag, devices, from its recorded progress.
 
 Owns: reading the record (spark.jobs.record), Report. Must not touch: pyspark; how the page looks
 (report_page).
-A batch's lag is how many messages waited to be read when it was planned: those that it read, and
-those that it left. Its delay is how old the oldest of its messages was when all were written.
+A batch's lag is the number of messages that waited when it was planned: those that it read and
+those that it left. Its delay is the age of its oldest message when all were written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 from motelog.spark.errors import SourceError
 from motelog.spark.jobs.record import RECORD_NAME, older
 
-#: The name of what ``spark.jobs.running`` has Spark count of each batch.
+#: The name of the metrics that ``spark.jobs.running`` makes Spark collect for each batch.
 OBSERVED: Final = "motelog"
 BUSIEST: Final = 20
 
@@ -49,7 +49,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The batches of a record, in the order of their numbers; ``damaged`` lines are left out."""
+    """The batches of a record in order of their numbers; ``damaged`` counts skipped lines."""
 
     job: str
     topics: tuple[str, ...]
@@ -82,7 +82,7 @@ class Report:
         }
 
     def busiest(self) -> list[tuple[str, int]]:
-        """Return the devices with most messages, of those that a batch had among its busiest."""
+        """Return the devices with most messages, among the busiest ones of each batch."""
         found: Counter[str] = Counter()
         for batch in self.batches:
             found.update(batch.busiest)
@@ -90,7 +90,7 @@ class Report:
 
 
 def read_report(path: Path) -> Report:
-    """Return the report on a checkpoint's folder, or on a file of progress events."""
+    """Return the report for a checkpoint folder, or for a file of progress events."""
     file = path / RECORD_NAME if path.is_dir() else path
     lines: list[bytes] = []
     for part in (older(file), file):
@@ -101,12 +101,12 @@ def read_report(path: Path) -> Report:
         except OSError as exc:
             raise NoRecordError(f"{part}: {exc.strerror}") from None
     if not lines:
-        raise NoRecordError(f"{file} is not there, or is empty: no batch of a job was recorded")
+        raise NoRecordError(f"{file} does not exist or is empty: no batch of a job was recorded")
     return report_of(lines, str(file))
 
 
 def report_of(lines: Iterable[bytes], name: str) -> Report:
-    """Return the report on lines of progress events; ``name`` is what the errors call them."""
+    """Return the report for lines of progress events; errors call them ``name``."""
     batches: dict[int, Batch] = {}
     topics: dict[str, None] = {}
     job, damaged = "", 0
@@ -120,7 +120,7 @@ def report_of(lines: Iterable[bytes], name: str) -> Report:
             continue
         job = event.get("name") or job
         topics.update(dict.fromkeys(offsets))
-        # A batch that was repeated counts as it went the last time.
+        # For a repeated batch the last run counts.
         batches[batch.number] = batch
     if not batches:
         raise NoRecordError(f"{name} has no progress events of Spark")
@@ -129,7 +129,7 @@ def report_of(lines: Iterable[bytes], name: str) -> Report:
 
 
 def read_batch(event: Mapping[str, Any]) -> Batch:
-    """Return what a progress event says of its batch; KeyError and others if it is none."""
+    """Return the batch of a progress event; KeyError and others if it is not such an event."""
     begin = _time(event["timestamp"])
     seconds = event["durationMs"]["triggerExecution"] / 1000
     seen: Mapping[str, Any] = (event.get("observedMetrics") or {}).get(OBSERVED) or {}
@@ -165,7 +165,7 @@ def _offsets(event: Mapping[str, Any], name: str) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for source in event["sources"]:
         document = source.get(name) or {}
-        # Spark shows a document as it is, and one that it cannot read as text.
+        # Spark shows a JSON document as it is, and one that it cannot parse as text.
         document = json.loads(document) if isinstance(document, str) else document
         if isinstance(document, dict):
             found.update((topic, dict(queues)) for topic, queues in document.items())

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no script, no other file, no network.
+"""A report as one self-contained HTML page: no scripts, no other files, no network.
 
 Owns: the page, its plots (SVG). Must not touch: files, what the numbers mean (report).
 """
@@ -16,7 +16,7 @@ from motelog.spark.report import Batch, Report
 WIDTH: Final = 860
 HEIGHT: Final = 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 10, 24
-#: A line has no more points than that; each is the highest of those that it stands for.
+#: The most points of a line; each is the highest of those that it represents.
 POINTS_MAX: Final = 400
 DOTS_MAX: Final = 120
 
@@ -89,7 +89,7 @@ def _head(report: Report) -> Iterator[str]:
     yield "</dl>"
     if report.damaged:
         lines = _counted(report.damaged, "line", "lines")
-        yield f"<p>{lines} of the record could not be read and are left out.</p>"
+        yield f"<p>{lines} of the record could not be read and were skipped.</p>"
 
 
 def _tile(name: str, value: str, more: str) -> str:
@@ -99,19 +99,19 @@ def _tile(name: str, value: str, more: str) -> str:
 def _plots(batches: Sequence[Batch]) -> Iterator[str]:
     yield from _plot(
         "Messages per second",
-        "Of each batch, while it ran.",
+        "Of each batch while it ran.",
         "rate",
         [(one.begin, one.messages_per_s) for one in batches],
     )
     yield from _plot(
         "Lag",
-        "Messages that waited when the batch was planned: those that it read and those it left.",
+        "Messages that waited when the batch was planned: those it read and those it left.",
         "wait",
         [(one.begin, float(one.lag)) for one in batches if one.lag is not None],
     )
     yield from _plot(
         "Delay, seconds",
-        "Age of the oldest message of the batch when all of them were written.",
+        "Age of the batch's oldest message when all of them were written.",
         "wait",
         [(one.begin, one.delay_s) for one in batches if one.delay_s is not None],
     )
@@ -166,7 +166,7 @@ def _devices(report: Report) -> Iterator[str]:
     if not busiest:
         return
     yield "<h2>Busiest devices</h2>"
-    yield "<p>Messages, about, of devices that were among the busiest of a batch.</p>"
+    yield "<p>Approximate message counts of devices that were among the busiest of a batch.</p>"
     yield '<table><tr><th>device</th><th class="number">messages</th><th></th></tr>'
     most = busiest[0][1]
     for device, count in busiest:
@@ -179,7 +179,7 @@ def _devices(report: Report) -> Iterator[str]:
 
 
 def thinned(values: Sequence[tuple[datetime, float]]) -> list[tuple[datetime, float]]:
-    """Return at most POINTS_MAX of the values, the highest of each piece of the row."""
+    """Return at most POINTS_MAX of the values, the highest one of each section."""
     step = -(-len(values) // POINTS_MAX)
     return [
         max(values[begin : begin + step], key=lambda point: point[1])
@@ -188,7 +188,7 @@ def thinned(values: Sequence[tuple[datetime, float]]) -> list[tuple[datetime, fl
 
 
 def _round_up(value: float) -> float:
-    """Return where an axis ends that shows ``value``: a number that is easy to halve."""
+    """Return the end of an axis that shows ``value``: a number that is easy to halve."""
     if value <= 0:
         return 1
     scale = 10.0 ** math.floor(math.log10(value))

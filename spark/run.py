@@ -1,4 +1,4 @@
-"""The jobs that come with Motelog, by name; ``motelog spark run NAME`` calls ``run``.
+"""The included jobs by name; ``motelog spark run NAME`` calls ``run``.
 
 Owns: the list of jobs. Must not touch: pyspark; a job is imported when it runs.
 """
@@ -13,8 +13,8 @@ from typing import Final
 from motelog.spark.errors import SourceError
 from motelog.spark.jobs.job_options import JobParser
 
-# Name -> (module with ``main(argv, stop) -> int``, one line for listings). Its options are in a
-# module of the same name and ``_options``, with ``parser()``.
+# Name -> (module with ``main(argv, stop) -> int``, one line for listings). Its options are in the
+# module of that name plus ``_options``, with ``parser()``.
 JOBS: Final[dict[str, tuple[str, str]]] = {
     "device-minutes": (
         "motelog.spark.jobs.device_minutes",
@@ -22,24 +22,24 @@ JOBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "telemetry-lake": (
         "motelog.spark.jobs.telemetry_lake",
-        "all messages, each once, to Parquet by day",
+        "all messages, each exactly once, to Parquet by day",
     ),
     "device-alerts": (
         "motelog.spark.jobs.device_alerts",
-        "devices that are silent and values out of the ordinary, told to MQTT subscribers",
+        "alerts of silent devices and unusual values, to MQTT subscribers",
     ),
     "dead-letters": (
         "motelog.spark.jobs.dead_letters",
-        "messages whose body is malformed, to a topic of their own",
+        "messages with a malformed body, to a separate topic",
     ),
 }
 
 
 class UnknownJobError(SourceError):
-    """No job has that name."""
+    """There is no job with this name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no Spark job {name!r}; there are: {', '.join(JOBS)}")
+        super().__init__(f"there is no Spark job {name!r}; the jobs are: {', '.join(JOBS)}")
 
 
 def run(name: str, argv: Sequence[str], stop: threading.Event | None = None) -> int:
@@ -53,7 +53,7 @@ def run(name: str, argv: Sequence[str], stop: threading.Event | None = None) -> 
 
 
 def parser(name: str) -> JobParser:
-    """Return the parser of a job's options; nothing that the job needs has to be installed."""
+    """Return the parser of a job's options; the job's dependencies need not be installed."""
     if name not in JOBS:
         raise UnknownJobError(name)
     made = importlib.import_module(f"{JOBS[name][0]}_options").parser()

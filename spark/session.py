@@ -1,9 +1,9 @@
 """A Spark session with the settings that Motelog's jobs and tests need.
 
-Owns: start_session, the check for Java, how a script's uncaught error is shown. Must not touch: the
-source, brokers.
-Workers run the interpreter of this process, because no other one has our packages. A session on
-this machine keeps to loopback and opens no web interface.
+Owns: start_session, the check for Java, how a script's uncaught error is displayed. Must not touch:
+the source, brokers.
+Workers run this process's interpreter, because others may lack our packages. A session on this
+machine uses only loopback and opens no web interface.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ JAVA_NEEDED: Final = (
 
 
 class NoJavaError(SourceError):
-    """There is no Java to run Spark with."""
+    """No Java was found to run Spark."""
 
     def __init__(self) -> None:
         super().__init__(JAVA_NEEDED)
 
 
 class NoSessionError(SourceError):
-    """Spark does not start, mostly as its master is not there; it has printed more of that."""
+    """Spark does not start, usually because its master is unreachable; it has printed details."""
 
     def __init__(self, master: str, why: str) -> None:
         first = why.strip().partition("\n")[0]
-        super().__init__(f"Spark does not start with the master {master!r}: {first}")
+        super().__init__(f"Spark does not start with master {master!r}: {first}")
 
 
 def has_java() -> bool:
-    """Say whether Spark would find a Java, of any version."""
+    """Return whether Spark would find a Java of any version."""
     home = os.environ.get("JAVA_HOME")
     return bool(home and Path(home, "bin", "java").exists()) or shutil.which("java") is not None
 
@@ -51,11 +51,10 @@ def has_java() -> bool:
 def start_session(
     name: str, *, master: str = "local[*]", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the running session or start one; ``conf`` overrides the settings made here.
+    """Return the running session, or start one; ``conf`` overrides the settings made here.
 
     The caller stops it. NoJavaError if there is no Java, NoSessionError if it does not start. An
-    error of the source that nobody catches is shown as one sentence, in place of Spark's tracebacks
-    around it.
+    uncaught error of the source is displayed as one sentence instead of Spark's tracebacks.
     """
     if not has_java():
         raise NoJavaError
@@ -84,7 +83,7 @@ def start_session(
         raise NoSessionError(master, str(exc)) from exc
     except Py4JJavaError as exc:
         raise NoSessionError(master, exc.java_exception.getMessage() or str(exc)) from exc
-    if sys.excepthook is sys.__excepthook__:  # shells and debuggers have one of their own
+    if sys.excepthook is sys.__excepthook__:  # shells and debuggers have their own
         sys.excepthook = _show
     session.sparkContext.setLogLevel("ERROR")
     return session
@@ -99,7 +98,7 @@ def _show(kind: type[BaseException], error: BaseException, traceback: TracebackT
 
 
 def _share_checkout() -> None:
-    """Let workers import Motelog too when this runs from a checkout that is not installed."""
+    """Let workers import Motelog too if this runs from a checkout that is not installed."""
     root = str(Path(__file__).resolve().parents[1])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths and "site-packages" not in root:

@@ -1,12 +1,12 @@
 """The Spark data source ``format("motelog")``: batch and micro-batch reads of queue topics.
 
-Owns: how Spark's Data Source API maps onto offsets, plans and reads. Must not touch: sockets
-(bridge does), bytes of records (spark.arrow does).
+Owns: mapping Spark's Data Source API to offsets, plans and reads. Must not touch: sockets (bridge),
+the encoding of records (spark.arrow).
 
-Spark builds readers in several processes: one lives with the query and plans, others only ``read``.
-The partition carries everything that ``read`` needs; the planner's memory is its own. pyarrow, trio
-and the client are imported only when a broker is asked, because Spark imports this module in every
-worker that looks for data sources.
+Spark creates readers in several processes: one lives as long as the query and plans, others only
+``read``. The partition carries everything that ``read`` needs; it does not share the planner's
+memory. pyarrow, trio and the client are imported only when a broker is asked, because Spark imports
+this module in every worker that looks for data sources.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class QueuePartition(InputPartition):
 
 
 class MotelogDataSource(DataSource):
-    """Reads a topic, writes to topics; options are in spark.options and spark.sink.options."""
+    """Reads and writes topics; options are in spark.options and spark.sink.options."""
 
     @classmethod
     def name(cls) -> str:
@@ -95,7 +95,7 @@ class MotelogDataSource(DataSource):
 
 
 class _Reader:
-    """The common part of both readers. It holds options only, so that it can be pickled."""
+    """The common part of both readers. It holds only options, so that it can be pickled."""
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
         self._options = options
@@ -103,7 +103,7 @@ class _Reader:
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the partition's messages as Arrow batches."""
-        # Where there is no partition, Spark adds one of its own.
+        # If there are no partitions, Spark adds one of its own.
         if not isinstance(partition, QueuePartition):
             return
         from motelog.spark.connections import consumer_for, drop, settle
@@ -151,19 +151,19 @@ class MotelogReader(_Reader, DataSourceReader):
         queues = view.queues()
         start = view.resolve("startingOffsets", options.starting_offsets, queues)
         end = view.resolve("endingOffsets", options.ending_offsets, queues)
-        # An end before the start means no rows, not a queue that was created again.
+        # Here an end before the start means no rows, not a queue that was created again.
         end = {queue: max(offset, start[queue]) for queue, offset in end.items()}
         return self._split(ranges_between(start, end))
 
 
 class MotelogFilteredReader(MotelogReader):
-    """A batch query that lets the broker choose by tag what is compared with ``device``.
+    """A batch query that lets brokers filter by tag if the query compares ``device``.
 
-    Spark refuses any reader that has pushFilters, unless its own setting allows it.
+    Spark refuses readers with pushFilters unless a setting allows it.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take tags from the first filter that has some; Spark applies all of them once more."""
+        """Use the tags of the first filter that has some; Spark applies all filters again."""
         found = next((tags for one in filters if (tags := _tags_of(one))), None)
         if found and self._options.tags == TAGS_ALL and self._options.sql_filter is None:
             self._options = replace(self._options, tags=" || ".join(found))
@@ -171,7 +171,7 @@ class MotelogFilteredReader(MotelogReader):
 
 
 def _tags_of(one: Filter) -> tuple[str, ...]:
-    """Return the tags that a filter leaves, () if it does not name them."""
+    """Return the tags that a filter allows, () if it does not name them."""
     match one:
         case EqualTo(attribute=(name,), value=str(value)):
             values = (value,)
@@ -179,7 +179,7 @@ def _tags_of(one: Filter) -> tuple[str, ...]:
             pass
         case _:
             return ()
-    # What an expression of tags cannot say is left to Spark.
+    # What a tag expression cannot express is left to Spark.
     is_plain = all(
         isinstance(value, str) and value == value.strip() and value not in ("", TAGS_ALL)
         and "||" not in value
@@ -206,7 +206,7 @@ class MotelogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         return ReadAllAvailable()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query starts. Spark asks twice and expects one answer."""
+        """Return where a new query starts. Spark asks twice and expects the same answer."""
         if self._initial is None:
             view = self._view()
             queues = view.queues()
@@ -215,12 +215,12 @@ class MotelogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Freeze the target: messages that come later belong to the next run."""
+        """Fix the end: messages that come later belong to the next run."""
         view = self._view()
         self._target = view.ends(view.queues())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch that starts at ``start``."""
+        """Return the end of the batch that starts at ``start``."""
         topics = self._options.topics
         known = decode_offsets(topics, start)
         view = self._view()
@@ -231,11 +231,11 @@ class MotelogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         self._latest = known | latest
         begin = view.planned_begin(known, latest)
         end = self._limited(view, begin, latest, limit)
-        # Queues that are not listed now may come back: the query keeps its place in them.
+        # Queues that are not listed now may come back: the query keeps its offsets in them.
         return encode_offsets(topics, known | end)
 
     def _commit(self, view: TopicView, done: QueueOffsets) -> None:
-        """Commit where batches have ended. Spark's own ``commit`` comes with the batch after it."""
+        """Commit the ends of batches. Spark calls its own ``commit`` only with the next batch."""
         if self._options.group == GROUP:
             return
         moved = {queue: at for queue, at in done.items() if self._committed.get(queue) != at}

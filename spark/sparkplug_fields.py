@@ -1,7 +1,7 @@
-"""The fields of a Sparkplug B payload: the columns that a query has if it asks for no fewer.
+"""The fields of a Sparkplug B payload: the default columns of a query.
 
-Owns: names and types of these columns, what a schema of one's own may have. Must not touch:
-pyspark, the bytes of payloads. Spec: Eclipse Sparkplug 3.0.0, chapter 6.
+Owns: names and types of these columns, which of them a user's schema may have. Must not touch:
+pyspark, the encoding of payloads. Spec: Eclipse Sparkplug 3.0.0, chapter 6.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SPARKPLUG_FIELDS: Final = (
 
 
 def check_sparkplug_fields(fields: Iterable[Field]) -> None:
-    """Raise FieldTypeError unless these are fields that Sparkplug has, with its types."""
+    """Raise FieldTypeError unless these are fields of Sparkplug with its types."""
     for field in fields:
         _check(field, SPARKPLUG_FIELDS, field.name)
 
@@ -46,7 +46,7 @@ def _check(field: Field, known: Sequence[Field], path: str) -> None:
     found = next((one for one in known if one.name == field.name), None)
     if found is None:
         names = ", ".join(one.name for one in known)
-        raise FieldTypeError(f"{path} is no field of Sparkplug B; there are {names}")
+        raise FieldTypeError(f"{path} is not a field of Sparkplug B; the fields are {names}")
     if found.kind is Kind.LIST and field.kind is Kind.LIST:
         element, metric = field.children[0], found.children[0]
         if element.kind is Kind.STRUCT:

@@ -1,8 +1,7 @@
-"""The topics of a query as planning needs them: their queues, where they begin and end.
+"""The topics of a query for planning: their queues, where they begin and end.
 
 Owns: TopicView, the meaning of startingOffsets and endingOffsets. Must not touch: pyspark,
-messages. Calls wait for the end of short outages (spark.outage); that a topic does not exist is an
-answer.
+messages. Calls wait for the end of short outages (spark.outage); a missing topic is not an outage.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _MISSING = "a topic that exists; publish to it first, or set failOnMissingTopic to false"
-#: So long a plan waits for name servers that have not answered this process yet: who has mistyped
-#: one sits before the screen. Long enough for one that is started again.
+#: How long a plan waits for name servers that have never answered this process: their address may
+#: be mistyped, and the user is waiting. Long enough for the restart of a name server.
 FIRST_ANSWER_S = 3.0
-# Rows of a sample that says how large a row is: one small answer.
+# Rows of the sample that estimates the size of a row: one small answer.
 _SAMPLE_ROWS = 64
 _SAMPLE_BYTES = 65_536
 
@@ -84,12 +83,12 @@ class TopicView:
         return self._ask(ask)
 
     def commit(self, offsets: QueueOffsets) -> None:
-        """Tell how far the query has got, for those who look at the lag of its group."""
+        """Commit the query's progress, so that the lag of its group can be observed."""
         try:
             self._open_consumer().commit(offsets)
         except MotelogError as exc:
             logger.warning(
-                "offsets could not be committed; the lag of the group is out of date until the next"
+                "offsets could not be committed; the group's lag is out of date until the next"
                 " batch group=%s error=%s",
                 self._options.group,
                 exc,
@@ -106,7 +105,7 @@ class TopicView:
         return self._ask(lambda consumer: consumer.end_offsets(asked))
 
     def row_bytes(self, begin: QueueOffsets) -> dict[MessageQueue, int]:
-        """Return by queue about how many bytes a message has from these offsets on."""
+        """Return the approximate bytes of a message by queue, from these offsets on."""
 
         def sample(queue: MessageQueue, offset: int) -> int:
             result = self._ask(
@@ -120,7 +119,7 @@ class TopicView:
         return {queue: sample(queue, offset) for queue, offset in begin.items()}
 
     def resolve(self, option: str, position: Position, queues: list[MessageQueue]) -> QueueOffsets:
-        """Return the offsets that ``startingOffsets`` or ``endingOffsets`` mean now."""
+        """Return the current offsets for ``startingOffsets`` or ``endingOffsets``."""
         match position:
             case "earliest":
                 return self.begins(queues)
@@ -134,7 +133,7 @@ class TopicView:
                 return self._resolve_offsets(option, text, queues)
 
     def _committed(self, queues: list[MessageQueue]) -> QueueOffsets:
-        """Return where the group is; where it has never been, the queue's beginning."""
+        """Return the group's committed offsets, or the beginning of queues without one."""
         found = self._ask(lambda consumer: {queue: consumer.committed(queue) for queue in queues})
         begins = self.begins(queues)
         return {queue: begins[queue] if at is None else at for queue, at in found.items()}
@@ -147,7 +146,7 @@ class TopicView:
             raise OptionError(option, text, f"offsets of the queues {labels}, not of {unknown}")
         begins, ends = self.begins(queues), self.ends(queues)
         edges: dict[Edge, QueueOffsets] = {"earliest": begins, "latest": ends}
-        # Queues that are not named are read whole.
+        # Queues that are not named are read completely.
         offsets = dict(begins if option == "startingOffsets" else ends)
         for queue, value in given.items():
             offsets[queue] = value if isinstance(value, int) else edges[value][queue]
@@ -158,10 +157,10 @@ class TopicView:
         return offsets
 
     def planned_begin(self, start: QueueOffsets, latest: QueueOffsets) -> QueueOffsets:
-        """Return where a batch from ``start`` towards ``latest`` really begins in each queue.
+        """Return where a batch from ``start`` to ``latest`` actually begins in each queue.
 
-        A queue that is new to the query begins where its log does. A queue whose end is before
-        ``start`` was created again: that is a DataLossError, or it begins where its log does.
+        A queue that is new to the query begins where its log begins. A queue whose end is before
+        ``start`` was created again: a DataLossError, or if allowed it begins where its log begins.
         """
         options = self._options
         from_begin = []
@@ -178,7 +177,7 @@ class TopicView:
                         why=f"the queue ends at {end}, the query had read up to {start[queue]}",
                     )
                 from_begin.append(queue)
-        # Where loss is allowed, offsets that retention took must not use up a batch's limit.
+        # If loss is allowed, deleted offsets must not use up a batch's limit.
         asked = from_begin if options.fail_on_data_loss else list(latest)
         begins = self.begins(asked) if asked else {}
         return {
@@ -187,9 +186,9 @@ class TopicView:
         }
 
     def _refuse_names(self, exc: NoNameServerError, waited_s: float) -> None:
-        """Raise an error when it is time to think that the option is wrong.
+        """Raise an error if the option is probably wrong.
 
-        Name servers that have answered before are waited for as brokers are.
+        For name servers that have answered before, the query waits as for brokers.
         """
         if waited_s >= FIRST_ANSWER_S:
             text = f"option 'namesrv': no answer within {FIRST_ANSWER_S:g} s: {exc}"

@@ -1,4 +1,4 @@
-"""Which topics a query reads: those that it names, all whose names match, or an MQTT filter's.
+"""Which topics a query reads: named ones, all that match a pattern, or those of an MQTT filter.
 
 Owns: Topics. Must not touch: pyspark, sockets.
 """
@@ -12,15 +12,15 @@ from typing import Final
 
 from motelog.core.topic_names import is_device_topic
 
-#: Where MQTT topic names go whose first level is no queue topic, unless gateways have another.
+#: The gateways' default topic, for MQTT topic names whose first level is not a queue topic.
 MQTT_DEFAULT: Final = "MQTT_DEFAULT"
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics by their names, or those whose whole name matches a regular expression.
+    """Topics by name, or all whose whole name matches a regular expression.
 
-    ``mqtt_filter`` is where the expression comes from, if it is not the user's.
+    ``mqtt_filter`` is the filter from which the expression was made, if it is not the user's.
     """
 
     names: tuple[str, ...] = ()
@@ -29,9 +29,9 @@ class Topics:
 
     @classmethod
     def of_filter(cls, mqtt_filter: str) -> Topics:
-        """Return the topics that may have what an MQTT topic filter matches.
+        """Return the topics that may contain messages that an MQTT topic filter matches.
 
-        Gateways map names by their first level, unless configured otherwise.
+        By default gateways map names by their first level.
         """
         first = mqtt_filter.partition("/")[0]
         if first in ("+", "#"):
@@ -41,7 +41,7 @@ class Topics:
 
     @property
     def asked(self) -> tuple[str, str]:
-        """The option that chooses the topics, and its text."""
+        """The option that selects the topics, and its text."""
         if self.mqtt_filter is not None:
             return "mqttFilter", self.mqtt_filter
         if self.pattern is not None:
@@ -60,7 +60,7 @@ class Topics:
         return f"topic {names}" if len(self.names) == 1 else f"topics {names}"
 
     def among(self, known: Iterable[str]) -> list[str]:
-        """Return those of the topics there are that match the pattern."""
+        """Return the existing topics that match."""
         if self.pattern is None:
             return []
         return [topic for topic in known if re.fullmatch(self.pattern, topic)]

@@ -1,7 +1,7 @@
-"""Which messages of a range a query wants: by tag, by SQL92 filter, by MQTT topic filter.
+"""Which messages of a range a query selects: by tag, SQL92 filter or MQTT topic filter.
 
 Owns: Wanted, the regular expression of a topic filter. Must not touch: pyspark, pyarrow, sockets.
-Brokers compare hashes of tags only, and know nothing of MQTT: both are compared in the rows.
+Brokers compare only hashes of tags and know nothing of MQTT, so both are checked in the rows too.
 Spec: MQTT 5.0 section 4.7; RocketMQ MessageSelector.
 """
 
@@ -13,13 +13,13 @@ from typing import Final
 
 from motelog.spark.columns import Column
 
-#: As bridge.selector has it. That is imported where a filter is given: it brings a parser along.
+#: The same as in bridge.selector, which is imported only for a filter, since it loads a parser.
 TAGS_ALL: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a query asks for, each None or TAGS_ALL where it asks for nothing."""
+    """A query's filters, each None or TAGS_ALL if it is not used."""
 
     tags: str = TAGS_ALL
     sql: str | None = None
@@ -27,12 +27,12 @@ class Wanted:
 
     @property
     def by_broker(self) -> bool:
-        """Whether brokers leave messages out: then offsets that do not come are not lost."""
+        """Whether brokers filter messages: then missing offsets are not lost."""
         return self.tags != TAGS_ALL or self.sql is not None
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns that tell whether a row is wanted."""
+        """The columns needed to decide whether a row is selected."""
         by_tag = (Column.DEVICE,) if self.tags_wanted else ()
         return by_tag if self.mqtt_filter is None else (*by_tag, Column.TOPIC)
 
@@ -46,7 +46,7 @@ class Wanted:
 
     @property
     def topic_pattern(self) -> str | None:
-        """The regular expression, RE2's and Python's, that the whole of a wanted name matches."""
+        """The regular expression (RE2 and Python) that must match the whole name."""
         return None if self.mqtt_filter is None else topic_pattern(self.mqtt_filter)
 
 
@@ -63,11 +63,11 @@ def topic_pattern(topic_filter: str) -> str:
     if last != "#":
         parts.append(_level(last))
     if parts and parts[0] == _ANY_LEVEL:
-        # Nor does "#" alone match the server's own topics.  # [MQTT-4.7.2-1]
+        # "#" does not match the server's own topics.  # [MQTT-4.7.2-1]
         parts[0] = "(?:[^/$][^/]*)?"
     if last != "#":
         return "/".join(parts)
-    # "a/#" has "a" as well.  # [MQTT-4.7.1-2]
+    # "a/#" also matches "a".  # [MQTT-4.7.1-2]
     return "/".join(parts) + "(?s:/.*)?" if parts else "(?s:[^$].*)?"
 
 

@@ -1,10 +1,10 @@
 """Rules by which the members of a group share a topic's queues.
 
-Owns: the rules. Must not touch: sockets, clocks, trio; pure functions. Each member computes its own
-queues, so that members agree only if all use the same rule and get the same lists in the same
-order: queues by broker name and queue id, members by client identifier.
+Owns: the rules. Must not touch: sockets, clocks, trio; these are pure functions. Each member
+computes its own queues, so members agree only if all use the same rule and have the same lists in
+the same order: queues by broker name and queue id, members by client identifier.
 Spec: RocketMQ AllocateMessageQueueAveragely (``average``), ...AveragelyByCircle (``by_circle``),
-...ConsistentHash, ...ByMachineRoom, AllocateMachineRoomNearby. The results are theirs.
+...ConsistentHash, ...ByMachineRoom, AllocateMachineRoomNearby. The results are the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VIRTUAL_NODES: Final = 10
 def average(
     client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
 ) -> list[MessageQueue]:
-    """Return neighbouring queues; the first members get one more. RocketMQ's default."""
+    """Return adjacent queues; the first members get one more. RocketMQ's default."""
     if client_id not in members:
         return []
     index = members.index(client_id)
@@ -38,21 +38,21 @@ def average(
 def by_circle(
     client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
 ) -> list[MessageQueue]:
-    """Return every n-th queue, as cards are dealt."""
+    """Return every n-th queue (round robin)."""
     return list(queues[members.index(client_id) :: len(members)]) if client_id in members else []
 
 
 def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Allocate:
-    """Return the rule by which few queues move when members come and go."""
+    """Return the rule with which few queues move when members come and go."""
     if virtual_nodes < 1:
-        raise ValueError(f"virtual_nodes is at least 1, not {virtual_nodes}")
+        raise ValueError(f"virtual_nodes must be at least 1, not {virtual_nodes}")
 
     def allocate(
         client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
         if client_id not in members:
             return []
-        # Of two members at the same place, the later one in the list has it.
+        # If two members have the same place, the later one in the list gets it.
         ring = {_place(f"{one}-{i}"): one for one in members for i in range(virtual_nodes)}
         places = sorted(ring)
         return [
@@ -65,7 +65,7 @@ def consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Allocate:
 
 
 def by_machine_room(rooms: Collection[str]) -> Allocate:
-    """Return the rule that shares the queues of some rooms only; broker names are ROOM@NAME."""
+    """Return the rule that shares only queues of some rooms; broker names are ROOM@NAME."""
 
     def allocate(
         client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
@@ -86,7 +86,7 @@ def nearby(
     room_of_member: Callable[[str], str],
     rule: Allocate = average,
 ) -> Allocate:
-    """Return the rule by which members share the queues of their room, and of empty rooms all.
+    """Return the rule with which members share the queues of their room; all share empty rooms'.
 
     ValueError at a rebalance if a queue or a member has no room.
     """
@@ -117,12 +117,12 @@ def nearby(
 
 
 def _place(text: str) -> int:
-    """Return the place on the ring: the first four bytes of the MD5."""
+    """Return the place on the hash ring: the first four bytes of the MD5."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
 def _text(queue: MessageQueue) -> str:
-    """Return the queue as Java's MessageQueue.toString writes it; its hash must be the same."""
+    """Return the queue as Java's MessageQueue.toString does, so that hashes are the same."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"

@@ -1,7 +1,7 @@
-"""Finding out which queues of its topics a member of a group has to read.
+"""Rebalancing: finding out which queues of its topics a member of a group reads.
 
-Owns: Rebalance: when the queues are shared out anew, and from what. Must not touch: what becomes of
-queues that come and go; ``apply`` is told the whole set of a topic each time.
+Owns: Rebalance: when queues are reassigned, and based on what. Must not touch: how queues that come
+and go are handled; ``apply`` receives the complete set of a topic each time.
 Invariant: without the topic's route or the group's members nothing changes.
 Spec: RocketMQ RebalanceService, RebalanceImpl.
 """
@@ -28,15 +28,15 @@ from motelog.core.topic_names import RETRY_PREFIX
 logger = logging.getLogger(__name__)
 
 REBALANCE_S: Final = 20.0
-# After a rebalance that could not place all queues; each further one twice as long.
+# Delay after a rebalance that could not take all queues; doubled each time.
 AGAIN_S: Final = 0.5
 
-# Takes a topic and the member's queues of it; False if not all of them could be taken.
+# Called with a topic and the member's queues; returns False if not all could be taken.
 Apply = Callable[[str, list[MessageQueue]], Awaitable[bool]]
 
 
 class Rebalance:
-    """Share out queues every 20 s and after ``wake``; with ``allocate`` None each gets all."""
+    """Assign queues every 20 s and after ``wake``; with ``allocate`` None each member gets all."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Rebalance:
         self._topics = topics
         self._allocate = allocate
         self._apply = apply
-        #: Whether the group had other members when the queues were shared out last.
+        #: Whether the group had other members at the last rebalance.
         self.has_others = False
         self._wanted = Flag()
-        self._unread: set[str] = set()  # topics that were said to be missing
-        # Topics that have been shared out, or whose first failure was told.
+        self._unread: set[str] = set()  # topics already logged as missing
+        # Topics that have been assigned, or whose first failure was logged.
         self._shared: set[str] = set()
 
     def wake(self) -> None:
@@ -85,9 +85,9 @@ class Rebalance:
                 self.has_others = len(members) > 1
                 try:
                     queues = self._allocate(self._client.client_id, queues, members)
-                except Exception as exc:  # a rule may be the user's
+                except Exception as exc:  # the rule may be the user's
                     logger.warning(
-                        "the rule of a group failed and the queues stay: correct the rule "
+                        "a group's allocation rule failed and queues are unchanged: fix the rule "
                         "topic=%s group=%s error=%r",
                         topic,
                         self._group,
@@ -96,7 +96,7 @@ class Rebalance:
                     return False
             self._unread.discard(topic)
         except RouteError:
-            # A group's retry topic comes with the first heartbeat. Others may come later too.
+            # A group's retry topic is created by its first heartbeat. Others may be created later.
             if topic not in self._unread and not topic.startswith(RETRY_PREFIX):
                 logger.warning(
                     "a subscribed topic does not exist; it is read once it does topic=%s group=%s",
@@ -106,12 +106,12 @@ class Rebalance:
             self._unread.add(topic)
             return False
         except (NoNameServerError, RemotingError, BrokerError) as exc:
-            # Who has no queues yet hears of it once.
+            # Logged once for a member that has no queues yet.
             is_news = topic not in self._shared and not topic.startswith(RETRY_PREFIX)
             self._shared.add(topic)
             logger.log(
                 logging.WARNING if is_news else logging.INFO,
-                "queues were not shared out anew and stay; it is tried again topic=%s group=%s "
+                "a rebalance failed and queues are unchanged; it is retried topic=%s group=%s "
                 "error=%s",
                 topic,
                 self._group,
@@ -122,7 +122,7 @@ class Rebalance:
         return await self._apply(topic, queues)
 
     async def _members(self, route: TopicRoute) -> list[str]:
-        """Return the group's members in their order, by the first broker that knows them."""
+        """Return the group's members in order, from the first broker that knows them."""
         failure: Exception | None = None
         for broker_name in sorted(route.addresses):
             address = route.any_address(broker_name, MASTER_ID)
@@ -130,10 +130,10 @@ class Rebalance:
             try:
                 try:
                     members = await self._ask_members(address)
-                except BrokerError:  # it has not heard of the group
+                except BrokerError:  # it does not know the group
                     members = []
                 if self._client.client_id not in members:
-                    # A broker that has just started may have heard of the others only.
+                    # A broker that has just started may not know this member yet.
                     await self._client.send_heartbeat(address)
                     members = await self._ask_members(address)
             except (RemotingError, BrokerError) as exc:

@@ -1,7 +1,7 @@
-"""What a consumer says of itself when an operator asks: mqadmin consumerStatus and the like.
+"""A consumer's answers to an operator: mqadmin consumerStatus and the like.
 
-Owns: the bodies of the answers to 221 (where it has got to), 307 (what runs) and 309 (a message
-handled at an operator's wish), and the stacks. Must not touch: sockets, trio.
+Owns: the bodies of the answers to 221 (offsets), 307 (running info) and 309 (a message consumed
+directly), and the stack traces. Must not touch: sockets, trio.
 Spec: RocketMQ ConsumerRunningInfo, ProcessQueueInfo, GetConsumerStatusBody,
 ConsumeMessageDirectlyResult.
 """
@@ -18,7 +18,7 @@ from motelog.core.message import MessageQueue
 from motelog.core.remoting.codes import VERSION_CURRENT
 from motelog.core.remoting.frames import dumps
 
-# Everything that a ProcessQueueInfo has; what a consumer does not have is 0.
+# All fields of a ProcessQueueInfo; those that a consumer does not have are 0.
 _QUEUE_INFO: Final = {
     "commitOffset": 0,
     "cachedMsgMinOffset": 0,
@@ -89,7 +89,7 @@ def directly_result(*, is_orderly: bool, failure: Exception | None, took_s: floa
 
 
 def _stacks() -> str:
-    """Return where each thread of the program is, as Java's jstack does."""
+    """Return the stack trace of each thread, like Java's jstack."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():

@@ -1,1 +1,1 @@
-"""The push consumer: messages are handed to a function of the user, and its errors are retries."""
+"""The push consumer: calls the user's function with messages, and retries those that fail."""

@@ -1,11 +1,11 @@
-"""Messages handed to a function of the user, by one member of a consumer group.
+"""The push consumer: one member of a consumer group that calls the user's function.
 
-Owns: PushConsumer: its life, which queues it has, when offsets are saved and locks renewed, what
-becomes of refused messages, the answers to an operator. Must not touch: how queues are shared
-(bridge.groups), read (bridge.reader) and handled (workers).
-Invariants: the offset that is saved is never above a message that is neither handled nor given to
-somebody else; a queue is given to the next member only after that. Memory is bounded by ``limits``
-for each queue. State changes between two awaits on trio's thread.
+Owns: PushConsumer: its life, its queues, when offsets are saved and locks renewed, what happens to
+failed messages, the answers to an operator. Must not touch: how queues are shared (bridge.groups),
+read (bridge.reader) and handled (workers).
+Invariants: a saved offset is never above a message that is neither handled nor sent back; a queue
+is handed to the next member only after its offset is saved. Memory is bounded by ``limits`` for
+each queue. State changes between two awaits on trio's thread.
 Spec: RocketMQ DefaultMQPushConsumerImpl, RebalancePushImpl, ClientRemotingProcessor.
 """
 
@@ -75,44 +75,44 @@ from motelog.core.topic_names import RETRY_PREFIX
 logger = logging.getLogger(__name__)
 
 COMMIT_S: Final = 5.0
-# Of so many times, once all offsets are saved and not only those that changed: a killed broker may
-# have lost what it had confirmed.
+# Every so many saves, all offsets are saved and not only those that changed: a killed broker may
+# have lost offsets that it had confirmed.
 SAVES_OF_CHANGED: Final = 6
 CONSUME_TIMEOUT_S: Final = 900.0
 SUSPEND_S: Final = 1.0
 STOP_S: Final = 10.0
-# A message that no broker took back is handled again here after this.
+# A message that no broker accepted back is handled again here after this.
 HANDLE_AGAIN_S: Final = 5.0
-# How long a queue that goes to another member waits for its messages in work, if that one may not
-# have them before; RocketMQ's members wait for as long.
+# How long a queue that moves to another member waits for its messages in work, if the other must
+# not handle them before; as long as RocketMQ's members wait.
 HAND_OVER_S: Final = 20.0
-# A member that takes a queue over waits for the one before to save its offset.
+# A member that takes a queue over waits this long for the previous one to save its offset.
 TAKE_OVER_S: Final = 0.5
 RESET_S: Final = 10.0
 _EXPIRED_LEVEL: Final = 3
-# Refused messages are sent by a producer of this group, as Java's consumers do.
+# Failed messages are sent by a producer of this group, as by Java's consumers.
 _PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 
 
 class PushConsumer:
-    """Hand the messages of topics to a function, sharing them with the group's other members.
+    """Calls a function with the messages of topics, shared with the group's other members.
 
     ``async with PushConsumer(namesrv="127.0.0.1:9876", group="G") as consumer:``, then
-    ``consumer.subscribe("telemetry")`` and ``await consumer.run(handle)``. A message is handled at
-    least once. One that ``handle`` raises an exception for comes again, later each time, and is a
-    dead letter (topic %DLQ%GROUP) after ``retries_max`` times; without it the group's setting
-    ``retryMaxTimes`` counts (16).
+    ``consumer.subscribe("telemetry")`` and ``await consumer.run(handle)``. Each message is handled
+    at least once. If ``handle`` raises an exception, the message is delivered again with growing
+    delays, and becomes a dead letter (topic %DLQ%GROUP) after ``retries_max`` retries, by default
+    the group's setting ``retryMaxTimes`` (16).
 
-    ``handle`` is an ``async def`` or a plain function, which runs in threads; ``workers`` calls at
-    once. With ``is_orderly`` the messages of a queue are handled one after the other: a refused one
-    is tried again every ``suspend_s``, before those behind it, without an end unless
-    ``retries_max`` is given. With ``broadcast`` each member gets all messages, refused ones do not
-    come again, and offsets are kept here.
+    ``handle`` is an ``async def`` or a plain function, which runs in threads; up to ``workers``
+    calls run at once. With ``is_orderly`` the messages of a queue are handled one after the other:
+    a failed one is tried again every ``suspend_s`` before the following ones, for ever unless
+    ``retries_max`` is given. With ``broadcast`` each member receives all messages, failed ones are
+    not retried, and offsets are stored locally.
 
-    ``start`` is where a group begins that has no offsets: at the "first" message, behind the "last"
-    or at a time. ``offsets`` keeps them elsewhere than the brokers (bridge.push.offsets).
-    ``allocate`` must be the rule of all members. With ``trace`` records of each call of ``handle``
-    go to ``trace_topic``, which ``Admin.trace`` and RocketMQ's tools read.
+    ``start`` is where a group without offsets begins: at the "first" message, after the "last", or
+    at a time. ``offsets`` stores offsets elsewhere than at the brokers (bridge.push.offsets).
+    ``allocate`` must be the same rule for all members. With ``trace``, records of each call of
+    ``handle`` are sent to ``trace_topic``, which ``Admin.trace`` and RocketMQ's tools read.
     """
 
     def __init__(
@@ -140,17 +140,17 @@ class PushConsumer:
         trace_topic: str = TRACE_TOPIC,
     ) -> None:
         if not isinstance(start, datetime) and start not in ("first", "last"):
-            raise ValueError(f"start is 'first', 'last' or a datetime, not {start!r}")
+            raise ValueError(f"start must be 'first', 'last' or a datetime, not {start!r}")
         for name, value in (("workers", workers), ("batch_max", batch_max)):
             if value < 1:
-                raise ValueError(f"{name} is at least 1, not {value}")
+                raise ValueError(f"{name} must be at least 1, not {value}")
         self.group = check_group(group)
         self._start = start
         self._is_orderly = is_orderly
         self._broadcast = broadcast
         self._workers_count = workers
         self._batch_max = batch_max
-        # The locks are of the group, and nobody shares in a broadcast.
+        # Locks are between the members of a group, and a broadcast shares nothing.
         self._needs_lock = is_orderly and not broadcast
         self._retries_max = retries_max
         self._store = offsets
@@ -241,10 +241,10 @@ class PushConsumer:
                 await leave_traced(self._client, self._recorder)
 
     def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:
-        """Handle messages of ``topic`` too, those that ``tags`` or ``sql`` selects.
+        """Also handle the messages of ``topic`` that ``tags`` or ``sql`` select.
 
-        As PullConsumer.subscribe. All members of a group must subscribe to the same. May be called
-        before and during ``run``; with another selection the topic's queues are read anew.
+        As in PullConsumer.subscribe. All members of a group must have the same subscriptions. May
+        be called before and during ``run``; with a new filter the topic's queues are read again.
         """
         selector = select(tags, sql)
         known = self._subscriptions.get(check_subscribed(topic))
@@ -255,48 +255,48 @@ class PushConsumer:
         self._announce()
 
     def unsubscribe(self, topic: str) -> None:
-        """Handle no more messages of ``topic``."""
+        """Stop handling messages of ``topic``."""
         self._subscriptions.pop(topic, None)
         self._give_up(queue for queue in self._queues if queue.topic == topic)
         self._announce()
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
-        """The queues that are this member's now, its retry topic's included."""
+        """This member's current queues, including those of the retry topic."""
         return tuple(q for q, state in self._queues.items() if not state.is_dropped)
 
     async def run(self, handle: HandleOne) -> None:
         """Call ``handle`` with one message after the other until ``stop``, or until cancelled.
 
-        It then waits up to ``stop_s`` for messages in work, saves how far it has got, and leaves
-        the group. FilterError if a broker refuses a filter.
+        It then waits up to ``stop_s`` for messages in work, saves its offsets, and leaves the
+        group. FilterError if a broker refuses a filter.
         """
         await self._run(Handler(handle, in_batches=False))
 
     async def run_batches(self, handle: HandleSome) -> None:
-        """As ``run``, with up to ``batch_max`` messages of one queue in a list.
+        """Do as ``run``, with a list of up to ``batch_max`` messages of one queue.
 
-        If ``handle`` raises an exception, all of them come again.
+        If ``handle`` raises an exception, all of them are delivered again.
         """
         await self._run(Handler(handle, in_batches=True))
 
     def stop(self) -> None:
-        """Have ``run`` finish what is in work and return. Any thread may call it."""
+        """Have ``run`` finish its messages and return. Any thread may call it."""
         self._in_run(self._stop_wanted.set)
 
     def pause(self) -> None:
-        """Begin to handle no more messages until ``resume``; the queues stay this member's.
+        """Stop handling further messages until ``resume``; this member keeps its queues.
 
         Any thread may call it.
         """
         self._in_run(partial(self._set_paused, True))
 
     def resume(self) -> None:
-        """Go on handling messages. Any thread may call it."""
+        """Continue handling messages. Any thread may call it."""
         self._in_run(partial(self._set_paused, False))
 
     def _in_run(self, change: Callable[[], object]) -> None:
-        """Make a change on trio's thread: plain functions of the user are called in others."""
+        """Make a change on trio's thread: the user's plain functions run in other threads."""
         token = self._token
         if token is None or _is_on_thread_of(token):
             change()
@@ -306,11 +306,11 @@ class PushConsumer:
 
     async def _run(self, handler: Handler) -> None:
         if self._handler is not None:
-            raise ClientError("it runs, or has run: create a new consumer")
+            raise ClientError("this consumer is running, or has run: create a new one")
         if not callable(handler.function):
             raise TypeError(f"run takes a function, not {type(handler.function).__name__}")
         if not self._subscriptions:
-            raise ClientError("nothing is subscribed: call subscribe(topic) first")
+            raise ClientError("there is no subscription: call subscribe(topic) first")
         if self._recorder is not None:
             timeout_s = self._consume_timeout_s
             traces = HandledTraces(self._recorder, group=self.group, timeout_s=timeout_s)
@@ -352,7 +352,7 @@ class PushConsumer:
             raise self._failure
 
     async def _finish(self, workers: Workers) -> None:
-        """Read no more, finish what is in work, save and leave; each step has a deadline."""
+        """Stop reading, finish messages in work, save and leave; each step has a deadline."""
         self._is_ending = True
         queues = list(self._queues.values())
         for state in queues:
@@ -389,7 +389,7 @@ class PushConsumer:
             self._rebalance.wake()
 
     def _topics(self) -> list[str]:
-        """Return the topics that are read: the group's own retries come back in one of them."""
+        """Return the topics that are read, including the group's retry topic."""
         retries = [] if self._broadcast else [RETRY_PREFIX + self.group]
         return [*self._subscriptions, *retries]
 
@@ -397,7 +397,7 @@ class PushConsumer:
         return self._subscriptions.get(topic, SELECT_ALL)
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> bool:
-        """Take the queues of a topic that are this member's, and give the others up."""
+        """Take this member's share of a topic's queues, and give the others up."""
         if self._is_ending or topic not in self._topics():
             return True
         wanted = set(queues)
@@ -428,7 +428,7 @@ class PushConsumer:
         await self._reader.run(state)
 
     def _give_up(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand queues to whoever has them next, in the background."""
+        """Hand queues over to their next member, in the background."""
         for queue in list(queues):
             if queue not in self._leaving:
                 self._queues[queue].drop()
@@ -436,7 +436,7 @@ class PushConsumer:
                 self._client.start_soon(self._hand_over, self._queues[queue], None)
 
     async def _hand_over(self, state: ProcessQueue, offset: int | None) -> None:
-        """Save the offset of a queue that was dropped, or ``offset``, and forget the queue."""
+        """Save the offset of a dropped queue, or ``offset``, and forget the queue."""
         queue = state.queue
         try:
             if offset is not None:
@@ -444,7 +444,7 @@ class PushConsumer:
                     await state.wait_idle()
                 await self._offsets.save({queue: offset}, lambda queue, offset: None, ())
             elif state.locked_at is not None:
-                # The next member may handle no message before this one is done with those before.
+                # The next member must not handle messages while this one handles earlier ones.
                 if self._needs_lock:
                     with trio.move_on_after(HAND_OVER_S):
                         await state.wait_idle()
@@ -458,7 +458,7 @@ class PushConsumer:
             if self._queues.get(queue) is state:
                 del self._queues[queue]
             self._handed_over.set()
-            # It may be this member's again: after a reset, or as it was read anew.
+            # The queue may have come back to this member: after a reset, or to be read again.
             self._rebalance.wake()
 
     async def _resolve(self, queue: MessageQueue, start: Start) -> int:
@@ -481,7 +481,7 @@ class PushConsumer:
         self._offer(reading)
 
     def _ends(self, reading: Reading, exc: Exception) -> bool:
-        """End ``run`` if a filter is refused; whatever else a pull meets may pass."""
+        """Return whether an error ends ``run``: a refused filter does; others may be temporary."""
         if isinstance(exc, FilterError):
             self._failure = exc
             self.stop()
@@ -489,17 +489,17 @@ class PushConsumer:
         return False
 
     async def _settle(self, batch: Batch) -> None:
-        """Do what the result of a batch asks for."""
+        """Complete a batch according to its result."""
         state = batch.process_queue
         if state.is_dropped and not self._is_ending and not self._needs_lock:
-            return  # the member that has the queue now gets these messages too
+            return  # the queue's new member receives these messages too
         if self._is_orderly:
             await self._settle_in_order(batch)
         elif not batch.failed:
             state.put_back(batch)
         elif self._broadcast:
             logger.warning(
-                "messages were refused, and do not come again in a broadcast queue=%s messages=%d",
+                "messages failed, and a broadcast does not retry them queue=%s messages=%d",
                 state.queue,
                 len(batch.failed),
             )
@@ -521,7 +521,7 @@ class PushConsumer:
                 self._client.start_soon(self._handle_again, batch)
 
     async def _handle_again(self, batch: Batch) -> None:
-        """Handle messages here again that no broker took back."""
+        """Handle messages again here that no broker accepted back."""
         await trio.sleep(HANDLE_AGAIN_S)
         batch.process_queue.put_back(batch)
         self._offer(batch.process_queue)
@@ -564,7 +564,7 @@ class PushConsumer:
             await self._save(states, also_unchanged=number % SAVES_OF_CHANGED == 0)
 
     async def _save(self, states: Iterable[ProcessQueue], *, also_unchanged: bool = True) -> None:
-        """Save how far queues have got. What fails is saved the next time."""
+        """Save the offsets of queues. Those that fail are saved the next time."""
         changed = {
             state.queue: (state, offset)
             for state in states
@@ -578,16 +578,17 @@ class PushConsumer:
         def saved(queue: MessageQueue, offset: int) -> None:
             changed[queue][0].committed = offset
 
-        # Members see a new division at different times: for a moment a queue may have two, and
-        # the slower one must not take the group back. One below its own last offset is meant.
+        # Members see a new assignment at different times: for a moment a queue may have two
+        # members, and the slower one must not set the group back. An offset below this member's
+        # own last one is intended.
         forward = {queue for queue, (state, offset) in changed.items() if state.is_forward(offset)}
         offsets = {queue: offset for queue, (_, offset) in changed.items()}
         try:
             await self._offsets.save(offsets, saved, forward)
         except MotelogError as exc:
             logger.warning(
-                "offsets could not be saved; they are with the next save, and where this was the "
-                "last one messages come again group=%s queues=%d error=%s",
+                "offsets could not be saved; the next save includes them, and after the last save "
+                "messages come again group=%s queues=%d error=%s",
                 self.group,
                 len(changed),
                 exc,
@@ -596,9 +597,9 @@ class PushConsumer:
     async def _leave_out_what_is_ahead(
         self, changed: dict[MessageQueue, tuple[ProcessQueue, int]]
     ) -> None:
-        """Leave out queues that were taken over from a member that has saved more meanwhile.
+        """Omit queues taken over from a member that has saved a higher offset meanwhile.
 
-        A lock keeps two members apart, and in a broadcast there is one.
+        With locks, or in a broadcast, a queue never has two members.
         """
         if self._needs_lock or self._broadcast:
             return
@@ -612,7 +613,7 @@ class PushConsumer:
             del changed[queue]
 
     async def _renew_locks(self) -> None:
-        """Renew the locks; a queue whose lock is another member's, or too old, is read anew."""
+        """Renew the locks; a queue whose lock is another member's, or too old, is read again."""
         wait_s = RENEW_S
         while True:
             await trio.sleep(wait_s)
@@ -623,11 +624,11 @@ class PushConsumer:
             for queue, state in states.items():
                 if not state.is_locked() or found.get(queue) is False:
                     logger.warning(
-                        "the lock of a queue is lost; the queue is read anew queue=%s group=%s",
+                        "the lock of a queue is lost; the queue is read again queue=%s group=%s",
                         queue,
                         self.group,
                     )
-                    # Its offset is not saved: another member may have gone on from there.
+                    # Its offset is not saved: another member may have continued from there.
                     state.locked_at = None
                     self._give_up([queue])
                 elif found.get(queue):
@@ -635,7 +636,7 @@ class PushConsumer:
             self._offer_all()
 
     async def _expire(self) -> None:
-        """Send messages back whose handling takes too long."""
+        """Send back messages whose handling takes too long."""
         while True:
             await trio.sleep(self._consume_timeout_s / 10)
             begun_before = time.monotonic() - self._consume_timeout_s
@@ -655,8 +656,8 @@ class PushConsumer:
         stuck = batch.messages[done:] if self._handler.in_batches else batch.messages[done:][:1]
         for message in [*batch.failed, *stuck]:
             logger.warning(
-                "the function takes too long for a message, which comes again queue=%s offset=%d "
-                "timeout_s=%.3g",
+                "the function takes too long for a message, which is delivered again queue=%s "
+                "offset=%d timeout_s=%.3g",
                 state.queue,
                 message.queue_offset,
                 self._consume_timeout_s,
@@ -679,7 +680,7 @@ class PushConsumer:
             self._rates.sample()
 
     def _answer(self, request: RemotingCommand) -> RemotingCommand | Later | None:
-        """Answer what a broker asks of a member, for itself or for an operator."""
+        """Answer a broker's request to a member, its own or an operator's."""
         ext = request.ext
         match request.code:
             case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
@@ -698,14 +699,15 @@ class PushConsumer:
                 if ext.get("consumerGroup", self.group) == self.group:
                     return request.answer(body=self._running_info(ext))
                 return request.answer(
-                    ResponseCode.SYSTEM_ERROR, f"this client is no member of {ext['consumerGroup']}"
+                    ResponseCode.SYSTEM_ERROR,
+                    f"this client is not a member of {ext['consumerGroup']}",
                 )
             case RequestCode.CONSUME_MESSAGE_DIRECTLY:
                 return lambda: self._consume_directly(request)
         return None
 
     def _reset(self, request: RemotingCommand) -> None:
-        """Go on at other offsets: an operator has reset the group."""
+        """Continue at other offsets: an operator has reset the group."""
         if request.ext.get("group") != self.group or self._is_ending:
             return
         try:
@@ -724,7 +726,7 @@ class PushConsumer:
     async def _consume_directly(self, request: RemotingCommand) -> RemotingCommand:
         workers = self._workers
         if workers is None or request.ext.get("consumerGroup") != self.group:
-            return request.answer(ResponseCode.SYSTEM_ERROR, f"group {self.group} does not run")
+            return request.answer(ResponseCode.SYSTEM_ERROR, f"group {self.group} is not running")
         try:
             (message,) = decode_messages(request.body)
         except (RecordError, ValueError) as exc:
@@ -733,7 +735,7 @@ class PushConsumer:
         failure: Exception | None = None
         try:
             await workers.call_once(message)
-        except Exception as exc:  # the user's function; the operator is told
+        except Exception as exc:  # the user's function; the operator receives the error
             failure = exc
         result = directly_result(
             is_orderly=self._is_orderly, failure=failure, took_s=time.monotonic() - begin
@@ -772,7 +774,7 @@ class PushConsumer:
         ]
 
     def _groups(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the heartbeat's members: this one while it runs."""
+        """Return the heartbeat's groups: this consumer's while it runs."""
         if self._handler is None or self._is_ending:
             return {"consumerDataSet": [], "producerDataSet": []}
         where = {"first": "FIRST_OFFSET", "last": "LAST_OFFSET"}

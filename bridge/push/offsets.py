@@ -1,8 +1,8 @@
-"""Where a push consumer keeps how far it has got.
+"""Where a push consumer stores its offsets.
 
-Owns: OffsetStore, which a user may implement; FileOffsets; how the brokers' own table and a store
-of the user look alike to the consumer. Must not touch: when offsets are saved.
-Spec: RocketMQ RemoteBrokerOffsetStore, LocalFileOffsetStore (its file is this one).
+Owns: OffsetStore, which a user may implement; FileOffsets; the common interface of the brokers'
+table and a user's store. Must not touch: when offsets are saved.
+Spec: RocketMQ RemoteBrokerOffsetStore, LocalFileOffsetStore (which writes the same file).
 
     {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:42}}
 """
@@ -29,7 +29,7 @@ from motelog.core.remoting.frames import dumps, loads
 
 logger = logging.getLogger(__name__)
 
-# Is told of each offset that was saved.
+# Called with each queue and offset that was saved.
 Saved = Callable[[MessageQueue, int], None]
 
 T = TypeVar("T")
@@ -38,33 +38,33 @@ T = TypeVar("T")
 class OffsetStore(Protocol):
     """Offsets of consumer groups, in a place of the user's choice: a database, for example.
 
-    Both are called in a thread, one at a time, and may block. What they raise is logged, and they
-    are called again.
+    The methods are called in a thread, one at a time, and may block. What they raise is logged, and
+    they are called again.
     """
 
     def load(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the offset saved last, None if there is none."""
+        """Return the last saved offset, None if there is none."""
         ...
 
     def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep the offsets; when this returns they survive a crash, all or none of them."""
+        """Store the offsets atomically; when this returns they survive a crash."""
         ...
 
 
 class Offsets(Protocol):
-    """What the consumer uses: the brokers' table or an OffsetStore. They raise MotelogError."""
+    """The consumer's interface to the brokers' table or an OffsetStore. Raises MotelogError."""
 
     async def load(self, queue: MessageQueue) -> int | None: ...
 
     async def save(
         self, offsets: Mapping[MessageQueue, int], saved: Saved, forward: Container[MessageQueue]
     ) -> None:
-        """Save, and tell ``saved``; in ``forward`` are the queues that do not go back."""
+        """Save offsets and call ``saved`` for each; queues in ``forward`` must not go back."""
         ...
 
 
 class BrokerOffsets:
-    """The brokers keep them, each those of its queues."""
+    """Offsets stored by the brokers, by each broker those of its queues."""
 
     def __init__(self, requests: QueueRequests) -> None:
         self._requests = requests
@@ -79,7 +79,7 @@ class BrokerOffsets:
 
 
 class StoredOffsets:
-    """An OffsetStore keeps them."""
+    """Offsets stored in an OffsetStore."""
 
     def __init__(self, store: OffsetStore, *, group: str) -> None:
         self._store = store
@@ -92,7 +92,7 @@ class StoredOffsets:
     async def save(
         self, offsets: Mapping[MessageQueue, int], saved: Saved, forward: Container[MessageQueue]
     ) -> None:
-        del forward  # a store has one program, or does as it likes
+        del forward  # a user's store decides this itself
         await self._call(lambda: self._store.save(self._group, offsets))
         for queue, offset in offsets.items():
             saved(queue, offset)
@@ -102,33 +102,33 @@ class StoredOffsets:
             return await trio.to_thread.run_sync(function, limiter=self._thread)
         except OffsetStoreError:
             raise
-        except Exception as exc:  # whatever the user's store raises
+        except Exception as exc:  # anything that the user's store raises
             raise OffsetStoreError(f"the offset store failed: {exc!r}") from exc
 
 
 class FileOffsets:
     """A JSON file as Java's consumers write it, one for each group: PATH/GROUP/offsets.json.
 
-    ``path`` is by default where Java has it, ~/.rocketmq_offsets/ADDRESS@DEFAULT. Two programs that
-    broadcast on one machine need a path, or groups, of their own.
+    The default ``path`` is Java's, ~/.rocketmq_offsets/ADDRESS@DEFAULT. Two programs that broadcast
+    on one machine need different paths or groups.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
 
     def load(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the offset in the file, or in its copy if the file is damaged."""
+        """Return the offset in the file, or in its backup copy if the file is damaged."""
         with self._naming(group, "read"):
             return self._find(group)[0].get(queue)
 
     def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Replace the file by one with these offsets and the others that it has."""
+        """Replace the file with one that has these offsets and the others of the old file."""
         with self._naming(group, "written"):
             self._replace(group, offsets)
 
     @contextmanager
     def _naming(self, group: str, what: str) -> Iterator[None]:
-        """Have an error of the operating system say which file, and what may help."""
+        """Add the file and some advice to errors of the operating system."""
         try:
             yield
         except OSError as exc:
@@ -143,18 +143,18 @@ class FileOffsets:
         text = dumps({"offsetTable": {**known, **offsets}})
         make_folders(path.parent)
         new = path.with_suffix(".json.tmp")
-        new.unlink(missing_ok=True)  # one that a kill has left keeps its mode
+        new.unlink(missing_ok=True)  # a file left by a kill would keep its mode
         with open(new, "xb", opener=open_private) as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        # A file that is damaged must not take the place of a copy that is not.
+        # A damaged file must not replace an intact copy.
         if is_good:
             path.replace(path.with_suffix(".json.bak"))
         new.replace(path)
 
     def _find(self, group: str) -> tuple[dict[MessageQueue, int], bool]:
-        """Return the offsets, and whether they are the file's own and not those of its copy."""
+        """Return the offsets, and whether they are from the file and not from its copy."""
         path = self._file(group)
         fault: Exception | None = None
         for candidate in (path, path.with_suffix(".json.bak")):
@@ -168,8 +168,8 @@ class FileOffsets:
                 fault = exc
         if fault is not None:
             raise OffsetStoreError(
-                f"{path} and its copy are damaged: {fault}: without both of them the group begins "
-                "where a new one does"
+                f"{path} and its copy are damaged: {fault}: if you delete both, the group begins "
+                "like a new one"
             )
         return {}, False
 

@@ -1,8 +1,8 @@
-"""The state of one queue of a push consumer: messages not handled yet, and what may be committed.
+"""The state of one queue of a push consumer: messages not yet handled, the offset to commit.
 
 Owns: ProcessQueue, Ready, Batch, the limits. Must not touch: requests, tasks, the user's function.
-Invariants: ``offset`` is the first message that is neither handled nor given to somebody else (a
-retry, a dead letter), or the one after the last that was read. So committing it loses nothing.
+Invariants: ``offset`` is that of the first message that is neither handled nor sent back (for a
+retry, as a dead letter), or the one after the last message read. So committing it loses nothing.
 Spec: RocketMQ ProcessQueue.
 """
 
@@ -24,28 +24,28 @@ from motelog.core.message import RETRY_TOPIC, MessageQueue
 from motelog.core.records.decode import StoredMessage, body_bytes
 from motelog.core.topic_names import RETRY_PREFIX
 
-# A member stops trusting its lock after this; the broker keeps it twice as long.
+# A member stops relying on its lock after this; the broker keeps the lock twice as long.
 LOCK_EXPIRES_S: Final = 30.0
 PULL_EXPIRES_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of a queue is read ahead of its handling. Above one of these it is not pulled."""
+    """How much of a queue may be read ahead. Above one of these limits it is not pulled."""
 
     count_max: int = 1000
     bytes_max: int = 100 * 1024 * 1024
-    #: Between the first and the last offset; not for orderly consumers, which have no gaps.
+    #: Between the first and last offset; not for orderly consumers, which have no gaps.
     span_max: int = 2000
 
 
 class Batch:
-    """Messages of one queue that a worker handles; ``done`` of them, from the first on, are over.
+    """Messages of one queue that a worker handles; the first ``done`` of them are finished.
 
-    ``failed`` are those of them that the user's function refused. ``is_cut`` has the worker leave
-    the rest once the message in work has ended. ``is_given_up`` says that the worker's result is of
-    no interest any more, as the consume timeout or the time to stop has passed. A worker's thread
-    writes it while others read: a message joins ``failed`` before it counts as done.
+    ``failed`` are those for which the user's function raised. ``is_cut`` makes the worker leave the
+    rest after the current message. ``is_given_up`` says that the worker's result is ignored,
+    because the consume timeout or the time to stop has passed. A worker's thread writes it while
+    others read: a message joins ``failed`` before it counts as done.
     """
 
     __slots__ = (
@@ -65,19 +65,19 @@ class Batch:
         self.process_queue = process_queue
         self.messages = messages
         self.done = 0
-        #: What a message took, where the batch was quickest.
+        #: Time per message in the fastest part of the batch.
         self.each_s = math.inf
         self.failed: list[StoredMessage] = []
         self.is_cut = False
         self.is_given_up = False
-        self.begun_at = time.monotonic()  # threads have no trio clock
-        #: When a message was last seen to have ended, and how many had.
+        self.begun_at = time.monotonic()  # threads cannot use trio's clock
+        #: When a message was last seen to be finished, and the number finished by then.
         self.moved_at = self.begun_at
         self.seen_done = 0
 
     @property
     def offset(self) -> int:
-        """The first message that may not be counted as handled, or the one after the last."""
+        """The offset of the first message that does not count as handled, or after the last."""
         if self.failed:
             return self.failed[0].queue_offset
         if self.done < len(self.messages):
@@ -85,23 +85,23 @@ class Batch:
         return self.messages[-1].queue_offset + 1
 
     def rewind(self) -> None:
-        """Count nothing as over that was refused and that nobody took, nor what came after it."""
+        """Count as not finished: failed messages that were not sent back, and those after them."""
         if self.failed:
             self.done = min(self.done, self.messages.index(self.failed[0]))
             self.failed = []
 
 
 class Ready:
-    """Messages that wait to be handled, in the order of their offsets.
+    """Messages that wait for handling, in the order of their offsets.
 
-    They stay in the lists in which they came, so that many are taken as fast as one.
+    They stay in the lists in which they arrived, so that taking many is as fast as taking one.
     """
 
     __slots__ = ("_begin", "_lists", "count")
 
     def __init__(self) -> None:
         self._lists: deque[list[StoredMessage]] = deque()
-        self._begin = 0  # in the first list: those before it are taken
+        self._begin = 0  # index in the first list; earlier ones are taken
         self.count = 0
 
     def __iter__(self) -> Iterator[StoredMessage]:
@@ -110,22 +110,22 @@ class Ready:
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first message; there is one."""
+        """The offset of the first message; there must be one."""
         return self._lists[0][self._begin].queue_offset
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last message; there is one."""
+        """The offset of the last message; there must be one."""
         return self._lists[-1][-1].queue_offset
 
     def add(self, messages: list[StoredMessage]) -> None:
-        """Take messages that follow those that are here."""
+        """Append messages that follow the present ones."""
         if messages:
             self._lists.append(messages)
             self.count += len(messages)
 
     def take(self, count_max: int) -> list[StoredMessage]:
-        """Hand out the first messages; there is at least one."""
+        """Remove and return the first messages; there must be at least one."""
         taken: list[StoredMessage] = []
         while self._lists and len(taken) < count_max:
             some = self._lists[0]
@@ -142,7 +142,7 @@ class Ready:
         return taken
 
     def put_back(self, messages: list[StoredMessage]) -> None:
-        """Have messages that were taken, at least one, in their place again."""
+        """Put messages that were taken, at least one, back in their place."""
         if not self.count or messages[-1].queue_offset < self.first_offset:
             if self._begin:
                 self._lists[0] = self._lists[0][self._begin :]
@@ -154,12 +154,12 @@ class Ready:
         self.count += len(messages)
 
     def clear(self) -> list[StoredMessage]:
-        """Forget all messages and return them."""
+        """Remove and return all messages."""
         return self.take(self.count)
 
 
 class ProcessQueue(Reading):
-    """One queue of this member, from the rebalance that gave it to the one that takes it."""
+    """One queue of this member, from the rebalance that assigns it to the one that removes it."""
 
     __slots__ = (
         "_batches",
@@ -181,7 +181,7 @@ class ProcessQueue(Reading):
     ) -> None:
         super().__init__(queue, start, selector)
         self.is_dropped = False
-        #: Whether it is in the row of queues that workers take from.
+        #: Whether it is in the list of queues from which workers take.
         self.is_in_turn = False
         self.taken_at = self.consumed_at = trio.current_time()
         #: For orderly consumers: when the broker last confirmed the lock; None if it is not held.
@@ -217,16 +217,16 @@ class ProcessQueue(Reading):
         return not self._batches
 
     def is_locked(self) -> bool:
-        """Whether the lock is held and trusted."""
+        """Whether the lock is held and can be relied on."""
         return self.locked_at is not None and trio.current_time() - self.locked_at <= LOCK_EXPIRES_S
 
     def is_pull_expired(self) -> bool:
-        """Whether there is room and yet nothing was asked for, for so long that something hangs."""
+        """Whether, despite room, no pull was sent for so long that something must be stuck."""
         return self.room.is_set() and trio.current_time() - self.pulled_at > PULL_EXPIRES_S
 
     def add(self, messages: list[StoredMessage], next_offset: int) -> None:
         if self.queue.topic.startswith(RETRY_PREFIX):
-            # Shown under the topic that they were sent to.
+            # Shown with the topic to which they were sent.
             messages = [
                 message.replace(topic=message.properties.get(RETRY_TOPIC, message.topic))
                 for message in messages
@@ -236,7 +236,7 @@ class ProcessQueue(Reading):
         self._count(messages, 1)
 
     def move_to(self, next_offset: int) -> None:
-        """Read on elsewhere. Behind a broker that lost its end, what is here will come again."""
+        """Continue elsewhere. If the broker lost its end, the present messages will come again."""
         assert not isinstance(self.next_offset, Start)
         if next_offset < self.next_offset:
             self._count(self._ready.clear(), -1)
@@ -244,14 +244,14 @@ class ProcessQueue(Reading):
         self.committed = None  # the broker has another one now
 
     def take(self, count_max: int) -> Batch:
-        """Hand out the first messages that are ready; there is at least one."""
+        """Take the first messages that are ready as a batch; there must be at least one."""
         batch = Batch(self, self._ready.take(count_max))
         self._batches.add(batch)
         self._idle.clear()
         return batch
 
     def put_back(self, batch: Batch) -> None:
-        """End a batch: have its messages that are not over taken again, first of all."""
+        """End a batch: its unfinished messages will be taken again first."""
         if batch in self._batches:
             self._batches.remove(batch)
             over = batch.messages
@@ -261,7 +261,7 @@ class ProcessQueue(Reading):
             self._end(over)
 
     def keep_failed(self, batch: Batch) -> None:
-        """Make of a batch one of its failed messages, and of those that are not over."""
+        """Reduce a batch to its failed and its unfinished messages."""
         failed = {message.queue_offset for message in batch.failed}
         done = batch.messages[: batch.done]
         over = [message for message in done if message.queue_offset not in failed]
@@ -270,13 +270,13 @@ class ProcessQueue(Reading):
         self._count(over, -1)
 
     def drop(self) -> None:
-        """Give the queue up: read no more, hand nothing out any more."""
+        """Give the queue up: stop reading, and let no more messages be taken."""
         self.is_dropped = True
         self.scope.cancel()
         for batch in self._batches:
             batch.is_cut = True
         if self._ready.count:
-            # The offset stays where the first of them is.
+            # The offset stays at the first of them.
             self.next_offset = self._ready.first_offset
             self._count(self._ready.clear(), -1)
 
@@ -285,7 +285,7 @@ class ProcessQueue(Reading):
         await self._idle.wait()
 
     def figures(self) -> dict[str, int]:
-        """Return what mqadmin shows of the messages that are here (ProcessQueueInfo)."""
+        """Return what mqadmin shows of the present messages (ProcessQueueInfo)."""
         first, last = self._bounds()
         return {
             "cachedMsgMinOffset": first,
@@ -295,7 +295,7 @@ class ProcessQueue(Reading):
         }
 
     def _count(self, messages: list[StoredMessage], sign: int) -> None:
-        """Count messages that came or went, and let the reader go on or wait."""
+        """Count messages that arrived or left, and let the reader continue or wait."""
         self.count += sign * len(messages)
         self._bytes += sign * body_bytes(messages)
         if not self._is_full():
@@ -317,7 +317,7 @@ class ProcessQueue(Reading):
         return last - first > limits.span_max
 
     def _bounds(self) -> tuple[int, int]:
-        """Return the first and the last offset of what is here, 0 if nothing is."""
+        """Return the first and last offset of the present messages, 0 if there are none."""
         if not self.count:
             return 0, 0
         begins = [batch.messages[0].queue_offset for batch in self._batches]
@@ -328,7 +328,7 @@ class ProcessQueue(Reading):
         return min(begins), max(ends)
 
     def _check(self) -> None:
-        """Assert what holds between two calls."""
+        """Assert the invariants that hold between calls."""
         here = [message for batch in self._batches for message in batch.messages]
         here += self._ready
         ready = [message.queue_offset for message in self._ready]
@@ -341,5 +341,5 @@ class ProcessQueue(Reading):
 
 
 def again(message: StoredMessage) -> StoredMessage:
-    """Return the message as it is handed out after one more refusal."""
+    """Return the message as delivered after one more failure."""
     return message.replace(reconsume_times=message.reconsume_times + 1)

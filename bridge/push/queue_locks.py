@@ -1,7 +1,7 @@
-"""Locks of queues at their brokers, so that one member of a group at a time handles them in order.
+"""Queue locks at the brokers, so that only one member of a group handles a queue, in order.
 
 Owns: QueueLocks: the requests 41 and 42, one for all queues of a broker. Must not touch: when locks
-are renewed and what a lost one means (bridge.push.consumer).
+are renewed and what a lost lock means (bridge.push.consumer).
 Spec: RocketMQ RebalanceImpl.lock, LockBatchRequestBody. A broker keeps a lock for 60 s.
 """
 
@@ -24,7 +24,7 @@ from motelog.core.remoting.frames import RemotingCommand, RequestCode, dumps, lo
 logger = logging.getLogger(__name__)
 
 RENEW_S: Final = 20.0
-# A broker that has not answered, as one that restarts, is asked again after this: at the next
+# A broker that did not answer, perhaps because it restarts, is asked again after this: by the next
 # renewal its locks would have expired.
 RENEW_AGAIN_S: Final = 1.0
 
@@ -40,7 +40,7 @@ class QueueLocks:
         self._group = group
 
     async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, bool]:
-        """Return per queue whether it is this member's now; without those that nobody answered."""
+        """Return per queue whether this member has the lock; omits queues without an answer."""
         found: dict[MessageQueue, bool] = {}
 
         async def lock(of_broker: list[MessageQueue]) -> None:
@@ -53,7 +53,7 @@ class QueueLocks:
         return found
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks up; a broker that does not hear of it gives them up after 60 s."""
+        """Release locks; a broker that cannot be reached releases them after 60 s."""
 
         async def unlock(of_broker: list[MessageQueue]) -> None:
             check(await self._ask(RequestCode.UNLOCK_BATCH_MQ, of_broker))
@@ -70,7 +70,7 @@ class QueueLocks:
                 await work(of_broker)
             except MotelogError as exc:
                 logger.info(
-                    "a broker did not answer to locks; they are asked for again broker=%s group=%s "
+                    "a broker did not answer a lock request; it is repeated broker=%s group=%s "
                     "queues=%d error=%s",
                     of_broker[0].broker_name,
                     self._group,
@@ -89,7 +89,7 @@ class QueueLocks:
             "mqSet": queues,
             "onlyThisBroker": False,
         }
-        # A slave knows nothing of the locks that its master has given, and would give them again.
+        # A slave does not know the locks that its master has granted, and would grant them again.
         return await self._requests.ask(queues[0], code, {}, body=dumps(body), is_for_master=True)
 
 

@@ -1,7 +1,7 @@
-"""How fast a consumer reads and handles its topics, as mqadmin shows it.
+"""The rates at which a consumer reads and handles its topics, as mqadmin shows them.
 
-Owns: Rates, counters by topic and their samples. Must not touch: trio, sockets. Time enters as
-seconds of a monotonic clock. Spec: RocketMQ ConsumerStatsManager, ConsumeStatus.
+Owns: Rates, counters by topic and their samples. Must not touch: trio, sockets. Times are seconds
+of a monotonic clock. Spec: RocketMQ ConsumerStatsManager, ConsumeStatus.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Rates:
     """Counters since the start, with a sample every SAMPLE_S of the last hour."""
 
     def __init__(self) -> None:
-        # Messages pulled, handled and refused, and the seconds that the handling took.
+        # Messages pulled, handled and failed, and the seconds that handling took.
         self._now: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
         self._samples: deque[dict[str, list[float]]] = deque([{}], maxlen=_HOUR)
 
@@ -32,7 +32,7 @@ class Rates:
         counts[3] += took_s
 
     def sample(self) -> None:
-        """Remember the counters; called every SAMPLE_S."""
+        """Sample the counters; called every SAMPLE_S."""
         self._samples.append({topic: list(counts) for topic, counts in self._now.items()})
 
     def status(self, topic: str) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""Messages that the user's function refused: given back to the broker, which delivers them later.
+"""Sends failed messages back to the broker, which delivers them again later.
 
-Owns: SendBack: request code 36, and the send to the group's retry topic when that one fails. Must
-not touch: which messages are refused. After ``retries_max`` times, or as many as the group's
-settings say when it is None, the broker makes a dead letter of the message (topic %DLQ%GROUP).
+Owns: SendBack: request code 36, and sending to the group's retry topic if that fails. Must not
+touch: which messages failed. After ``retries_max`` retries, or the number in the group's settings
+if that is None, the broker makes the message a dead letter (topic %DLQ%GROUP).
 Spec: RocketMQ DefaultMQPushConsumerImpl.sendMessageBack, ConsumeMessageOrderlyService.
 """
 
@@ -36,9 +36,9 @@ from motelog.core.topic_names import RETRY_PREFIX
 
 logger = logging.getLogger(__name__)
 
-# As Java's client: the first retry comes after level 3 (10 s), the next ones after higher levels.
+# As in Java's client: the first retry comes after level 3 (10 s), later ones after higher levels.
 _FIRST_LEVEL: Final = 3
-# The delay and the limit that it was delivered with are over; the rest the broker adds itself.
+# The previous delay and limit no longer apply; the broker adds the rest itself.
 _OVER: Final = frozenset(
     {
         MAX_RECONSUME_TIMES,
@@ -53,7 +53,7 @@ _OVER: Final = frozenset(
 
 
 class SendBack:
-    """Give messages of one group back."""
+    """Sends messages of one group back."""
 
     def __init__(
         self, requests: QueueRequests, producer: Producer, *, group: str, retries_max: int | None
@@ -64,7 +64,7 @@ class SendBack:
         self._retries_max = retries_max
 
     async def give_back(self, queue: MessageQueue, message: StoredMessage, level: int = 0) -> bool:
-        """Return whether a broker has the message now; level 0 means one by times refused."""
+        """Return whether a broker accepted the message; level 0: by its number of failures."""
         ext = {
             "group": self._group,
             "originTopic": message.topic,
@@ -81,7 +81,7 @@ class SendBack:
             return True
         except MotelogError as exc:
             logger.info(
-                "a broker did not take a message back; it goes to the retry topic queue=%s "
+                "a broker did not accept a message back; it is sent to the retry topic queue=%s "
                 "offset=%d error=%s",
                 queue,
                 message.queue_offset,
@@ -90,7 +90,7 @@ class SendBack:
         return await self.send(queue, message)
 
     async def send(self, queue: MessageQueue, message: StoredMessage) -> bool:
-        """Send the message to the group's retry topic, at any broker; False if none took it."""
+        """Send the message to the group's retry topic at any broker; False if none accepts it."""
         times = message.reconsume_times
         pairs = {name: text for name, text in message.properties.items() if name not in _OVER}
         pairs.setdefault(ORIGIN_MESSAGE_ID, message.offset_id)
@@ -106,7 +106,7 @@ class SendBack:
             await self._producer.send(copy)
         except MotelogError as exc:
             logger.warning(
-                "no broker took a refused message; it is handled again here queue=%s offset=%d "
+                "no broker accepted a failed message; it is handled again here queue=%s offset=%d "
                 "error=%s",
                 queue,
                 message.queue_offset,

@@ -1,7 +1,7 @@
-"""Records of how messages were handled, before and after each call of the user's function.
+"""Trace records before and after each call of the user's function.
 
-Owns: which calls are traced. Must not touch: what the records say (bridge.trace), what becomes of
-a message.
+Owns: which calls are traced. Must not touch: what the records contain (bridge.trace), how messages
+are handled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from motelog.bridge.trace.handled import HandledTraces
 
 
 def traced(handler: Handler, traces: HandledTraces) -> Handler:
-    """Return a handler that does what ``handler`` does, and whose calls are traced."""
+    """Return ``handler`` with its calls traced."""
     function = handler.function
 
     async def handle_async(argument: Any) -> object:

@@ -1,10 +1,10 @@
-"""The workers that hand messages to the user's function.
+"""The workers that call the user's function with messages.
 
-Owns: which queue is next, how many messages a worker takes at once, the call of the function in a
-task or a thread, how it ended. Must not touch: requests; what becomes of a message that was refused
-(``settle``, bridge.push.consumer).
-Invariants: of an orderly queue one batch is in work at most, and nothing behind a message that was
-refused; there is no task per message.
+Owns: which queue is next, how many messages a worker takes at once, calling the function in a task
+or a thread, the outcome. Must not touch: requests; what happens to a failed message (``settle``,
+bridge.push.consumer).
+Invariants: of an orderly queue at most one batch is in work, and nothing after a failed message;
+there is no task per message.
 Spec: RocketMQ ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService.
 """
 
@@ -30,18 +30,18 @@ logger = logging.getLogger(__name__)
 
 WORKERS: Final = 20
 BATCH_MAX: Final = 32
-#: A worker takes more single messages than that if the last ones say that they take no longer: to
-#: hand a batch to a thread costs as much as a dozen quick ones.
+#: A worker takes more single messages than that if recent ones were fast enough: handing a batch to
+#: a thread costs as much as a dozen fast ones.
 QUICK_S: Final = 0.002
-#: No function is taken to be quicker for a message.
+#: The lowest time per message that is assumed.
 EACH_S_MIN: Final = 1e-6
-#: What is left of a batch of single messages after this goes back, for the other workers.
+#: After this time the rest of a batch of single messages goes back, for the other workers.
 LONG_S: Final = 0.05
-#: How long messages take is looked at after so many. The quickest of such parts counts: the others
-#: may have waited for threads of this process that had nothing to do with them.
+#: The time per message is measured over so many. The fastest such part counts: others may have
+#: waited for unrelated threads of this process.
 PART: Final = 32
 
-# The user's function for one message, or for several of one queue.
+# The user's function, for one message or for several of one queue.
 HandleOne: TypeAlias = (
     Callable[[StoredMessage], object] | Callable[[StoredMessage], Awaitable[object]]
 )
@@ -63,12 +63,12 @@ class Handler:
 
     @property
     def is_async(self) -> bool:
-        call = getattr(self.function, "__call__", None)  # noqa: B004  # an object may have one
+        call = getattr(self.function, "__call__", None)  # noqa: B004  # objects may have one
         return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(call)
 
 
 class Workers:
-    """Take batches from queues in turn and handle them; ``count`` at once, each in a ``run``."""
+    """Take batches from queues in turn and handle them; ``count`` workers, each in a ``run``."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class Workers:
         self._in_work: dict[trio.CancelScope, Batch] = {}
         self._idle_watch = trio.lowlevel.ParkingLot()
         self._threads = trio.CapacityLimiter(count)
-        #: How long the function took for a message lately.
+        #: The function's recent time per message.
         self._each_s = QUICK_S
 
     def offer(self, queue: ProcessQueue) -> None:
-        """Have the queue's messages handled, if it has any and may be handled now."""
+        """Let workers handle the queue's messages, if it has any and may be handled now."""
         if not queue.is_in_turn and self._may_take(queue):
             queue.is_in_turn = True
             self._turn.append(queue)
@@ -107,7 +107,7 @@ class Workers:
             self._parked.unpark(count=self._wanted(queue))
 
     def abandon(self) -> None:
-        """End the handling of all messages in work; a thread goes on, but nobody waits for it."""
+        """Abandon all messages in work; a thread continues, but its result is ignored."""
         for scope, batch in list(self._in_work.items()):
             batch.is_given_up = True
             scope.cancel()
@@ -131,11 +131,11 @@ class Workers:
                     scope.shield = False
                 self.offer(batch.process_queue)
                 if self._turn:
-                    # A function that never waits must not keep the readers from reading.
+                    # A function that never waits must not stop the readers.
                     await trio.lowlevel.checkpoint()
 
     async def _handle(self, batch: Batch) -> None:
-        """Call the function with a batch, note what it took, and do what its result asks for."""
+        """Call the function with a batch, record the time it took, and settle the result."""
         if self._is_async:
             await self._await_handler(batch)
         else:
@@ -155,9 +155,9 @@ class Workers:
             await self._settle(batch)
 
     async def watch(self) -> None:
-        """See which batches in work move, and which take so long that others get what is left.
+        """Watch the batches in work, and return the rest of slow ones to other workers.
 
-        So that nobody reads a clock for each message. With nothing in work it sleeps.
+        This avoids reading a clock for each message. With nothing in work it sleeps.
         """
         while True:
             if not self._in_work:
@@ -172,7 +172,7 @@ class Workers:
                     batch.is_cut = True
 
     async def call_once(self, message: StoredMessage) -> None:
-        """Call the function with one message that is in no queue; its errors are raised."""
+        """Call the function with one message outside of any queue; its errors are raised."""
         argument = [message] if self._handler.in_batches else message
         function = self._handler.function
         if self._is_async:
@@ -205,13 +205,13 @@ class Workers:
         )
 
     def _wanted(self, queue: ProcessQueue) -> int:
-        """Return how many workers a queue's messages are enough for; one looks at what waits."""
+        """Return how many workers can handle a queue's messages."""
         if self._is_orderly:
             return 1
         return max(1, min(self._count, -(-queue.ready_count // self._share(queue))))
 
     def _share(self, queue: ProcessQueue) -> int:
-        """Return how many messages to take: of a few slow ones each worker shall have its part."""
+        """Return how many messages to take; a few slow ones are divided among the workers."""
         if self._handler.in_batches or self._is_orderly:
             return self._batch_max
         part = min(self._batch_max, queue.ready_count // self._count)
@@ -237,12 +237,12 @@ class Workers:
                     if self._refuse(batch, message, exc):
                         return
                 batch.done += 1
-                # Not before the first one: there is progress with each batch.
+                # Not before the first one, so that each batch makes progress.
                 if batch.is_cut:
                     return
 
     def _call_handler(self, batch: Batch) -> None:
-        """As ``_await_handler``, in a thread."""
+        """Do as ``_await_handler``, in a thread."""
         function = self._handler.function
         if self._handler.in_batches:
             try:
@@ -266,9 +266,9 @@ class Workers:
                     return
 
     def _parts(self, batch: Batch) -> Iterator[list[StoredMessage]]:
-        """Yield the messages in parts while the batch is not long at work, and time each part.
+        """Yield the messages in parts until the batch has taken long, and time each part.
 
-        ``watch`` sees long ones too, but not where an async function never waits.
+        ``watch`` sees slow batches too, but not if an async function never waits.
         """
         begun_at = time.monotonic()
         for begin in range(0, len(batch.messages), PART):
@@ -281,7 +281,7 @@ class Workers:
                 return
 
     def _refuse(self, batch: Batch, message: StoredMessage, exc: Exception) -> bool:
-        """Note a failed message; True if nothing behind it may be handled before it."""
+        """Record a failed message; return True if later ones must not be handled before it."""
         _log_failure(batch, message, 1, exc)
         batch.failed.append(message)
         return self._is_orderly
@@ -294,25 +294,25 @@ class Workers:
 
 
 def _check_result(result: object) -> None:
-    """TypeError if the work is still to be done: by whom awaits the result or goes through it."""
+    """TypeError if the result must still be awaited or iterated for the work to be done."""
     is_awaitable = inspect.isawaitable(result)
     if not is_awaitable and not isinstance(result, GeneratorType | AsyncGeneratorType):
         return
     if inspect.iscoroutine(result):
-        result.close()  # nobody awaits it, and Python would warn of that
+        result.close()  # it is not awaited, and Python would warn of that
     wanted = "an async def function" if is_awaitable else "a function without yield"
     raise TypeError(
-        f"the function returned a {type(result).__name__}, and nobody runs that: give {wanted}"
+        f"the function returned a {type(result).__name__}, which is not run: use {wanted}"
     )
 
 
 def _log_failure(batch: Batch, message: StoredMessage, count: int, exc: Exception) -> None:
-    """Say what the user's function raised, and where, in one line."""
+    """Log what the user's function raised, and where, in one line."""
     if batch.is_given_up:
-        return  # what becomes of its messages has been decided, and told, without it
+        return  # its messages were settled, and logged, without it
     logger.warning(
-        "the function refused a message, which comes again queue=%s offset=%d messages=%d "
-        "times=%d message_id=%s error=%r at=%s",
+        "the function failed for a message, which is delivered again queue=%s offset=%d "
+        "messages=%d times=%d message_id=%s error=%r at=%s",
         batch.process_queue.queue,
         message.queue_offset,
         count,

@@ -1,1 +1,1 @@
-"""What became of messages, told by the clients that sent and consumed them: traces."""
+"""Message traces: records of the clients that sent and consumed messages."""

@@ -1,7 +1,7 @@
-"""Records of how messages were handled: one of each message before, and one after.
+"""Trace records of handling: one for each message before, and one after.
 
-Owns: which messages are traced and what their records say. Must not touch: how records are sent
-(recorder), what becomes of a message, who handles it.
+Owns: which messages are traced and what their records contain. Must not touch: how records are sent
+(recorder), how messages are handled.
 Spec: RocketMQ ConsumeMessageTraceHookImpl.
 """
 
@@ -25,7 +25,7 @@ from motelog.core.records.decode import StoredMessage
 
 
 class HandledTraces:
-    """Traces what one consumer hands to its user; from any thread."""
+    """Traces the messages that one consumer passes to its user; any thread may call it."""
 
     def __init__(self, recorder: TraceRecorder, *, group: str, timeout_s: float) -> None:
         self._recorder = recorder
@@ -34,7 +34,7 @@ class HandledTraces:
 
     @contextmanager
     def call(self, messages: Sequence[StoredMessage]) -> Iterator[None]:
-        """Trace that messages are handled inside of ``with``; an exception is how it failed."""
+        """Trace the handling of messages in the ``with`` block; an exception is a failure."""
         began_ms = _now_ms()
         request_id = secrets.token_hex(16).upper()
         before = [
@@ -49,7 +49,7 @@ class HandledTraces:
                 keys=message.keys,
             )
             for message in messages
-            # Whoever reads traces would make them without an end.
+            # Tracing a reader of traces would never end.
             if is_traced(message.properties) and not message.topic.startswith(self._recorder.topic)
         ]
         self._recorder.note(before)

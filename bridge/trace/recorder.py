@@ -1,9 +1,9 @@
-"""Sending what a client traces, without disturbing what it is for.
+"""Sending a client's trace records without disturbing its work.
 
-Owns: which records wait and how much memory they take, how they become messages, the task that
-sends them. Must not touch: the text of a record (records), how a message is sent.
-Invariants: to note a record never waits and never fails; records that find no room, or whose
-message no broker takes, are dropped and a log line says so. ``note`` may be called from any thread.
+Owns: waiting records and their memory limit, packing them into messages, the task that sends them.
+Must not touch: the text of a record (records), how a message is sent.
+Invariants: recording never waits and never fails; records for which there is no room, or whose
+message no broker accepts, are dropped and logged. ``note`` may be called from any thread.
 Spec: RocketMQ AsyncTraceDispatcher.
 """
 
@@ -27,17 +27,17 @@ logger = logging.getLogger(__name__)
 #: The topic that RocketMQ's clients write to and its tools read.
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 FLUSH_S: Final = 1.0
-#: How long records may keep a client from closing.
+#: How long records may delay the closing of a client.
 CLOSE_S: Final = 3.0
-#: Records of some 200 bytes each that wait; twenty times what Java's clients keep.
+#: Waiting records, of about 200 bytes each; twenty times the limit of Java's clients.
 WAITING_MAX: Final = 40_000
 MESSAGE_BYTES_MAX: Final = 128_000
-#: A message's properties have 32,767 bytes at most, and an index entry is written for each key.
+#: A message's properties have at most 32,767 bytes, and each key costs an index entry.
 KEYS_BYTES_MAX: Final = 24_000
 
 
 class Sender(Protocol):
-    """A producer that sends the records: of its own, so that nothing waits behind them."""
+    """The producer for the records, separate so that nothing waits behind them."""
 
     async def __aenter__(self) -> Any: ...
 
@@ -47,7 +47,7 @@ class Sender(Protocol):
 
 
 class TraceRecorder:
-    """Takes records and has them sent, every second; used in ``async with``, around ``run``."""
+    """Takes records and sends them every second; used in ``async with``, around ``run``."""
 
     def __init__(self, sender: Sender, *, topic: str) -> None:
         self.topic = topic
@@ -62,23 +62,23 @@ class TraceRecorder:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """Send what waits, for CLOSE_S at most, and close the sender."""
+        """Send waiting records within CLOSE_S, and close the sender."""
         try:
             with trio.move_on_after(CLOSE_S, shield=True):
                 await self._flush()
             if self._waiting:
-                self._tell("the client closes", len(self._waiting))
+                self._log_dropped("the client closes", len(self._waiting))
         finally:
             await self._sender.__aexit__(None, None, None)
 
     async def run(self) -> None:
-        """Send what was noted, until cancelled."""
+        """Send the recorded records until cancelled."""
         while True:
             await trio.sleep(FLUSH_S)
             await self._flush()
 
     def note(self, records: Iterable[TraceRecord]) -> None:
-        """Have records sent a little later."""
+        """Queue records to be sent a little later."""
         with self._lock:
             for record in records:
                 if len(self._waiting) < WAITING_MAX:
@@ -91,7 +91,7 @@ class TraceRecorder:
             try:
                 await self._sender.send(trace_message(records, self.topic))
             except MotelogError as exc:
-                self._tell(str(exc), len(records))
+                self._log_dropped(str(exc), len(records))
             except trio.Cancelled:
                 with self._lock:
                     self._waiting.extendleft(reversed(records))
@@ -99,10 +99,10 @@ class TraceRecorder:
         with self._lock:
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            self._tell("more were written than are sent, or they are too large", dropped)
+            self._log_dropped("records come faster than they are sent, or are too large", dropped)
 
     def _take(self) -> list[TraceRecord]:
-        """Return the next records, as many as fit into one message."""
+        """Remove and return the next records, as many as fit into one message."""
         taken: list[TraceRecord] = []
         body_bytes = keys_bytes = 0
         with self._lock:
@@ -120,10 +120,10 @@ class TraceRecorder:
                     body_bytes = keys_bytes = 0
         return taken
 
-    def _tell(self, reason: str, count: int) -> None:
+    def _log_dropped(self, reason: str, count: int) -> None:
         self._faults.warning(
             self.topic,
-            "trace records are dropped; messages are sent and handled all the same topic=%s "
+            "trace records are dropped; messages are still sent and handled topic=%s "
             "reason=%s records=%d",
             self.topic,
             reason,

@@ -1,12 +1,12 @@
-"""The text of trace records, as RocketMQ's clients write and its tools read it.
+"""The text format of trace records, as RocketMQ's clients write and its tools read it.
 
 Owns: TraceRecord and its text. Must not touch: clients, clocks, where records are stored.
 Spec: RocketMQ TraceDataEncoder, TraceBean, TraceContext.
 
     record = kind \\x01 field \\x01 field ... \\x02        the fields of a kind: _FIELDS
 
-A message holds any number of records, of any messages; its keys are their ids and keys, by which
-records are found again.
+A message carries any number of records, of any messages; its keys are their ids and keys, with
+which records can be found.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, Final
 
 _FIELD_END: Final = "\x01"
 _RECORD_END: Final = "\x02"
-# Java's text for what is not there.
+# Java's text for a missing value.
 _NONE: Final = "null"
-#: Of records that do not say from which region; brokers that do not say which theirs is.
+#: The region of records and brokers that do not name one.
 DEFAULT_REGION: Final = "DefaultRegion"
 
 
 class TraceKind(StrEnum):
-    """What a record tells of: a send, a message before and after its handling, and so on."""
+    """The event of a record: a send, the begin or end of handling a message, and so on."""
 
     PUB = "Pub"
     SUB_BEFORE = "SubBefore"
@@ -56,12 +56,13 @@ class ContextCode(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRecord:
-    """What one client tells of one message.
+    """One client's record about one message.
 
-    ``kind`` says what happened, and which of the other values are told; the rest have their
+    ``kind`` says what happened, and which of the other values are set; the rest have their
     defaults. ``time_ms`` is when it began, in milliseconds since the epoch; ``cost_ms`` how long it
     took. The records before and after a message's handling have the same ``request_id``.
-    ``client_host`` is the address of the client that tells it; known of records that were read.
+    ``client_host`` is the address of the client that wrote the record; set in records that were
+    read.
     """
 
     kind: TraceKind
@@ -87,7 +88,7 @@ class TraceRecord:
     client_host: str = ""
 
     def encode(self) -> str:
-        """Return the record's text; none of its texts may have the characters \\x01 and \\x02."""
+        """Return the record as text; its values must not contain the characters \\x01 and \\x02."""
         texts = (_text(getattr(self, name)) for name in _FIELDS[self.kind])
         return _FIELD_END.join((self.kind, *texts)) + _RECORD_END
 
@@ -111,11 +112,11 @@ _FIELDS: Final[Mapping[TraceKind, tuple[str, ...]]] = {
     TraceKind.RECALL: ("time_ms", "region", "group", "topic", "message_id", "is_ok"),
 }  # fmt: skip
 
-#: How many fields a record has at least. Old clients write fewer: no offset id, or no context code,
-#: time and group; and some later ones append the client's address.
+#: The minimum number of fields of a record. Old clients write fewer: no offset id, or no context
+#: code, time and group; some later ones append the client's address.
 _FIELDS_MIN: Final = {TraceKind.PUB: 12, TraceKind.SUB_AFTER: 5}
 
-#: Fields that are no text.
+#: Fields that are not text.
 _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "time_ms": int,
     "cost_ms": int,
@@ -130,18 +131,18 @@ _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
 }
 
 
-def is_traced(told: Mapping[str, str]) -> bool:
-    """Say whether a broker wants traces, by its answer or a message's properties."""
-    return told.get("TRACE_ON") != "false"
+def is_traced(fields: Mapping[str, str]) -> bool:
+    """Return whether a broker wants traces, from its answer or a message's properties."""
+    return fields.get("TRACE_ON") != "false"
 
 
-def region_of(told: Mapping[str, str]) -> str:
-    """Return the broker's region, by its answer or a message's properties."""
-    return told.get("MSG_REGION") or DEFAULT_REGION
+def region_of(fields: Mapping[str, str]) -> str:
+    """Return the broker's region, from its answer or a message's properties."""
+    return fields.get("MSG_REGION") or DEFAULT_REGION
 
 
 def decode_records(text: str, *, client_host: str = "") -> Iterator[TraceRecord]:
-    """Yield the records of a message's body, without malformed ones and those of unknown kinds."""
+    """Yield the records in a message's body, without malformed ones and those of unknown kinds."""
     for record in text.split(_RECORD_END):
         kind, *values = record.split(_FIELD_END)
         try:

@@ -16,7 +16,7 @@ from motelog.core.config import SectionFault, refuse
 from motelog.core.remoting.config import ListenKeys
 from motelog.core.store.config import StoreConfig
 
-# How far below its port the broker listens for old clients, as RocketMQ does.
+# How far below its own port the broker listens for old clients, as RocketMQ does.
 VIP_PORT_DISTANCE: Final = 2
 
 NaturalInt = Annotated[int, msgspec.Meta(ge=0)]
@@ -25,7 +25,7 @@ PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=127)]
 
 
-#: Keys of the section itself that a broker takes while it runs, and their names in RocketMQ.
+#: Keys of the section itself that take effect while a broker runs, and their RocketMQ names.
 LIVE: Final = {
     "auto_create_topics": "autoCreateTopicEnable",
     "auto_create_groups": "autoCreateSubscriptionGroup",
@@ -43,82 +43,83 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     """The CommitLog store this broker owns."""
 
     listen: str = "127.0.0.1:10911"
-    """HOST:PORT for clients; port 0 takes any free one. An address that other machines reach needs
-    TLS, and ``acl_file`` or certificates of clients."""
+    """HOST:PORT for clients; port 0 takes any free port. An address that other machines can reach
+    needs TLS, and ``acl_file`` or client certificates."""
 
     vip: bool = True
-    """Listen on the port two below ``listen`` as well, where RocketMQ clients before 4.5 send to.
-    Without effect when ``listen`` has port 0. That another program has the port is a warning."""
+    """Also listen on the port two below ``listen``, to which RocketMQ clients before 4.5 send. No
+    effect if ``listen`` has port 0. If another program has the port, that is only a warning."""
 
     advertise: str = ""
-    """HOST:PORT told to clients and written into message ids; empty: the address of ``listen``.
-    Needed when ``listen`` is a wildcard. HOST must be an IP address. RocketMQ's brokerIP1."""
+    """HOST:PORT that clients connect to, also written into message ids. Empty: the address of
+    ``listen``. Required if ``listen`` is a wildcard. HOST must be an IP address. RocketMQ's
+    brokerIP1."""
 
     name: Name = "broker-a"
-    """Broker name; masters of one cluster have different ones."""
+    """Broker name; masters of one cluster need different names."""
 
     cluster: Name = "DefaultCluster"
     """Cluster name."""
 
     permission: Annotated[int, msgspec.Meta(ge=0, le=7)] = 6
-    """What clients may do here, as RocketMQ's brokerPermission: 4 read, 2 write, 6 both. Name
-    servers tell it with each topic. Without 2 producers go elsewhere; what they still send is
-    taken, except for ordered topics. Without 4 pulls are refused."""
+    """What clients may do here, like RocketMQ's brokerPermission: 4 read, 2 write, 6 both. It is in
+    the routes of name servers. Without 2 producers use other brokers; what they still send is
+    accepted, except for ordered topics. Without 4 pulls are refused."""
 
     region: Name = "DefaultRegion"
-    """Region told to producers and written into each message, as RocketMQ does."""
+    """Region that producers receive and that is written into each message, as in RocketMQ."""
 
     namesrv: tuple[str, ...] = ()
-    """HOST:PORT of every name server; the broker registers with all of them."""
+    """HOST:PORT of each name server; the broker registers with all of them."""
 
     credentials_file: str = ""
-    """File with accessKey and secretKey, as RocketMQ's tools.yml, by which the broker registers at
-    name servers with access control. Empty: it does not sign."""
+    """File with accessKey and secretKey, like RocketMQ's tools.yml, with which the broker registers
+    at name servers with access control. Empty: requests are not signed."""
 
     tls_file: str = ""
-    """With it, the broker speaks TLS to name servers: file of the authorities (PEM), or in the
-    shape of RocketMQ's tls.properties. Empty: without TLS."""
+    """File of trusted authorities (PEM), or a file like RocketMQ's tls.properties. With it the
+    broker uses TLS to name servers. Empty: no TLS."""
 
     register_interval_s: PositiveFloat = 30.0
     """Seconds between registrations; name servers drop a broker after 120."""
 
     register_timeout_s: PositiveFloat = 6.0
-    """Seconds that one name server may take to answer."""
+    """Seconds to wait for the answer of a name server."""
 
     default_queue_count: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 8
-    """Queues of the template topic TBW102, so the most that an auto-created topic gets."""
+    """Queues of the template topic TBW102, which is the most that an auto-created topic gets."""
 
     auto_create_topics: bool = True
-    """Create a topic at the first message to it."""
+    """Create a topic when the first message is sent to it."""
 
     auto_create_groups: bool = True
     """Create a consumer group at its first request."""
 
     topics_max: PositiveInt = 10_000
-    """Topics kept, the system's included; further ones are refused."""
+    """Most topics, including the system's; further ones are refused."""
 
     groups_max: PositiveInt = 10_000
-    """Consumer groups kept; further ones are refused."""
+    """Most consumer groups; further ones are refused."""
 
     clients_max: PositiveInt = 50_000
-    """Group memberships of connected producers and consumers; further ones are refused."""
+    """Most group memberships of connected producers and consumers; further ones are refused."""
 
     client_silence_s_max: PositiveInt = 120
-    """Seconds without a heartbeat after which a client is forgotten; they come every 30 s."""
+    """Seconds without a heartbeat after which a client is removed; clients send one every 30 s."""
 
     offset_entries_max: PositiveInt = 1_000_000
-    """Consume offsets kept (group, topic, queue); commits that would add more are refused."""
+    """Most consume offsets (group, topic, queue); commits that would add more are refused."""
 
     waiting_answers_max: NaturalInt = 100_000
-    """Sends that may wait for the disk under sync flush; further ones get SYSTEM_BUSY."""
+    """Most sends that wait for the disk with sync flush; further ones get SYSTEM_BUSY."""
 
     fast_failure: bool = True
-    """Tell a client SYSTEM_BUSY whose request has waited for too long (``send_wait_ms_max`` and so
-    on), or whose message came while the page cache was busy. RocketMQ's brokerFastFailureEnable."""
+    """Answer SYSTEM_BUSY to a request that has waited too long (``send_wait_ms_max`` and so on), or
+    a message that arrives while the page cache is busy. RocketMQ's brokerFastFailureEnable."""
 
     send_wait_ms_max: PositiveInt = 200
-    """Milliseconds that a message may wait, before it is read or for others to be appended, until
-    its producer is told SYSTEM_BUSY. RocketMQ's waitTimeMillsInSendQueue."""
+    """Milliseconds that a message may wait, to be read or for others to be appended, before its
+    producer gets SYSTEM_BUSY. RocketMQ's waitTimeMillsInSendQueue."""
 
     pull_wait_ms_max: PositiveInt = 5000
     """The same for pulls (waitTimeMillsInPullQueue, waitTimeMillsInLitePullQueue)."""
@@ -136,90 +137,91 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     """The same for requests of tools (waitTimeMillsInAdminBrokerQueue)."""
 
     save_interval_s: PositiveFloat = 5.0
-    """Seconds between two writes of changed consume offsets, topics and groups to disk."""
+    """Seconds between writes of changed consume offsets, topics and groups to disk."""
 
     delay_save_interval_s: PositiveFloat = 1.0
-    """Seconds between two notes of how far delayed messages have been delivered; those delivered
-    since the last one may come twice after a crash."""
+    """Seconds between writes of the progress of delayed messages; those delivered since the last
+    one may be delivered twice after a crash."""
 
     timers_near_max: NaturalInt = 100_000
-    """Messages for a time of their own whose places are kept in memory; others are read again."""
+    """Most messages with a delivery time whose places are kept in memory; others are read again."""
 
     reject_transaction_message: bool = False
     """Refuse transactional messages."""
 
     transaction_timeout_s: PositiveFloat = 6.0
-    """Seconds before producers are asked about a transactional message that nobody has committed or
-    rolled back. A message may ask for more (CHECK_IMMUNITY_TIME_IN_SECONDS)."""
+    """Seconds before producers are asked about a transactional message that has been neither
+    committed nor rolled back. A message may ask for more (CHECK_IMMUNITY_TIME_IN_SECONDS)."""
 
     transaction_check_interval_s: PositiveFloat = 30.0
-    """Seconds between two questions about a transactional message."""
+    """Seconds between questions about a transactional message."""
 
     transaction_check_max: PositiveInt = 15
-    """Questions about a transactional message; after the last one it is rolled back, and kept in
-    the topic TRANS_CHECK_MAX_TIME_TOPIC."""
+    """Most questions about a transactional message; after the last one it is rolled back, and
+    stored in the topic TRANS_CHECK_MAX_TIME_TOPIC."""
 
     long_poll: bool = True
-    """Hold a pull that finds nothing for as long as it asks; else for ``short_poll_ms``."""
+    """Hold a pull that finds no message for as long as it asks; else for ``short_poll_ms``."""
 
     short_poll_ms: PositiveInt = 1000
-    """Milliseconds to hold a pull when ``long_poll`` is off."""
+    """Milliseconds to hold a pull if ``long_poll`` is off."""
 
     hold_ms_max: NaturalInt = 60_000
-    """Longest hold that a client may ask for."""
+    """Longest hold of a pull that a client may ask for."""
 
     held_pulls_max: NaturalInt = 100_000
-    """Pulls held at once; further ones are answered at once."""
+    """Most pulls held at a time; further ones are answered at once."""
 
     held_pulls_per_connection_max: NaturalInt = 4096
-    """Pulls held for one connection; further ones are answered at once."""
+    """Most pulls held for one connection; further ones are answered at once."""
 
     pull_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=8_388_608)] = 4_194_304
-    """Most bytes of one pull's answer that a client may ask for (maxMsgBytes, clients from 5.0 on).
-    An answer, and the one before it that is not sent yet, fit into a connection's output. One that
-    does not ask gets 262144 at most. The first message is sent whatever its size. A client that
-    does not read holds about this much memory of the broker, and 1 MiB."""
+    """Most bytes that a client may ask for in one pull (maxMsgBytes, clients since 5.0). An answer,
+    and an unsent one before it, fit into a connection's output. A client that does not ask gets at
+    most 262144. The first message is sent whatever its size. A client that does not read takes
+    about this much of the broker's memory, and 1 MiB."""
 
     pull_count_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 16_384
-    """Most messages of one pull's answer; a client that does not ask for bytes gets 32."""
+    """Most messages in one pull's answer; a client that does not ask for bytes gets 32."""
 
     mapped_reads: bool = True
     """Let clients on this machine that can read the store's files (those of the same user) read
-    records there, and tell them only where the records are. Topics are guarded as for any pull."""
+    records there, and send them only the records' places. Access to topics is checked as usual."""
 
     enable_property_filter: bool = True
-    """Let consumers filter by properties (expression type SQL92). Off by default in RocketMQ, but
-    here what an expression may be is limited, and so is the time that one pull takes for it."""
+    """Let consumers filter by properties (expression type SQL92). RocketMQ's default is off; here
+    the size of expressions is limited, and so is the time that one pull spends on them."""
 
     server_side_reset: bool = True
-    """Reset offsets of running groups by the answer to their next pull; else the offsets are pushed
-    to their members. RocketMQ's useServerSideResetOffset."""
+    """Reset the offsets of running groups in the answer to their next pull; else the offsets are
+    pushed to their members. RocketMQ's useServerSideResetOffset."""
 
     store_replies: bool = True
-    """Append replies to requests to ``<cluster>_REPLY_TOPIC`` as well, besides pushing them to the
-    client that waits; RocketMQ's storeReplyMessageEnable."""
+    """Also append replies to requests to ``<cluster>_REPLY_TOPIC``, besides pushing them to the
+    waiting client; RocketMQ's storeReplyMessageEnable."""
 
     recall_messages: bool = True
-    """Let producers take back a message that waits for a time of its own. RocketMQ's
-    recallMessageEnable, which is off by default there."""
+    """Let producers recall a message with a delivery time. RocketMQ's recallMessageEnable, which is
+    off by default there."""
 
     slave_read_enable: bool = False
-    """Send readers whose messages are likely not in memory any more to the broker that their group
-    names (``whichBrokerWhenConsumeSlowly``), and others to its ``brokerId``; as in RocketMQ."""
+    """Send readers of messages that are probably no longer in memory to the broker that their group
+    names in ``whichBrokerWhenConsumeSlowly``, and others to its ``brokerId``; as in RocketMQ."""
 
     pop_retry_topic_v2: bool = False
-    """Join group and topic by ``+`` instead of ``_`` in the names of the topics for messages that
-    POP delivers again (RocketMQ's enableRetryTopicV2). Messages in the others are delivered too."""
+    """Join group and topic with ``+`` instead of ``_`` in the names of topics for messages that POP
+    delivers again (RocketMQ's enableRetryTopicV2). Messages in the other topics are delivered
+    too."""
 
     pop_in_work_per_queue_max: PositiveInt = 10_000
-    """Messages of one queue that a group may have popped and not acknowledged; then it gets none of
-    this queue until some are acknowledged or their time is over."""
+    """Most messages of one queue that a group may have popped and not acknowledged; then it gets
+    none of this queue until some are acknowledged or time out."""
 
     pop_in_work_max: PositiveInt = 1_000_000
-    """Messages popped and not acknowledged in all; further pops get SYSTEM_BUSY."""
+    """Most popped and unacknowledged messages in total; further pops get SYSTEM_BUSY."""
 
     connections_max: PositiveInt = 20_000
-    """Open connections; above it accepting pauses."""
+    """Most open connections; then accepting pauses."""
 
     idle_s_max: NaturalInt = 120
     """Seconds without a complete request after which a connection is closed."""
@@ -233,14 +235,14 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     def _faults(self) -> Iterator[SectionFault]:
         for key in ("name", "cluster", "region"):
             if not getattr(self, key).isprintable():
-                yield SectionFault("must not hold control characters", (key,))
+                yield SectionFault("must not contain control characters", (key,))
         for address in self.namesrv:
             yield from _address_faults("namesrv", address)
         yield from self.listen_faults("broker", self.listen)
         if self.advertise:
             yield from _address_faults("advertise", self.advertise, is_ip=True)
         elif self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):
-            text = f"listen is {self.listen}, so advertise must say what clients use"
+            text = f"listen is {self.listen}, so advertise must name the address that clients use"
             yield SectionFault(text, ("advertise", "listen"))
 
 
@@ -254,4 +256,6 @@ def _address_faults(key: str, text: str, *, is_ip: bool = False) -> Iterator[Sec
         if is_ip:
             ipaddress.ip_address(host)
     except ValueError:
-        yield SectionFault(f"{text}: HOST must be an IP address, as it is in message ids", (key,))
+        yield SectionFault(
+            f"{text}: HOST must be an IP address, since message ids contain it", (key,)
+        )

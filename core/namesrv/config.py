@@ -21,53 +21,54 @@ class NamesrvConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only
     """Settings of one name server."""
 
     listen: str = "127.0.0.1:9876"
-    """HOST:PORT to listen on; port 0 takes any free one. An address that other machines reach needs
-    TLS, and ``acl_file`` or certificates of clients."""
+    """HOST:PORT to listen on; port 0 takes any free port. An address that other machines can reach
+    needs TLS, and ``acl_file`` or client certificates."""
 
     advertise: str = ""
-    """HOST:PORT that clients and brokers use, where it is not the address of ``listen``: what this
-    server tells people."""
+    """HOST:PORT that clients and brokers use, if it is not the address of ``listen``; this server
+    shows it to people."""
 
     broker_silence_s_max: PositiveInt = 120
-    """Seconds without a registration after which a broker is dropped; they come every 30 s."""
+    """Seconds without a registration after which a broker is dropped; brokers register every 30 s.
+    """
 
     scan_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
-    """Seconds between two looks for silent brokers."""
+    """Seconds between checks for silent brokers."""
 
     connections_max: PositiveInt = 10_000
-    """Open connections; above it accepting pauses."""
+    """Most open connections; then accepting pauses."""
 
     idle_s_max: PositiveInt = 120
-    """Seconds without a request after which a connection is closed; clients ask every 30 s."""
+    """Seconds without a request after which a connection is closed; clients send one every 30 s."""
 
     frame_bytes_max: PositiveInt = 16_777_216
     """Largest request; RocketMQ's own limit. A registration carries every topic of a broker."""
 
     brokers_max: PositiveInt = 10_000
-    """Broker addresses kept; registrations of further ones are refused."""
+    """Most broker addresses; registrations of further ones are refused."""
 
     topics_max: PositiveInt = 1_000_000
-    """Topics kept over all brokers; registrations that would exceed it are refused."""
+    """Most topics of all brokers; registrations that would exceed it are refused."""
 
     kv_entries_max: PositiveInt = 10_000
-    """Entries of the key-value table (order topics and the like)."""
+    """Most entries of the key-value table (order topics and the like)."""
 
     kv_entry_characters_max: PositiveInt = 65_536
-    """Characters of one entry's namespace, key and value together."""
+    """Most characters of one entry's namespace, key and value together."""
 
     kv_characters_max: PositiveInt = 4_194_304
-    """Characters of all entries together; the file is written as a whole at each change, and the
-    brokers get the order topics with each answer to a registration."""
+    """Most characters of all entries together. Each change rewrites the whole file, and brokers
+    receive the order topics with each answer to a registration."""
 
     kv_config_path: str = ""
-    """File that keeps the key-value table, in the format of RocketMQ's kvConfig.json. Empty:
+    """File of the key-value table, in the format of RocketMQ's kvConfig.json. Empty:
     namesrv/kvConfig.json in the store's folder of a broker in this process, else in the user's home
     folder, as in RocketMQ."""
 
     users_file: str = ""
-    """With ``acl_file``: file of the users and rules that tools have made at a broker, who are let
-    in here too. It is looked at every second. Empty: config/users.json in the store's folder of a
-    broker in this configuration; without one, only the accounts of ``acl_file``."""
+    """With ``acl_file``: file of the users and rules that tools have created at a broker, which are
+    accepted here too. It is checked every second. Empty: config/users.json in the store's folder of
+    a broker in this configuration; without a broker, only the accounts of ``acl_file``."""
 
     def __post_init__(self) -> None:
         refuse(self, self._faults())

@@ -1,11 +1,11 @@
-"""The key-value table of the name server: order topics, and whatever tools keep there.
+"""The key-value table of the name server: order topics, and what tools store there.
 
 Owns: the entries, their limits, their JSON shape. Must not touch: sockets, files.
 Spec: RocketMQ KVConfigManager, KVConfigSerializeWrapper.
 
     kvConfig.json   {"configTable": {"ORDER_TOPIC_CONFIG": {"TOPIC": "broker-a:4"}}}
 
-Invariant: a namespace without entries is not kept.
+Invariant: a namespace without entries does not exist.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KvConfig:
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Add or replace an entry; BrokerError if it, or all together, would be too large."""
+        """Add or replace an entry; BrokerError if the entry or the table would be too large."""
         characters = len(namespace) + len(key) + len(value)
         if characters > self._entry_characters_max:
             text = f"the key-value entry has {characters} characters"
@@ -63,7 +63,7 @@ class KvConfig:
         self.is_dirty = True
 
     def delete(self, namespace: str, key: str) -> None:
-        """Forget an entry; without effect when there is none."""
+        """Remove an entry; no effect if there is none."""
         table = self._table.get(namespace, {})
         value = table.pop(key, None)
         if value is None:
@@ -75,13 +75,13 @@ class KvConfig:
         self.is_dirty = True
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the content of kvConfig.json; a copy, fit to be encoded in a thread."""
+        """Return the content of kvConfig.json; a copy that can be encoded in a thread."""
         return {"configTable": {name: dict(table) for name, table in self._table.items()}}
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Take in kvConfig.json; msgspec.ValidationError if it is not that.
+        """Load the content of kvConfig.json; msgspec.ValidationError if it is malformed.
 
-        Entries above the limits stay, because they were accepted once.
+        Entries above the limits are kept, because they were accepted before.
         """
         table = msgspec.convert(content.get("configTable", {}), dict[str, dict[str, str]])
         self._table = {name: entries for name, entries in table.items() if entries}

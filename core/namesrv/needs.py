@@ -1,9 +1,10 @@
-"""What each request to a name server needs where there is access control.
+"""The permissions that each request to a name server needs with access control.
 
-Owns: the table. Must not touch: who has it (core.acl), what a request does. A code that is not here
-is closed. RocketMQ 4.9's name server asks nobody; what is here follows 5.3's.
+Owns: the table. Must not touch: who has permissions (core.acl), what a request does. Codes that are
+not in the table are refused. RocketMQ 4.9's name server checks nothing; this follows 5.3's.
 
-Clients ask where a topic is, and need some right on it. Everything else is for brokers and tools.
+Clients ask for a topic's route, and need some permission on it. Everything else is for brokers and
+tools.
 """
 
 from __future__ import annotations

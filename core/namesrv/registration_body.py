@@ -1,4 +1,4 @@
-"""The bodies of REGISTER_BROKER, in both its forms, and of REGISTER_TOPIC_IN_NAMESRV.
+"""The bodies of REGISTER_BROKER, in both forms, and of REGISTER_TOPIC_IN_NAMESRV.
 
 Owns: decoding. Must not touch: sockets, the route table.
 Spec: RocketMQ RegisterBrokerBody, TopicRouteData. Big-endian; the first's compressed form is one
@@ -7,7 +7,7 @@ zlib stream of
     i32 bytes, DataVersion JSON
     i32 count, count x (i32 bytes, "name readQueues writeQueues perm topicFilterType[ attributes]")
     i32 bytes, JSON list of filter servers
-    (from broker version 5.0.0 on: static topic mappings, which are not used)
+    (since broker version 5.0.0: static topic mappings, which are not used)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _QueuesJson(msgspec.Struct):
     readQueueNums: Int32
     writeQueueNums: Int32
     perm: Int32
-    # The flag's name since 4.9, and the one before.
+    # The flag's name since 4.9, and its older name.
     topicSysFlag: Int32 = 0
     topicSynFlag: Int32 = 0
 
@@ -44,7 +44,7 @@ class _RouteJson(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationBody:
-    """What a broker says it has."""
+    """The content of a broker's registration."""
 
     topics: Mapping[str, TopicConfig]
     version: DataVersion
@@ -59,7 +59,7 @@ def decode_registration(body: bytes, *, is_compressed: bool) -> RegistrationBody
 
 
 def decode_topic_queues(topic: str, body: bytes) -> dict[str, TopicConfig]:
-    """Return what each broker has of a topic; RemotingDecodeError if the body does not tell it."""
+    """Return each broker's configuration of a topic; RemotingDecodeError if malformed."""
     route = loads_as(body, _RouteJson, "topic route")
     return {
         one.brokerName: TopicConfig(
@@ -74,7 +74,7 @@ def decode_topic_queues(topic: str, body: bytes) -> dict[str, TopicConfig]:
 
 
 def decode_version(body: bytes) -> DataVersion:
-    """Return the DataVersion that is the whole body; RemotingDecodeError if it is not one."""
+    """Return the DataVersion in a body; RemotingDecodeError if malformed."""
     try:
         return _convert_version(loads(body))
     except msgspec.ValidationError as exc:
@@ -82,7 +82,7 @@ def decode_version(body: bytes) -> DataVersion:
 
 
 def _decode_json(body: bytes) -> RegistrationBody:
-    # A broker may register before it has a topic to tell of.
+    # A broker may register before it has any topic.
     value = loads(body) if body else {}
     wrapper = value.get("topicConfigSerializeWrapper") if isinstance(value, dict) else None
     if not isinstance(wrapper, dict):
@@ -121,7 +121,7 @@ def _inflate(body: bytes) -> bytes:
 
 
 def _decode_topic(text: str) -> TopicConfig:
-    # Attributes (5.x) are JSON, which may hold spaces; they are not used.
+    # Attributes (5.x) are JSON, which may contain spaces; they are not used.
     name, read_queues, write_queues, perm, filter_type, *_ = text.split(" ", 5)
     return TopicConfig(
         topic_name=name,
@@ -133,7 +133,7 @@ def _decode_topic(text: str) -> TopicConfig:
 
 
 def _checked(topics: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
-    """Return ``topics``; ValueError for a number that a route could not tell of."""
+    """Return ``topics``; ValueError for a number that does not fit into a route."""
     for name, config in topics.items():
         for value in (
             config.read_queue_nums,

@@ -5,10 +5,10 @@ sockets, clocks, the wire format; time enters as ``now_ms`` of a monotonic clock
 values.
 
 Invariants: a topic maps only to broker names that have an address; each address has one liveness
-entry, which says how to take it back; an empty topic, broker or cluster is not kept.
+entry, which says how to remove it; there is no empty topic, broker or cluster.
 
-A registration may carry only the topics that changed (RocketMQ's incremental registration), so a
-topic that a registration leaves out stays. Spec: RocketMQ RouteInfoManager.
+A registration may contain only the changed topics (RocketMQ's incremental registration), so topics
+that are missing from it are kept. Spec: RocketMQ RouteInfoManager.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MASTER_ID: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """How a broker names itself; ``broker_id`` 0 is the master of its name."""
+    """A broker's identity; ``broker_id`` 0 is the master of its name."""
 
     cluster: str
     name: str
@@ -76,7 +76,7 @@ class _LiveBroker:
 class RouteTable:
     """The routes of one name server.
 
-    ``owner`` is the connection a broker registered on: when it closes, what it registered goes.
+    ``owner`` is the connection on which a broker registered: closing it removes the registration.
     """
 
     def __init__(self, *, silence_ms_max: int, brokers_max: int, topics_max: int) -> None:
@@ -99,7 +99,7 @@ class RouteTable:
         ha_address: str = "",
         silence_ms_max: int | None = None,
     ) -> tuple[str, str]:
-        """Take in a registration; return (master address, master's HA address), empty for a master.
+        """Register a broker; return (master address, master's HA address), empty for a master.
 
         BrokerError when a limit is reached; then nothing changed.
         """
@@ -107,7 +107,7 @@ class RouteTable:
         if silence_ms_max is None:
             silence_ms_max = self._silence_ms_max
         known = self._live.get((identity.cluster, identity.address))
-        # A broker that came back under another name or id leaves its old place first.
+        # A broker that returns under another name or id is first removed from its old place.
         if known is not None and known.identity != identity:
             self._remove(known.identity)
             known = None
@@ -125,7 +125,7 @@ class RouteTable:
         return master, live.ha_address if live is not None else ""
 
     def register_topic(self, topic: str, configs: Mapping[str, TopicConfig]) -> None:
-        """Take in one topic of brokers that are registered; without effect if one is not.
+        """Register one topic of registered brokers; no effect if one of them is not registered.
 
         BrokerError when a limit is reached; then nothing changed.
         """
@@ -137,13 +137,13 @@ class RouteTable:
             self._take_topics(broker_name, {topic: config})
 
     def unregister(self, identity: BrokerIdentity) -> None:
-        """Forget a broker; without effect when it is not registered under this identity."""
+        """Remove a broker; no effect if it is not registered under this identity."""
         known = self._live.get((identity.cluster, identity.address))
         if known is not None and known.identity == identity:
             self._remove(identity)
 
     def query_version(self, identity: BrokerIdentity, *, now_ms: int) -> DataVersion | None:
-        """Return the version last registered, and count the question as a sign of life."""
+        """Return the last registered version, and count the query as a sign of life."""
         known = self._live.get((identity.cluster, identity.address))
         if known is None or known.identity != identity:
             return None
@@ -151,21 +151,21 @@ class RouteTable:
         return known.version
 
     def heartbeat(self, cluster: str, address: str, *, now_ms: int) -> None:
-        """Count a sign of life; without effect if no such broker is registered."""
+        """Count a sign of life; no effect if no such broker is registered."""
         known = self._live.get((cluster, address))
         if known is not None:
             known.last_seen_ms = now_ms
 
     def expire(self, now_ms: int) -> list[BrokerIdentity]:
-        """Forget the brokers that were silent for too long; return them."""
+        """Remove the brokers that were silent for too long; return them."""
         return self._remove_where(lambda live: now_ms - live.last_seen_ms > live.silence_ms_max)
 
     def close_owner(self, owner: Hashable) -> list[BrokerIdentity]:
-        """Forget the brokers that registered on a connection that closed; return them."""
+        """Remove the brokers that registered on a closed connection; return them."""
         return self._remove_where(lambda live: live.owner == owner)
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return where ``topic`` is, or None."""
+        """Return the route of ``topic``, or None."""
         queues = self._queues.get(topic)
         if queues is None:
             return None
@@ -173,7 +173,7 @@ class RouteTable:
 
     @property
     def live_count(self) -> int:
-        """How many broker addresses are registered."""
+        """The number of registered broker addresses."""
         return len(self._live)
 
     def topics(self) -> list[str]:
@@ -184,7 +184,7 @@ class RouteTable:
         return [topic for topic, queues in self._queues.items() if not names.isdisjoint(queues)]
 
     def topics_of_broker(self, broker_name: str) -> list[str] | None:
-        """Return the topics that have queues at a broker; None if no live one has the name."""
+        """Return the topics with queues at a broker; None if no live broker has the name."""
         if broker_name not in self._brokers:
             return None
         return [topic for topic, queues in self._queues.items() if broker_name in queues]
@@ -215,7 +215,7 @@ class RouteTable:
         return count
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, or only its queues on the brokers of ``cluster``."""
+        """Remove a topic, or only its queues on the brokers of ``cluster``."""
         queues = self._queues.get(topic)
         if queues is None:
             return
@@ -231,7 +231,7 @@ class RouteTable:
                 ResponseCode.SYSTEM_ERROR, f"{self._brokers_max} brokers are registered already"
             )
         holder = self._brokers.get(identity.name)
-        # Two clusters with one broker name would overwrite each other's routes.
+        # Two clusters with the same broker name would overwrite each other's routes.
         if holder is not None and holder.cluster != identity.cluster:
             text = f"broker name {identity.name!a} belongs to cluster {holder.cluster!a}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)

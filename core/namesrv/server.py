@@ -1,4 +1,4 @@
-"""The name server: brokers register, clients ask where a topic is.
+"""The name server: brokers register, clients ask for the route of a topic.
 
 Owns: the request codes of the name server, its sockets and its scan for silent brokers.
 Must not touch: how routes are kept (route_table), the key-value table (kv_requests).
@@ -49,19 +49,19 @@ logger = logging.getLogger(__name__)
 
 IDENTITY_CHARACTERS_MAX: Final = 255
 
-#: How /metrics shows what ``NameServer.sample`` has.
+#: How /metrics shows the values of ``NameServer.sample``.
 NAMESRV_METRICS: Final = {
-    "brokers_now": gauge("brokers", "Brokers that are registered."),
-    "topics_now": gauge("topics", "Topics for which there is a route."),
+    "brokers_now": gauge("brokers", "Registered brokers."),
+    "topics_now": gauge("topics", "Topics with a route."),
 }
 
 
 class NameServer:
-    """One name server; brokers tell it all about topics again every 30 s.
+    """One name server; brokers register all their topics again every 30 s.
 
-    It listens on the address of ``config`` and on those of ``listeners``.
-    ``kv_file`` keeps the key-value table, which nobody would tell again; without one it is gone
-    when the process ends.
+    It listens on the address of ``config`` and on those of ``listeners``. ``kv_file`` stores the
+    key-value table, which no broker would send again; without the file it is lost when the process
+    ends.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class NameServer:
     ) -> None:
         self._config = config
         self._listener_configs = listeners
-        #: Where its further listeners are, by name, once started.
+        #: Addresses of the further listeners by name, once started.
         self.listeners: dict[str, str] = {}
         self._opened: list[OpenListener] = []
         self._address: tuple[str, int] | None = None
@@ -87,7 +87,7 @@ class NameServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) that clients connect to; known once ``run`` has started."""
+        """The (host, port) that clients connect to; known once ``run`` has started."""
         assert self._address is not None, "the name server has not started"
         return self._address
 
@@ -101,7 +101,7 @@ class NameServer:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.
 
-        OSError if the address cannot be had, ListenerError if that of another listener cannot;
+        OSError if the address cannot be bound, ListenerError for that of a further listener;
         ConfigError or StoreDamagedError if the file of the key-value table, of the accounts or of a
         certificate cannot be used.
         """
@@ -134,7 +134,7 @@ class NameServer:
             task_status.started()
 
     async def reload_certificates(self) -> list[CertificateFile]:
-        """Read the certificates of its listeners now; return what came of each file."""
+        """Reload the certificates of the listeners; return the result for each file."""
         return reload_certificates(self._opened)
 
     async def _scan(self) -> None:
@@ -147,7 +147,7 @@ class NameServer:
         _log_dropped("closed its connection", self.routes.close_owner(connection))
 
     def processors(self) -> dict[int, Processor]:
-        """Return what is done at which request code."""
+        """Return request code -> processor."""
         return self._kv.processors() | {
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
@@ -165,7 +165,7 @@ class NameServer:
             RequestCode.GET_BROKER_MEMBER_GROUP: self._members,
             RequestCode.GET_NAMESRV_CONFIG: self._shown_config,
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
-            # Topics of RocketMQ's units (several sites); there is none here.
+            # Topics of RocketMQ's units (several sites), which do not exist here.
             RequestCode.GET_UNIT_TOPIC_LIST: self._no_topics,
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._no_topics,
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._no_topics,
@@ -194,7 +194,7 @@ class NameServer:
                 f"broker registered {_IDENTITY} topics=%d", *_shown(identity), len(body.topics)
             )
         answer = {"masterAddr": master, "haServerAddr": ha_address}
-        # A slave keeps the addresses it has while its master is away; an empty one is no address.
+        # While its master is down a slave keeps the addresses it has; "" is not an address.
         answer = {name: address for name, address in answer.items() if address}
         order_topics = {"table": self._kv.table.namespace(ORDER_TOPIC_NAMESPACE) or {}}
         return request.answer(ext=answer, body=msgspec.json.encode(order_topics))
@@ -260,7 +260,7 @@ class NameServer:
         return request.answer(body=_topic_list(self.routes.topics_of_cluster(cluster)))
 
     def _system_topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Tell the names of clusters and brokers, whose topics are the system's."""
+        """Answer with the names of clusters and brokers, whose topics are the system's."""
         brokers = self.routes.brokers()
         names = brokers.keys() | self.routes.clusters().keys()
         address = next((a for data in brokers.values() for a in data.addresses.values()), None)
@@ -292,8 +292,8 @@ class NameServer:
         return request.answer(body=text.encode())
 
     def _update_config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        # Its settings name files, addresses and limits: none of them is a tool's to change.
-        text = "the name server's settings are changed in its configuration, not from afar"
+        # Its settings name files, addresses and limits, which tools must not change.
+        text = "the name server's settings can only be changed in its configuration file"
         return request.answer(ResponseCode.NO_PERMISSION, text)
 
     def _no_topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -319,8 +319,8 @@ class NameServer:
 def encode_route(route: TopicRoute, order_config: str | None) -> bytes:
     """Return TopicRouteData as standard JSON.
 
-    RocketMQ writes it for clients before 4.9.4 with bare broker ids (``{0:"..."}``). Every known
-    client of those versions reads quoted ones too, so there is one form here.
+    RocketMQ writes it for clients before 4.9.4 with unquoted broker ids (``{0:"..."}``). Every
+    known client of those versions also reads quoted ones, so there is only one form here.
     """
     value: dict[str, Any] = {
         "brokerDatas": [_broker_json(data) for data in route.brokers],
@@ -330,7 +330,7 @@ def encode_route(route: TopicRoute, order_config: str | None) -> bytes:
                 "brokerName": queue.broker_name,
                 "perm": queue.perm,
                 "readQueueNums": queue.read_queue_nums,
-                # The flag's name up to 4.8, and the one since.
+                # The flag's name up to 4.8, and its name since.
                 "topicSynFlag": queue.topic_sys_flag,
                 "topicSysFlag": queue.topic_sys_flag,
                 "writeQueueNums": queue.write_queue_nums,
@@ -373,14 +373,14 @@ _IDENTITY: Final = "cluster=%a name=%a address=%a id=%d"
 
 
 def _shown(identity: BrokerIdentity) -> tuple[str, str, str, int]:
-    """Return the fields of ``_IDENTITY``; the texts are a peer's."""
+    """Return the fields for ``_IDENTITY``; the texts come from a peer."""
     return identity.cluster, identity.name, identity.address, identity.broker_id
 
 
 def _log_dropped(reason: str, identities: Iterable[BrokerIdentity]) -> None:
     for identity in identities:
         logger.warning(
-            "a broker %s and is dropped: clients find its queues again when it has registered "
+            "a broker %s and is dropped: clients find its queues again after it registers "
             f"{_IDENTITY}",
             reason,
             *_shown(identity),
@@ -388,5 +388,5 @@ def _log_dropped(reason: str, identities: Iterable[BrokerIdentity]) -> None:
 
 
 def _now_ms() -> int:
-    # Monotonic: wall time going back must not keep a dead broker, nor forward drop a live one.
+    # Monotonic: a step of the wall clock must neither keep a dead broker nor drop a live one.
     return int(trio.current_time() * 1000)

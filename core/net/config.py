@@ -1,10 +1,9 @@
-"""The ``[[listener]]`` tables: where else clients come in, and what their bytes go through.
+"""The ``[[listener]]`` tables: further addresses for clients, with TLS, WebSocket, PROXY.
 
-Owns: ListenerConfig, the keys for TLS of all listeners, which addresses are reached from other
-machines.
+Owns: ListenerConfig, the TLS keys of all listeners, which addresses other machines can reach.
 Must not touch: sockets, the files that it names, the protocol behind a listener, who may log in.
-Invariants: a role opens nothing that is no ListenerConfig. What its section says of ``listen`` is
-the short form of one.
+Invariants: a role opens only listeners that are a ListenerConfig; ``listen`` in its section is the
+short form of one.
 """
 
 from __future__ import annotations
@@ -20,56 +19,56 @@ from motelog.core.addresses import parse_address
 from motelog.core.config import SectionFault, refuse
 
 UNIX: Final = "unix:"
-#: What the system allows for the name of a Unix socket.
+#: The system's limit for the path of a Unix socket.
 UNIX_PATH_BYTES_MAX: Final = 107
 NEEDS_TLS: Final = (
-    "{address} is reached from other machines and has no TLS, so whoever is in between reads and"
-    ' changes everything: add tls_certificate = "PATH" and tls_key = "PATH"'
+    "{address} can be reached from other machines and has no TLS, so anyone in between could read"
+    ' and change everything: add tls_certificate = "PATH" and tls_key = "PATH"'
     ' (or insecure = "I know")'
 )
 NEEDS_ENFORCING: Final = (
-    "{address} is reached from other machines and permissive serves those without TLS, so whoever"
-    ' is in between reads and changes everything: set tls_mode = "enforcing"'
+    "{address} can be reached from other machines and permissive allows clients without TLS, so"
+    ' anyone in between could read and change everything: set tls_mode = "enforcing"'
     ' (or insecure = "I know")'
 )
 PERMISSIVE_ASKS_NOBODY: Final = (
-    "permissive lets clients without TLS in, and so without the certificate that tls_client_ca"
-    ' asks for: set tls_mode = "enforcing", or tls_client_certificates = "optional"'
+    "permissive allows clients without TLS, and so without the certificate that tls_client_ca"
+    ' requires: set tls_mode = "enforcing", or tls_client_certificates = "optional"'
 )
 
 
 class TlsKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every listener for clients may be told of TLS."""
+    """TLS keys of every listener for clients."""
 
     tls_certificate: str = ""
-    """PEM file of the certificate and the chain above it. With it, the listener speaks TLS 1.2 and
-    1.3. A change takes effect within seconds, for new connections."""
+    """PEM file of the certificate and its chain. With it, the listener uses TLS 1.2 and 1.3. A
+    change takes effect within seconds, for new connections."""
 
     tls_key: str = ""
-    """PEM file of its key, not encrypted. Empty: it is in the same file."""
+    """PEM file of the certificate's key, not encrypted. Empty: it is in the same file."""
 
     tls_client_ca: str = ""
-    """PEM file of the authorities for certificates of clients."""
+    """PEM file of the authorities for client certificates."""
 
     tls_client_certificates: Literal["required", "optional"] = "required"
-    """Whether each client needs a certificate of ``tls_client_ca``. Whoever shows another one is
-    refused in any case."""
+    """Whether each client needs a certificate of ``tls_client_ca``. A client with another
+    certificate is refused in any case."""
 
     tls_client_crl: str = ""
-    """PEM file of what these authorities have revoked (CRL), of each that issues certificates of
-    clients. A certificate in it is refused; so are all of an authority whose list is missing or has
-    expired. A change takes effect within seconds, for new connections."""
+    """PEM file with the revocation list (CRL) of each of these authorities that issues client
+    certificates. Revoked certificates are refused; so are all of an authority whose list is missing
+    or expired. A change takes effect within seconds, for new connections."""
 
     insecure: Literal["", "I know"] = ""
-    """Lets an address that is reached from other machines do without TLS or logins."""
+    """Allows an address that other machines can reach to be without TLS or logins."""
 
     @property
     def needs_client_certificates(self) -> bool:
-        """Whether only clients with a certificate come in."""
+        """Whether only clients with a certificate are accepted."""
         return bool(self.tls_client_ca) and self.tls_client_certificates == "required"
 
     def tls_faults(self) -> Iterator[SectionFault]:
-        """Yield what is wrong with these keys among themselves."""
+        """Yield faults in the combination of these keys."""
         if not self.tls_certificate:
             for key in ("tls_key", "tls_client_ca"):
                 if getattr(self, key):
@@ -79,20 +78,20 @@ class TlsKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class TlsModeKeys(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a listener may be told of TLS whose clients may do without."""
+    """TLS keys of a listener that may also accept clients without TLS."""
 
     tls_mode: Literal["enforcing", "permissive"] = "enforcing"
-    """Of broker and name server: whether clients without TLS are refused (RocketMQ's enforcing), or
-    served on the same port (permissive: the first byte tells). Without ``tls_certificate`` there is
-    no TLS (disabled)."""
+    """For broker and name server: whether clients without TLS are refused (RocketMQ's enforcing) or
+    served on the same port (permissive: recognised by the first byte). Without ``tls_certificate``
+    there is no TLS (disabled)."""
 
     @property
     def takes_tls_alone(self) -> bool:
-        """Whether a client without TLS is refused."""
+        """Whether clients without TLS are refused."""
         return bool(self.tls_certificate) and self.tls_mode == "enforcing"
 
     def tls_faults(self) -> Iterator[SectionFault]:
-        """Yield what is wrong with these keys among themselves."""
+        """Yield faults in the combination of these keys."""
         yield from super().tls_faults()
         if self.needs_client_certificates and self.tls_mode == "permissive":
             yield SectionFault(PERMISSIVE_ASKS_NOBODY, ("tls_mode",))
@@ -102,7 +101,7 @@ Protocol = Literal["mqtt", "broker", "namesrv", "admin"]
 Login = Literal["certificate", "jwt", "password", "scram", "http", "anonymous"]
 
 
-#: Keys that are for MQTT alone.
+#: Keys that are only for MQTT.
 MQTT_KEYS: Final = ("websocket", "websocket_origins", "logins")
 SCHEMES: Final[dict[Protocol, tuple[str, str]]] = {
     "mqtt": ("mqtt", "mqtts"),
@@ -116,38 +115,38 @@ class ListenerConfig(TlsModeKeys, frozen=True, forbid_unknown_fields=True, kw_on
     """One ``[[listener]]``: a further address that clients connect to."""
 
     protocol: Protocol = msgspec.field(name="for", default="mqtt")
-    """Whose clients come by it: MQTT clients, those of the broker or the name server, or browsers
-    and tools that ask the console (admin)."""
+    """Which clients it is for: MQTT clients, those of the broker or the name server, or browsers
+    and tools that use the console (admin)."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,32}$")]
-    """Names it in logs and metrics."""
+    """Name of the listener in logs and metrics."""
 
     address: str
-    """HOST:PORT, where port 0 takes any free one; or unix:PATH."""
+    """HOST:PORT, where port 0 takes any free port; or unix:PATH."""
 
     advertise: str = ""
-    """HOST:PORT that clients use, where it is not ``address``, as behind a balancer: what this
-    server tells people, and `motelog doctor --config` tries. Name servers tell clients
-    ``broker.advertise`` alone."""
+    """HOST:PORT that clients use, if it is not ``address``, for example behind a balancer. This
+    server shows it to people, and `motelog doctor --config` checks it. Name servers give clients
+    only ``broker.advertise``."""
 
     websocket: str = ""
-    """Path of the WebSocket, as in /mqtt; with TLS it is a secure one. Empty: none."""
+    """Path of the WebSocket, such as /mqtt; with TLS it is a secure one. Empty: no WebSocket."""
 
     websocket_origins: tuple[str, ...] = ()
-    """Web pages that may connect, as in https://dashboard.example. Empty: all; but to a loopback
-    address without client certificates, those of this machine alone."""
+    """Origins of web pages that may connect, such as https://dashboard.example. Empty: all; but to
+    a loopback address without client certificates, only those of this machine."""
 
     proxy_protocol: bool = False
     """Whether each connection begins with the PROXY protocol (version 1 or 2), from which the
-    client's address is taken. The listener must be reached by the balancer alone."""
+    client's address is taken. Only the balancer must be able to reach the listener."""
 
     logins: tuple[Login, ...] = ()
-    """How clients may log in here, of what ``[access]`` has; any other login is refused. Empty: by
-    all of them."""
+    """Which logins of ``[access]`` clients may use here; any other login is refused. Empty: all of
+    them."""
 
     connections_max: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Connections at once; further ones wait, and at the console take the place of one without a
-    request. 0: the limit of its section alone, which counts those of all its listeners."""
+    """Most connections at a time; further ones wait, and at the console replace an idle one. 0:
+    only the limit of the role's section, which counts connections of all its listeners."""
 
     def __post_init__(self) -> None:
         refuse(self, self._faults())
@@ -166,21 +165,21 @@ class ListenerConfig(TlsModeKeys, frozen=True, forbid_unknown_fields=True, kw_on
             yield SectionFault(text.format(address=self.address), keys)
         if self.advertise:
             if self.unix_path is not None:
-                yield SectionFault("a Unix socket has no other address", ("advertise",))
+                yield SectionFault("a Unix socket cannot have advertise", ("advertise",))
             try:
                 parse_address(self.advertise, port_min=1)
             except ValueError as exc:
                 yield SectionFault(str(exc), ("advertise",))
         if "certificate" in self.logins and not self.tls_client_ca:
-            text = "the login certificate needs tls_client_ca: nobody shows one without"
+            text = "the login certificate needs tls_client_ca: clients send none without it"
             yield SectionFault(text, ("logins", "tls_client_ca"))
         if self.websocket and not self.websocket.startswith("/"):
-            yield SectionFault("the path of a WebSocket begins with /", ("websocket",))
+            yield SectionFault("the path of a WebSocket must begin with /", ("websocket",))
         yield from self.tls_faults()
         yield from self._foreign_keys()
 
     def _foreign_keys(self) -> Iterator[SectionFault]:
-        """Yield the keys that are for other protocols than this listener's."""
+        """Yield a fault for each key that is not for this listener's protocol."""
         if self.protocol != "mqtt":
             for key in MQTT_KEYS:
                 if getattr(self, key):
@@ -205,28 +204,28 @@ class ListenerConfig(TlsModeKeys, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def scheme(self) -> str:
-        """What clients call such an address."""
+        """The URL scheme of its address."""
         plain, secure = ("ws", "wss") if self.websocket else SCHEMES[self.protocol]
         return secure if self.tls_certificate else plain
 
     def text_of(self, address: str) -> str:
-        """Return what clients are told of ``address``, where it listens; its port is settled."""
+        """Return the URL for clients; ``address`` is where it listens, with the actual port."""
         return f"{self.scheme}://{self.advertise or address}{self.websocket}"
 
 
 def first_listener(protocol: Protocol, address: str, keys: TlsKeys) -> ListenerConfig:
-    """Return the listener that a section describes: its ``listen``, and its keys for TLS."""
+    """Return the listener of a section: its ``listen`` and TLS keys."""
     names = [name for name in TlsModeKeys.__struct_fields__ if hasattr(keys, name)]
     told = {name: getattr(keys, name) for name in names}
     return ListenerConfig(name=protocol, protocol=protocol, address=address, **told)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether only this machine can reach an address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # a name may resolve to anything, and to something else tomorrow
+        return False  # a name may resolve to anything, and differently tomorrow
 
 
 def _address_fault(address: str) -> str | None:
@@ -235,9 +234,9 @@ def _address_fault(address: str) -> str | None:
         if not path.startswith("/"):
             return f"{address} is not unix:PATH with an absolute path"
         if len(path.encode()) > UNIX_PATH_BYTES_MAX:
-            return f"the path of a Unix socket has at most {UNIX_PATH_BYTES_MAX} bytes"
+            return f"the path of a Unix socket must have at most {UNIX_PATH_BYTES_MAX} bytes"
         if not Path(path).parent.is_dir():
-            return f"{Path(path).parent} is no folder"
+            return f"{Path(path).parent} is not a folder"
         return None
     try:
         parse_address(address)

@@ -1,1 +1,1 @@
-"""Records: the layout that the log holds and a pull answers, and the kernels for it."""
+"""Records: their layout in the log and in pull answers, and the kernels for it."""

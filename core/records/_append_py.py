@@ -1,8 +1,8 @@
 """Reference of the append kernel: the same answers as _append.pyx in plain Python.
 
-Owns: how a record is written, in short code. Must not touch: files, clocks, sockets. append.py has
-the docstrings, layout.py the drawing.
-Unlike the kernel it has no guard: a page of a mapped file that cannot be read ends the process.
+Owns: writing a record, in short code. Must not touch: files, clocks, sockets. append.py has the
+docstrings, layout.py the layout.
+Unlike the kernel it has no guard: an unreadable page of a mapped file ends the process.
 Spec: RocketMQ MessageExtEncoder, CommitLog.
 """
 
@@ -177,7 +177,7 @@ def encode_batch(
         size = _size(tail, body, properties, born, len(store_host))
         if position + size + BLANK_BYTES_MIN > limit:
             return index, position
-        # The hosts set the host bits, so that no caller can make a record that is read wrongly.
+        # The hosts determine the host bits, so that no caller can make a misread record.
         sys_flag &= ~HOST_FLAGS
         sys_flag |= SYS_FLAG_BORN_IPV6 * (len(born) == IPV6_BYTES)
         sys_flag |= SYS_FLAG_STORE_IPV6 * (len(store_host) == IPV6_BYTES)

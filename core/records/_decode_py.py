@@ -1,7 +1,7 @@
 """Reference of the decode kernel: the same answers as _decode.pyx in plain Python.
 
 Owns: the values taken from a record, in short code. Must not touch: files, clocks, sockets.
-decode.py has the docstrings, layout.py the drawing. Spec: RocketMQ MessageDecoder.
+decode.py has the docstrings, layout.py the layout. Spec: RocketMQ MessageDecoder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Values in the text of a message's properties, for the references of the kernels.
+"""Values from the text of a message's properties, for the kernels' references.
 
-Answers like _properties.pxd; core.message decodes a whole text.
+Same results as _properties.pxd; core.message decodes a whole text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
 
 
 def has_keys(properties: bytes) -> bool:
-    """Say whether a property text has a UNIQ_KEY or KEYS that is not empty."""
+    """Return whether a property text has a UNIQ_KEY or KEYS that is not empty."""
     return any(
         item.startswith(name) and len(item) > len(name)
         for item in properties.split(b"\x02")

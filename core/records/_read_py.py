@@ -1,8 +1,8 @@
 """Reference of the read kernel: the same answers as _read.pyx in plain Python.
 
-Owns: which units are read and which bytes of the log they name, in short code. Must not touch:
-files, clocks, sockets. read.py has the docstrings, layout.py the drawing.
-Unlike the kernel it has no guard: a page of a mapped file that cannot be read ends the process.
+Owns: selecting units and reading the records that they name, in short code. Must not touch: files,
+clocks, sockets. read.py has the docstrings, layout.py the layout.
+Unlike the kernel it has no guard: an unreadable page of a mapped file ends the process.
 Spec: RocketMQ ConsumeQueue, DefaultMessageStore.getMessage.
 """
 
@@ -64,7 +64,7 @@ def select_units(
             looked += 1
             removed += 1
             continue
-        # Java compares the low 32 bits, as a signed number.
+        # Java compares the low 32 bits as a signed number.
         code32 = ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000
         if tag_codes is not None and code32 not in tag_codes:
             looked += 1

@@ -1,8 +1,8 @@
 """Reference of the scan kernel: the same answers as _scan.pyx in plain Python.
 
-Owns: which bytes of a log are trusted, in short code. Must not touch: files, clocks, sockets.
-scan.py has the docstrings, layout.py the drawing.
-Unlike the kernel it has no guard: a page of a mapped file that cannot be read ends the process.
+Owns: deciding which bytes of a log are valid, in short code. Must not touch: files, clocks,
+sockets. scan.py has the docstrings, layout.py the layout.
+Unlike the kernel it has no guard: an unreadable page of a mapped file ends the process.
 Spec: RocketMQ CommitLog.
 """
 
@@ -26,13 +26,13 @@ from motelog.core.records.layout import (
     parse_in_log,
 )
 
-SECTOR_BYTES: Final = 512  # a disk writes this much as a whole
-# What the magics of both versions begin with.
+SECTOR_BYTES: Final = 512  # a disk writes this much atomically
+# The common first bytes of both versions' magics.
 _MAGIC_FIRST: Final = re.compile(re.escape(bytes((MAGIC_V1 >> 24,))))
 
 
 class UnitRun(NamedTuple):
-    """Units of one queue with consecutive queue offsets that begin with ``first_offset``."""
+    """Units of one queue with consecutive queue offsets from ``first_offset`` on."""
 
     topic: bytes
     queue_id: int
@@ -69,9 +69,9 @@ def scan(
 
 
 def _is_torn(data: memoryview, record_end: int, end: int, topic: bytes, properties: bytes) -> bool:
-    """Say whether a crash has torn a record where no CRC covers it, in topic or properties.
+    """Return whether a crash has torn a record in topic or properties, which no CRC covers.
 
-    A torn write leaves zeros up to the end of a sector; neither text has zeros.
+    A torn write leaves zeros up to the end of a sector; neither text contains zeros.
     """
     if b"\0" in topic:
         return True
@@ -126,7 +126,7 @@ def collect(
 def _take_keyed(
     found: list[tuple[Any, ...]], keyed: list[tuple[int, int, bytes, bytes]], bytes_max: int
 ) -> int | None:
-    """Add the records with keys; if the texts are too long, stop and return how many were seen."""
+    """Add the records with keys; stop if the texts are too long; return how many were seen."""
     for number, record in enumerate(found):
         topic, _, _, physical, _, _, sys_flag, ms, properties = record
         if has_keys(properties) and not is_rolled_back(sys_flag):

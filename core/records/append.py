@@ -1,7 +1,7 @@
-"""Append: checked messages become records in mapped bytes, and units of their queues.
+"""Append: encodes checked messages as records in mapped bytes, and units of their queues.
 
-Its kernel is _append.pyx; _append_py.py is the reference, which says what is right.
-Owns: what a message to append is, how it becomes a record, and the end of each queue. Must not
+Its kernel is _append.pyx; _append_py.py is the reference, which specifies the result.
+Owns: the form of a message to append, its encoding as a record, and the end of each queue. Must not
 touch: files, clocks, sockets; the layout (layout). Spec: RocketMQ MessageExtEncoder, CommitLog.
 """
 
@@ -28,8 +28,8 @@ __all__ = [
 
 # (tail, body, properties, tags_code, born_timestamp_ms, born_host, sys_flag, flag,
 #  reconsume_times, prepared_transaction_offset)
-# tags_code has to be the hash of the TAGS property (in SCHEDULE_TOPIC_XXXX the due time). It is in
-# the unit and not in the record: a rebuild of the ConsumeQueue computes it again, and must agree.
+# tags_code must be the hash of the TAGS property (in SCHEDULE_TOPIC_XXXX the due time). It is in
+# the unit and not in the record: a rebuild of the ConsumeQueue computes it again and must agree.
 AppendMessage: TypeAlias = "tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]"
 
 QueueTail = _kernel.QueueTail

@@ -1,8 +1,8 @@
-"""Decode: concatenated records, as in a pull's answer, become messages for readers.
+"""Decode: decodes concatenated records, as in a pull's answer, into messages for readers.
 
-Its kernel is _decode.pyx; _decode_py.py is the reference, which says what is right.
-Owns: StoredMessage, which fields are handed out in which shape, and inflating bodies. Must not
-touch: files, clocks, sockets; the layout (layout). Spec: RocketMQ MessageDecoder.
+Its kernel is _decode.pyx; _decode_py.py is the reference, which specifies the result.
+Owns: StoredMessage, its fields and their types, and inflating bodies. Must not touch: files,
+clocks, sockets; the layout (layout). Spec: RocketMQ MessageDecoder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
     "inflate",
 ]
 
-BODY_BYTES_MAX: Final = 16_777_216  # the most that one remoting frame holds
+BODY_BYTES_MAX: Final = 16_777_216  # the limit of a remoting frame
 
 body_bytes = _kernel.body_bytes
 decode = _kernel.decode
@@ -54,12 +54,12 @@ class StoredMessage(_kernel.StoredFields):
     It has ``topic``, ``queue_id``, ``queue_offset``, ``physical_offset``, ``body``, ``properties``,
     ``flag``, ``sys_flag``, ``born_timestamp_ms``, ``born_host`` and ``store_host`` (address and
     port), ``store_timestamp_ms``, ``reconsume_times``, ``prepared_transaction_offset`` and
-    ``stored_bytes``. ``body`` is what the producer was given, unless ``is_compressed``. Properties
-    are read when somebody looks at them, so a message that nobody looks at costs little.
+    ``stored_bytes``. ``body`` is the producer's original body, unless ``is_compressed``. Properties
+    are parsed when they are accessed, so unused messages cost little.
     """
 
     __slots__ = ()
-    #: What the message is made of, in this order.
+    #: The arguments of the constructor, in order.
     FIELDS: ClassVar[tuple[str, ...]] = (
         "topic",
         "queue_id",
@@ -79,11 +79,11 @@ class StoredMessage(_kernel.StoredFields):
     )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, as the message is made with them."""
+        """Return the constructor's arguments by name."""
         return {name: getattr(self, name) for name in self.FIELDS}
 
     def replace(self, **changes: Any) -> Self:
-        """Return the same message with other fields."""
+        """Return a copy of the message with some fields changed."""
         return type(self)(**self.as_dict() | changes)
 
     def __eq__(self, other: object) -> bool:
@@ -102,9 +102,9 @@ class StoredMessage(_kernel.StoredFields):
 
     @property
     def is_compressed(self) -> bool:
-        """Whether ``body`` is as it is stored, since it could not be inflated.
+        """Whether ``body`` is still compressed, because it could not be inflated.
 
-        It is damaged, too large, or compressed in another way than by zlib.
+        It is damaged, too large, or not compressed with zlib.
         """
         return bool(self.sys_flag & SYS_FLAG_COMPRESSED)
 
@@ -118,19 +118,19 @@ class StoredMessage(_kernel.StoredFields):
 
     @property
     def device(self) -> str | None:
-        """The tag, which an MQTT message has from its topic name's second level; None without."""
+        """The tag, which for an MQTT message is its topic name's second level, or None."""
         return self.tags
 
     @property
     def mqtt_topic(self) -> str:
-        """The topic name by which MQTT subscribers get it: its publisher's, else topic and tag."""
+        """The topic name for MQTT subscribers: its publisher's, else topic and tag."""
         found = self.value_of(MQTT_TOPIC)
         if found is not None:
             return found
         return f"{self.topic}/{self.tags}" if self.tags else self.topic
 
     def json(self) -> Any:
-        """Return the body read as JSON; ValueError says which message is not."""
+        """Return the body parsed as JSON; ValueError names the message if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError as exc:
@@ -139,21 +139,21 @@ class StoredMessage(_kernel.StoredFields):
 
     @property
     def offset_id(self) -> str:
-        """The id that names the record by store address and physical offset."""
+        """The record's id, made of store address and physical offset."""
         return encode_offset_id(encode_host(*self.store_host), self.physical_offset)
 
     @property
     def message_id(self) -> str:
-        """The producer's unique id when it sent one, else the offset id."""
+        """The producer's unique id if it has one, else the offset id."""
         return self.value_of(UNIQ_KEY) or self.offset_id
 
 
 def decode_messages(records: Any, *, body_bytes_max: int = BODY_BYTES_MAX) -> list[StoredMessage]:
     """Return concatenated records as messages, bodies inflated to at most ``body_bytes_max``.
 
-    A body that cannot be inflated within that size stays as it is stored, and its message
-    ``is_compressed``: one producer's message must not keep a consumer from the messages behind it.
-    Raises RecordError for bytes that are no record.
+    A body that cannot be inflated within that size stays as stored, and its message
+    ``is_compressed``: one producer's message must not block a consumer's further messages.
+    RecordError for bytes that are not a record.
     """
     messages, sys_flags = _kernel.decode_stored(records, StoredMessage)
     if sys_flags & SYS_FLAG_COMPRESSED:
@@ -162,14 +162,14 @@ def decode_messages(records: Any, *, body_bytes_max: int = BODY_BYTES_MAX) -> li
 
 
 def inflate(body: bytes, bytes_max: int) -> bytes | None:
-    """Return a compressed body as it was before compression, or None.
+    """Return the inflated body, or None if that is not possible.
 
     None for damaged bytes, for compression other than zlib (Java's producers have LZ4 and ZSTD),
-    and for a body that would be larger than ``bytes_max``; it takes no memory for more.
+    and for a body that would be larger than ``bytes_max``, for which no more memory is used.
     """
     inflater = zlib.decompressobj()
     try:
-        # One byte more than allowed tells "exactly as much" from "more".
+        # One byte more than allowed distinguishes "exactly as much" from "more".
         inflated = inflater.decompress(body, bytes_max + 1)
     except zlib.error:
         return None

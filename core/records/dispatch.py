@@ -1,7 +1,7 @@
-"""Messages that are in further queues besides their own: RocketMQ's multi-dispatch to light queues.
+"""Messages in further queues besides their own: RocketMQ's multi-dispatch to light queues.
 
-Owns: which messages are, the properties that say in which queues and where, their text. Must not
-touch: queues, files, clocks. Spec: RocketMQ LmqDispatch, MultiDispatchUtils, MixAll.
+Owns: which messages these are, the properties with the queues and offsets. Must not touch: queues,
+files, clocks. Spec: RocketMQ LmqDispatch, MultiDispatchUtils, MixAll.
 
     INNER_MULTI_DISPATCH      %LMQ%a,%LMQ%b     what the producer asks for
     INNER_MULTI_QUEUE_OFFSET  17,0              the queue offsets, added when the record is written
@@ -30,12 +30,12 @@ _DISPATCH: Final = MULTI_DISPATCH.encode()
 _OFFSET: Final = MULTI_OFFSET.encode()
 _LMQ: Final = LMQ_PREFIX.encode()
 _CLOSED: Final = frozenset(topic.encode() for topic in SYSTEM_TOPICS)
-# What comes again, is given up or is kept by the broker itself is in its own queue alone.
+# Retries, dead letters and the broker's own messages are in their own queue only.
 _CLOSED_PREFIXES: Final = (RETRY_PREFIX.encode(), DLQ_PREFIX.encode(), b"rmq_sys_", _LMQ)
 
 
 class Dispatched(tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, int]):
-    """An AppendMessage that asks for further queues; ``measure`` tells whether there is one."""
+    """An AppendMessage for further queues; ``measure`` reports whether there is one."""
 
     __slots__ = ()
 
@@ -55,17 +55,17 @@ def dispatched(message: AppendMessage) -> AppendMessage:
 
 
 def may_dispatch(topic: bytes) -> bool:
-    """Say whether messages of a topic may be in further queues."""
+    """Return whether messages of a topic may be in further queues."""
     return topic not in _CLOSED and not topic.startswith(_CLOSED_PREFIXES)
 
 
 def offsets_property(offsets: Sequence[int]) -> bytes:
-    """Return the property that says where in its further queues a message is."""
+    """Return the property with a message's offsets in its further queues."""
     return _OFFSET + b"\x01" + SEPARATOR.join(map(str, offsets)).encode() + b"\x02"
 
 
 def in_light_queue(records: bytes, name: bytes, begin: int, end: int) -> bool:
-    """Say whether each of a row of records is in a light queue, at an offset in [begin, end)."""
+    """Return whether all of these records are in a light queue at offsets in [begin, end)."""
     return name.startswith(_LMQ) and all(
         any(
             place == name and begin <= offset < end
@@ -78,7 +78,7 @@ def in_light_queue(records: bytes, name: bytes, begin: int, end: int) -> bool:
 def dispatch_places(topic: bytes, properties: bytes) -> list[tuple[bytes, int]]:
     """Return the further queues of a record: topic and queue offset of each; empty if it has none.
 
-    What a broken property says of a queue counts for none.
+    A malformed property counts as no queue.
     """
     offsets, names = find_property(properties, _OFFSET), find_property(properties, _DISPATCH)
     if offsets is None or names is None or not may_dispatch(topic):

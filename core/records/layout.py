@@ -1,7 +1,7 @@
 """The byte layout of records, as in the CommitLog and in a pull's answer, and of queue units.
 
-Owns: the byte format of record, blank record and unit; the one parser of the kernels' references.
-(The kernels' parser is _layout.pxd, with the same names and answers.) Must not touch: files,
+Owns: the byte format of record, blank record and unit; the parser of the kernels' references.
+(The kernels' parser is _layout.pxd, with the same names and results.) Must not touch: files,
 clocks, sockets.
 Invariants: parse reads nothing beyond ``end``.
 Spec: RocketMQ MessageDecoder, MessageExtEncoder, CommitLog, ConsumeQueue. All integers big-endian.
@@ -26,7 +26,7 @@ Spec: RocketMQ MessageDecoder, MessageExtEncoder, CommitLog, ConsumeQueue. All i
      .  1+n  topic (version 2, for topics above 127 bytes: 2+n)
      .  2+n  properties, at most 32767
 
-Positions from the store timestamp on hold for two IPv4 hosts.
+Positions from the store timestamp on are those for two IPv4 hosts.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Owns: which request waits for which client's answer, and until when. Must not touch: connections'
 bytes, what a request means.
 
-A client may never answer, so that what waits is bounded for each connection and for all together,
-and each request has a deadline. There is no task for each: one looks for those that are over.
+A client may never answer, so the number of waiting requests is limited for each connection and in
+total, and each request has a deadline. One task looks for expired requests, not one task for each.
 
 Invariant: each request's ``answered`` is called exactly once, unless the server ends first.
 """
@@ -24,12 +24,12 @@ from motelog.core.remoting.frames import RemotingCommand
 
 OwnerT = TypeVar("OwnerT", bound=Hashable)
 
-#: Gets a client's answer, or why there is none: too late, connection lost, too many wait.
+#: Called with a client's answer, or why there is none: too late, connection lost, too many waiting.
 Answered = Callable[[RemotingCommand | RemotingError], None]
 
 WAITING_MAX: Final = 10_000
 WAITING_OF_ONE_MAX: Final = 1_000
-#: A request may wait this much longer than it should.
+#: A request may wait this much longer than its timeout.
 LOOK_INTERVAL_S: Final = 0.25
 _OPAQUE_MAX: Final = 2**31 - 1
 
@@ -56,10 +56,10 @@ class Asked(Generic[OwnerT]):
         return self._waiting_count
 
     def add(self, owner: OwnerT, answered: Answered, *, timeout_s: float) -> int | None:
-        """Return the number under which to ask; None if too many wait, and that is told."""
+        """Return the opaque number for the request; None if too many wait, after ``answered``."""
         of_owner = self._waiting.get(owner, {})
         if self._waiting_count >= WAITING_MAX or len(of_owner) >= WAITING_OF_ONE_MAX:
-            text = "too many requests to clients wait for an answer already"
+            text = "too many requests to clients are already waiting for an answer"
             self._tell(answered, RemotingConnectionError(text))
             return None
         self._opaque = self._opaque % _OPAQUE_MAX + 1
@@ -73,7 +73,7 @@ class Asked(Generic[OwnerT]):
         return self._opaque
 
     def end(self, owner: OwnerT, opaque: int, outcome: RemotingCommand | RemotingError) -> None:
-        """Tell how a request ended; without effect if it does not wait (any more)."""
+        """Report how a request ended; no effect if it is not (or no longer) waiting."""
         of_owner = self._waiting.get(owner, {})
         waiting = of_owner.pop(opaque, None)
         if waiting is None:
@@ -84,13 +84,13 @@ class Asked(Generic[OwnerT]):
         self._tell(waiting.answered, outcome)
 
     def close(self, owner: OwnerT) -> None:
-        """End all requests to a connection that is lost."""
+        """End all requests to a lost connection."""
         for opaque in list(self._waiting.get(owner, ())):
             text = "the client's connection ended before it answered"
             self.end(owner, opaque, RemotingConnectionError(text))
 
     async def run(self, flush: Callable[[], None]) -> None:
-        """End the requests whose deadline is over, until cancelled; then ``flush`` sends."""
+        """End expired requests until cancelled; ``flush`` then sends output."""
         while True:
             await self._is_wanted.take()
             while self._waiting:
@@ -106,16 +106,16 @@ class Asked(Generic[OwnerT]):
             if waiting.deadline <= now_s
         ]
         for owner, opaque, timeout_s in late:
-            text = f"the client has not answered within {timeout_s:.3g} s"
+            text = f"the client did not answer within {timeout_s:.3g} s"
             self.end(owner, opaque, RemotingTimeoutError(text))
         return bool(late)
 
     def _tell(self, answered: Answered, outcome: RemotingCommand | RemotingError) -> None:
-        # What a client answers must not end the server.
+        # A client's answer must not end the server.
         with self._faults.boundary("a client's answer could not be used, a fault of this server"):
             answered(outcome)
 
     def _check(self) -> None:
-        """Assert that what waits is counted, and no connection is kept for nothing."""
+        """Assert that the count is right, and that each connection has a waiting request."""
         assert self._waiting_count == sum(map(len, self._waiting.values()))
         assert all(self._waiting.values())

@@ -1,11 +1,11 @@
 """The client's end of one remoting connection: many requests in flight, each with its deadline.
 
-Owns: one stream, the request numbers on it, which request waits for which answer, the output that
-waits to be written. Must not touch: addresses beyond ``connect``, routes, retries; a new
-connection is the caller's decision.
-Invariants: a frame is queued whole or not at all, so a cancelled request never leaves half a frame
-on the wire; the receive buffer grows with the bytes received, never with a claimed length; output
-above OUTPUT_BYTES_HIGH makes senders wait. State changes between two awaits, on trio's thread only.
+Owns: one stream, the request numbers on it, matching answers to requests, queued output. Must not
+touch: addresses beyond ``connect``, routes, retries; reconnecting is the caller's decision.
+Invariants: a frame is queued completely or not at all, so a cancelled request never leaves a
+partial frame on the wire; the receive buffer grows with the bytes received, never with a claimed
+length; output above OUTPUT_BYTES_HIGH makes senders wait. State changes between two awaits, only on
+trio's thread.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ _FAILED: Final = "a connection to a server failed and is closed, a fault of this
 _RECEIVE_BYTES: Final = 262_144
 _OPAQUE_MAX: Final = 2**31 - 1
 
-# A server's requests whose answers come later, at most; it has a handful.
+# The most requests of a server that are being answered later; normally there are few.
 LATER_ANSWERS_MAX: Final = 16
 
-# An answer that takes time; it deals with its own errors.
+# An answer that takes time; it handles its own errors.
 Later = Callable[[], Awaitable[RemotingCommand]]
-# Answers a request of the server: None when it needs no answer, or what to wait for. It must not
-# raise or wait itself.
+# Answers a request of the server: returns the answer, None if none is needed, or what to wait for.
+# It must not raise or wait itself.
 RequestHandler = Callable[[RemotingCommand], RemotingCommand | Later | None]
 
 
 class RemotingClient:
     """Send requests over ``stream`` while ``run`` is running; usable until the connection ends.
 
-    Each is signed with ``credentials``, if there are any; answers to the server's are not.
+    Requests are signed with ``credentials``, if given; answers to the server's requests are not.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RemotingClient:
     ) -> None:
         self.peer = peer
         self.late_answers_count = 0
-        self.received_at = trio.current_time()  # when the peer was last heard of
+        self.received_at = trio.current_time()  # when the peer last sent something
         self._has_received = False
         self._stream = stream
         self._on_request = on_request
@@ -101,7 +101,7 @@ class RemotingClient:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read and write until the connection ends; started with ``nursery.start(client.run)``.
 
-        Returns when the peer closes or misbehaves, or after ``aclose``; a task that still waits for
+        Return when the peer closes or misbehaves, or after ``aclose``; a task that still waits for
         an answer gets RemotingConnectionError.
         """
         try:
@@ -115,15 +115,15 @@ class RemotingClient:
             self._end("a fault of this side, its log says how")
         finally:
             self._end("closed")
-            # Closed by force: the protocol has no goodbye, and this cannot block.
+            # Closed by force: the protocol has no closing message, and this cannot block.
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(self._stream)
 
     async def request(self, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:
         """Send ``command`` under a new number and return its answer, whatever its code.
 
-        RemotingTimeoutError after ``timeout_s``, RemotingConnectionError when the connection ends
-        first: in both cases the peer may have carried the request out. ValueError if it cannot be
+        RemotingTimeoutError after ``timeout_s``, RemotingConnectionError if the connection ends
+        first: in both cases the peer may have executed the request. ValueError if it cannot be
         encoded.
         """
         frame = self._request_frame(command)
@@ -144,13 +144,13 @@ class RemotingClient:
         )
 
     async def send_oneway(self, command: RemotingCommand, *, timeout_s: float) -> None:
-        """Queue ``command`` as one that gets no answer; errors as ``request``."""
+        """Queue ``command`` without an answer; errors are those of ``request``."""
         command.flag |= FLAG_ONEWAY
         frame = self._request_frame(command)
         with trio.move_on_after(timeout_s) as scope:
             await self._queue(frame)
         if scope.cancelled_caught:
-            raise RemotingTimeoutError(f"{self.peer}: output is stuck for {timeout_s:.3g} s")
+            raise RemotingTimeoutError(f"{self.peer}: output was not sent within {timeout_s:.3g} s")
 
     async def aclose(self, *, grace_s: float = CLOSE_GRACE_S) -> None:
         """Write queued output for at most ``grace_s``, then close; safe to call twice."""
@@ -162,7 +162,7 @@ class RemotingClient:
             await trio.aclose_forcefully(self._stream)
 
     def _request_frame(self, command: RemotingCommand) -> bytes:
-        """Return a request under a new number, signed if this client has credentials."""
+        """Return the frame of a request with a new number, signed if there are credentials."""
         command.opaque = self._next_opaque()
         if self._credentials is not None:
             self._credentials.sign(command)
@@ -187,7 +187,7 @@ class RemotingClient:
         try:
             while True:
                 await self._output_wanted.take()
-                # All output queued since the last write leaves in one system call.
+                # All output queued since the last write is sent in one system call.
                 data, self._output = b"".join(self._output), []
                 self._is_writing = True
                 await self._stream.send_all(data)
@@ -202,15 +202,14 @@ class RemotingClient:
         try:
             await self._read_frames()
             is_plain = not isinstance(self._stream, trio.SSLStream)
-            hint = " before it answered: perhaps it takes TLS alone" if is_plain else ""
+            hint = " before it answered: it may require TLS" if is_plain else ""
             self._end(f"connection closed by the peer{'' if self._has_received else hint}")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self._end(f"connection lost ({_cause(exc)})")
         except RemotingDecodeError as exc:
-            if not self._waiting:  # otherwise those who wait are told, and say it
+            if not self._waiting:  # otherwise the waiting requests report it
                 logger.warning(
-                    "a peer sent bytes that are no frame; its connection is closed peer=%s"
-                    " error=%s",
+                    "a peer sent a malformed frame; its connection is closed peer=%s error=%s",
                     self.peer,
                     exc,
                 )
@@ -242,7 +241,7 @@ class RemotingClient:
         if command.is_response:
             waiting = self._waiting.pop(command.opaque, None)
             if waiting is None:
-                # The request has missed its deadline; no task waits for this answer any more.
+                # The request missed its deadline; no task waits for this answer.
                 self.late_answers_count += 1
                 return
             waiting.answer = command
@@ -281,7 +280,7 @@ class RemotingClient:
             return  # the reader notices the end of the connection itself
 
     def _end(self, reason: str) -> None:
-        """Note once why the connection ended, and wake all tasks that wait for it."""
+        """Record, the first time, why the connection ended, and wake all waiting tasks."""
         if self._end_reason is not None:
             return
         self._end_reason = reason
@@ -293,7 +292,7 @@ class RemotingClient:
 async def connect(address: str, *, timeout_s: float, tls: Tls | None = None) -> trio.abc.Stream:
     """Return a stream to ``host:port`` (``[v6]:port``); RemotingConnectError if it fails.
 
-    With ``tls`` the server has shown its certificate.
+    With ``tls`` the server's certificate has been checked.
     """
     host, port = parse_address(address, port_min=1)
     try:
@@ -335,7 +334,7 @@ class _Waiting:
 
 def _size_fault(data: memoryview, wanted_bytes: int) -> str:
     if bytes(data[:5]) == b"HTTP/":
-        return "it speaks HTTP and not RocketMQ's protocol: is the port right?"
+        return "it speaks HTTP, not RocketMQ's protocol: check the port"
     return f"frame of {wanted_bytes} bytes"
 
 
@@ -347,6 +346,6 @@ def _cause(exc: BaseException) -> str:
     if isinstance(inner, ssl.SSLError):
         return tls_fault(inner)
     if isinstance(inner, OSError) and inner.errno:
-        # trio's own text of a failed connection names the address again.
+        # trio's own text for a failed connection repeats the address.
         return os.strerror(inner.errno) if inner.errno > 0 else inner.strerror or str(inner)
     return str(inner) or type(inner).__name__

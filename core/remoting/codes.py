@@ -1,6 +1,6 @@
 """The numbers of the remoting protocol: request codes, response codes, languages, versions.
 
-Owns: the enumerations and limits both ends agree on. Must not touch: anything; constants only.
+Owns: the enumerations and limits that both ends share. Must not touch: anything; constants only.
 Spec: RocketMQ RequestCode, ResponseCode, LanguageCode, MQVersion.
 """
 
@@ -22,26 +22,26 @@ VERSION_STANDARD_JSON: Final = 401
 # The first release of RocketMQ 5 (5.0.0).
 VERSION_5: Final = 413
 
-# The types of a subscription's text; without one of these it is tags (ExpressionType).
+# The types of a subscription's expression; without one of these it is tags (ExpressionType).
 TAG_EXPRESSION_TYPE: Final = "TAG"
 SQL_EXPRESSION_TYPE: Final = "SQL92"
 
-#: Field of an answer by which a send was refused as the disk is over its limit. It passes only when
-#: somebody makes room, so that asking again at once is of no use.
+#: Field of an answer that refused a send because the disk is over its limit. That ends only when
+#: space is freed, so trying again at once is useless.
 STORE_FULL: Final = "storeFull"
-# Of a commit: where the group is further already, it stays. Apache's brokers do not know it.
+# Flag of a commit: keep the group's offset if it is higher. Apache's brokers ignore it.
 ONLY_FORWARD: Final = "onlyForward"
 
 
 class Serialize(IntEnum):
-    """How the header of a frame is written; an answer uses the type of its request."""
+    """The encoding of a frame's header; an answer uses that of its request."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class Language(IntEnum):
-    """The sender's language; a Java peer fails to decode a name that it does not know."""
+    """The sender's language; a Java peer cannot decode an unknown name."""
 
     JAVA = 0
     CPP = 1
@@ -60,7 +60,7 @@ class Language(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The kind of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -166,7 +166,7 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
-    # These do not fit into a binary header's 16 bits: they come with JSON headers.
+    # These do not fit into a binary header's 16 bits, so they are sent with JSON headers.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -223,8 +223,8 @@ class PullSysFlag(IntEnum):
 
 
 # Fields of a pull for a client that can read the broker's files (core.reader_key); Motelog's own.
-LOG_KEY: Final = "logKey"  # of the request: the folder's secret, or empty while it is not known
-LOG_FOLDER: Final = "logFolder"  # of an answer with records: the folder whose secret is wanted
+LOG_KEY: Final = "logKey"  # in the request: the folder's secret, empty while it is not known
+LOG_FOLDER: Final = "logFolder"  # in an answer with records: the folder whose secret is needed
 # Of an answer whose body has units in place of records: those of records below this physical
 # offset are to be verified.
 LOG_UNITS: Final = "logUnits"

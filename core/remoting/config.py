@@ -1,6 +1,6 @@
-"""What broker and name server are told of their remoting listener alike: TLS, who may reach it.
+"""Keys that broker and name server share for their remoting listener: TLS and access.
 
-Owns: ListenKeys, when an address is refused. Must not touch: sockets, the files that it names.
+Owns: ListenKeys, which addresses are refused. Must not touch: sockets, the files that it names.
 Spec: RocketMQ TlsMode, TlsSystemConfig.
 """
 
@@ -14,21 +14,22 @@ from motelog.core.config import SectionFault
 from motelog.core.net.config import TlsModeKeys, is_loopback
 
 NEEDS: Final = (
-    "{address} is reached from other machines{and_plain}: whoever is there could read and change"
+    "{address} can be reached from other machines{and_plain}: anyone there could read and change"
     ' everything. Add to [{section}] {lines} (or insecure = "I know")'
 )
 
 
 class ListenKeys(TlsModeKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Keys of a section with a remoting listener, beside its ``listen``."""
+    """Keys of a section with a remoting listener, besides ``listen``."""
 
     acl_file: str = ""
-    """File of accounts in the shape of RocketMQ's plain_acl.yml; every request must then be signed
-    by one of them, and brokers register as an administrator. Empty: anybody may do everything. A
-    change of the file counts within seconds, and a file that cannot be read lets nobody in."""
+    """File of accounts in the format of RocketMQ's plain_acl.yml. With it, every request must be
+    signed by one of them, and brokers register as an administrator. Empty: anyone may do
+    everything. A change of the file takes effect within seconds; while it cannot be read, all
+    requests are refused."""
 
     def listen_faults(self, section: str, address: str) -> Iterator[SectionFault]:
-        """Yield what is wrong with the keys, and with them for an address to listen on."""
+        """Yield faults of the keys, by themselves and for an address to listen on."""
         yield from self.tls_faults()
         try:
             host, _ = parse_address(address)

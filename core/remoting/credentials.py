@@ -1,13 +1,13 @@
-"""Credentials of a remoting client, and the signature that they put on a request.
+"""Credentials of a remoting client, and the signature of a request.
 
-Owns: Credentials, what is signed and how. Must not touch: files, connections, who may do what.
+Owns: Credentials, what is signed and how. Must not touch: files, connections, permissions.
 Spec: RocketMQ AclClientRPCHook, AclUtils.combineRequestContent, AclSigner.
 
     signature = base64(HMAC-SHA1(secret key, values of all header fields in the order of their
                 names, without Signature's, then the body))
 
-It binds a request to a key and to nothing else: neither to a time nor to a connection. Whoever can
-read the wire can send a request again, and reads what it carries.
+It binds a request to a key only, neither to a time nor to a connection. Anyone who can read the
+traffic can replay a request and see its content.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VERSION_4_9_3: Final = 399
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An account as its owner knows it; the secret is in no text that is made of it."""
+    """An account with its secret, which is left out of its text representations."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -38,12 +38,12 @@ class Credentials:
 
     def __post_init__(self) -> None:
         for name in ("access_key", "secret_key"):
-            # Their values stay out of the text: a slip may have put the secret into either.
+            # The text omits the values: by mistake either may contain the secret.
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise ValueError(f"credentials need a {name}, a text that is not empty")
+                raise ValueError(f"credentials need a {name}, a str that is not empty")
 
     def sign(self, command: RemotingCommand) -> None:
-        """Put the access key and the signature into a request that is about to be sent.
+        """Add the access key and the signature to a request before it is sent.
 
         Signing it again, for another server, replaces them.
         """
@@ -54,21 +54,21 @@ class Credentials:
 
 
 def signature(command: RemotingCommand, secret: bytes) -> str:
-    """Return the signature that a request has to have."""
+    """Return the correct signature of a request."""
     ext = command.ext
     is_old = command.version <= _VERSION_4_9_3
-    # The names are RocketMQ's own and so ASCII: their order is the same as in Java.
+    # The names are RocketMQ's and ASCII, so their order is the same as in Java.
     values = [
         ext[name]
         for name in sorted(ext)
         if name != SIGNATURE and not (is_old and name == _UNIQUE_KEY_QUERY)
     ]
-    # Java writes a question mark for half a surrogate pair, too.
+    # Java also writes a question mark for half a surrogate pair.
     content = "".join(values).encode(errors="replace") + command.body
     return b64encode(hmac.digest(secret, content, "sha1")).decode()
 
 
 def is_signed(command: RemotingCommand, secret: bytes) -> bool:
-    """Say whether a request has the right signature; the time does not depend on what is wrong."""
+    """Return whether a request's signature is correct, in time independent of the difference."""
     given = command.ext.get(SIGNATURE, "").encode(errors="replace")
     return hmac.compare_digest(signature(command, secret).encode(), given)

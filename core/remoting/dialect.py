@@ -6,9 +6,9 @@ Owns: ``loads``, ``loads_as``, ``dumps``. Must not touch: sockets, clocks, what 
     integer keys    {"brokerAddrs":{0:"10.0.0.1:10911"}}
     object keys     {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:42}}
 
-``loads`` gives all three as dicts with text keys: an integer key as its digits, an object key as
-its JSON text without spaces, which ``loads`` reads in turn. So callers treat both spellings alike.
-``dumps`` writes an integer key bare and a MessageQueue key as an object, which Java's tools need.
+``loads`` returns all three as dicts with str keys: an integer key as its digits, an object key as
+its JSON text without spaces, which ``loads`` can parse in turn. So callers need not distinguish.
+``dumps`` writes an integer key unquoted and a MessageQueue key as an object, as Java's tools need.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ def _check_depth(text: bytes) -> None:
 def _standard(text: bytes) -> bytes:
     """Rewrite the dialect as standard JSON: quote the keys that are not strings.
 
-    It works token by token, so nothing recurses. It only finds the keys; other faults of the text
-    stay for the JSON parser to find.
+    It works token by token, without recursion. It only finds the keys; the JSON parser finds other
+    faults of the text.
     """
     out: list[bytes] = []
-    # One entry per open bracket: is it an object, and where in `out` it began if it is a key.
+    # One entry per open bracket: whether it is an object, and where in `out` it began if a key.
     open_brackets: list[tuple[bool, int | None]] = []
     in_key = False  # an object key is open; a key inside a key would be quoted twice
     key_expected = False
@@ -134,7 +134,7 @@ def _standard(text: bytes) -> bytes:
             _, key_begin = open_brackets.pop()
             if key_begin is not None:
                 key = b"".join(out[key_begin:])
-                # The key's own text must be JSON too; once it is quoted, no parser checks it.
+                # The key's own text must be JSON too; once quoted, no parser checks it.
                 msgspec.json.decode(key)
                 del out[key_begin:]
                 out.append(msgspec.json.encode(key.decode()))

@@ -1,7 +1,7 @@
-"""The fields of requests as values; an error names the field that is missing or bad.
+"""Reading the fields of requests; an error names the field that is missing or invalid.
 
-Owns: reading one field of a header, the sizes that numbers have. Must not touch: sockets, what a
-field means.
+Owns: reading one field of a header, the ranges of numbers. Must not touch: sockets, the meaning of
+fields.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from motelog.core.remoting.codes import ResponseCode
 INT32: Final = range(-(2**31), 2**31)
 INT64: Final = range(-(2**63), 2**63)
 
-# For members of JSON bodies: a larger number could be read, but not written again.
+# For members of JSON bodies: a larger number could be read, but not written.
 Int32 = Annotated[int, msgspec.Meta(ge=INT32.start, le=INT32.stop - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=INT64.start, le=INT64.stop - 1)]
 
 
 def text_field(ext: Mapping[str, str], name: str) -> str:
-    """Return a required header field; BrokerError(SYSTEM_ERROR) names it when it is missing."""
+    """Return a required header field; BrokerError(SYSTEM_ERROR) if it is missing."""
     value = ext.get(name)
     if value is None:
         raise BrokerError(ResponseCode.SYSTEM_ERROR, f"the field {name} is missing")
@@ -33,7 +33,7 @@ def text_field(ext: Mapping[str, str], name: str) -> str:
 def int_field(
     ext: Mapping[str, str], name: str, default: int | None = None, *, values: range = INT64
 ) -> int:
-    """Return a number from the header; BrokerError(SYSTEM_ERROR) if missing or bad."""
+    """Return a number from the header; BrokerError(SYSTEM_ERROR) if missing or invalid."""
     text = ext.get(name)
     if text is None:
         if default is None:
@@ -50,7 +50,7 @@ def int_field(
 
 
 def int32_field(ext: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """Return a 32-bit number from the header, as ``int_field``."""
+    """Return a 32-bit number from the header; errors are those of ``int_field``."""
     return int_field(ext, name, default, values=INT32)
 
 

@@ -1,9 +1,9 @@
-"""Remoting frames: the requests and answers of all roles and clients, as bytes and as values.
+"""Remoting frames: encoding and decoding the requests and answers of all roles and clients.
 
-Owns: RemotingCommand, the frame with its two header forms, the items of a batch send; hands on the
-codes (core.remoting.codes) and the JSON dialect of bodies (core.remoting.dialect).
+Owns: RemotingCommand, the frame with its two header forms, the items of a batch send; re-exports
+the codes (core.remoting.codes) and the JSON dialect of bodies (core.remoting.dialect).
 Must not touch: sockets, clocks, trio, the meaning of a request.
-Invariants: no length field is trusted before it is compared with the bytes that are there.
+Invariants: no length field is used before it is compared with the available bytes.
 Spec: RocketMQ RemotingCommand, RocketMQSerializable, MessageDecoder.decodeMessages. Big-endian.
 
     frame     0  u32  bytes that follow: 4 + header + body
@@ -83,7 +83,7 @@ _BATCH_FIXED_BYTES: Final = _BATCH_HEAD.size + _I16.size
 
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _LANGUAGES: Final[Mapping[str, Language]] = Language.__members__
-# Each frame asks for these, and an enumeration's own way to a member or its name is slow.
+# Tables for each frame, since an enumeration's own lookup of a member or its name is slow.
 _JSON: Final = Serialize.JSON
 _BINARY: Final = Serialize.ROCKETMQ
 _NAMES: Final = {language: language.name for language in Language}
@@ -91,7 +91,7 @@ _NAMES: Final = {language: language.name for language in Language}
 
 @dataclass(slots=True)
 class RemotingCommand:
-    """One request or answer. ``ext`` holds the header's own fields, all as text."""
+    """One request or answer. ``ext`` has the request's own header fields, all as str."""
 
     code: int
     opaque: int = 0
@@ -102,7 +102,7 @@ class RemotingCommand:
     ext: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     serialize: Serialize = Serialize.JSON
-    #: Who has sent an answer; not on the wire.
+    #: The sender of an answer; not on the wire.
     peer: str = ""
 
     @property
@@ -120,7 +120,7 @@ class RemotingCommand:
         ext: dict[str, str] | None = None,
         body: bytes = b"",
     ) -> RemotingCommand:
-        """Return the response to this request: same opaque number, same header form."""
+        """Return a response to this request, with its opaque number and header form."""
         return RemotingCommand(
             code=code,
             opaque=self.opaque,
@@ -133,12 +133,12 @@ class RemotingCommand:
 
 
 def encode(command: RemotingCommand) -> bytes:
-    """Return the whole frame, length included; errors as ``encode_head``."""
+    """Return the whole frame, including the length; errors are those of ``encode_head``."""
     return b"".join((encode_head(command), command.body))
 
 
 def encode_head(command: RemotingCommand) -> bytes:
-    """Return the frame's bytes before the body; the length in them counts the body, too.
+    """Return the frame's bytes before the body; their length field includes the body.
 
     ValueError if a number does not fit its field or the frame is larger than peers accept.
     """
@@ -160,9 +160,9 @@ def decode(frame: bytes | memoryview) -> RemotingCommand:
 
 
 def decode_head(frame: bytes | memoryview) -> tuple[RemotingCommand, int]:
-    """Return a whole frame's command without its body, and where in the frame the body begins.
+    """Return a whole frame's command without its body, and where the body begins.
 
-    It spares a copy of large bodies; errors as ``decode``.
+    This avoids a copy of large bodies; errors are those of ``decode``.
     """
     if len(frame) < FRAME_BYTES_MIN:
         raise RemotingDecodeError(f"frame of {len(frame)} bytes, at least {FRAME_BYTES_MIN}")
@@ -196,7 +196,7 @@ class _JsonHeader(msgspec.Struct, gc=False):
 
 
 class _LooseJsonHeader(_JsonHeader, gc=False):
-    """The same header with values that are not text; some clients send these (ali-ons)."""
+    """The same header with values that are not strings; some clients (ali-ons) send these."""
 
     extFields: dict[str, str | bool | int | float | None] | None = None  # type: ignore[assignment]
 
@@ -227,7 +227,7 @@ def _decode_json(text: bytes) -> RemotingCommand:
             header = _json_header.decode(text)
             ext = header.extFields or {}
         except msgspec.ValidationError:
-            # Half as fast, so it is used only for the few headers with values that are not text.
+            # Half as fast, so it is used only for the few headers with other values than strings.
             header = loose = _loose_json_header.decode(text)
             ext = _as_text(loose.extFields or {})
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
@@ -252,7 +252,7 @@ def _as_text(ext: Mapping[str, str | float | None]) -> dict[str, str]:
 
 
 def _plain_text(value: bool | float) -> str:
-    """Return a bare JSON value as text, as Java's string conversion does."""
+    """Return an unquoted JSON value as text, as Java's string conversion does."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
@@ -302,7 +302,7 @@ def _decode_binary(header: bytes) -> RemotingCommand:
 
 
 def _take(data: bytes, position: int, length: struct.Struct) -> tuple[bytes, int]:
-    """Return the bytes that a length field at ``position`` announces, and where they end."""
+    """Return the bytes after a length field at ``position``, and where they end."""
     begin = position + length.size
     if begin > len(data):
         raise RemotingDecodeError(f"length field cut off (at byte {position})")
@@ -332,7 +332,7 @@ def encode_batch_items(items: Iterable[BatchItem]) -> bytes:
 
 
 def decode_batch_items(data: bytes) -> list[BatchItem]:
-    """Return the messages of a batch send's body; RemotingDecodeError if a part is no message."""
+    """Return the messages of a batch send's body; RemotingDecodeError if it is malformed."""
     items: list[BatchItem] = []
     position = 0
     while position < len(data):

@@ -1,13 +1,13 @@
-"""The texts by which POP names messages: receipts, offsets by queue, topics of retries.
+"""The texts with which POP names messages: receipts, offsets by queue, retry topics.
 
-Owns: these texts, read and written, and what a receipt says. Must not touch: sockets, clocks, which
-messages are in work. Spec: RocketMQ ExtraInfoUtil, KeyBuilder, BatchAck.
+Owns: parsing and writing these texts, the content of a receipt. Must not touch: sockets, clocks,
+which messages are in work. Spec: RocketMQ ExtraInfoUtil, KeyBuilder, BatchAck.
 
     receipt      "BEGIN POP_TIME INVISIBLE REVIVE_QUEUE KIND BROKER QUEUE OFFSET"
     by queue     "KIND QUEUE BEGIN;..."  "KIND QUEUE OFFSET,OFFSET;..."  "KIND qoQUEUE%OFFSET N;..."
 
-BEGIN is the queue offset where the pop began to read: with the time it names the checkpoint.
-KIND says which topic the message is stored in: 0 the topic itself, 1 and 2 that of its retries.
+BEGIN is the queue offset at which the pop began: together with the time it names the checkpoint.
+KIND says in which topic the message is stored: 0 the topic itself, 1 and 2 its retry topic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from motelog.core.topic_names import RETRY_PREFIX
 NORMAL: Final = "0"
 RETRY_V1: Final = "1"
 RETRY_V2: Final = "2"
-# The revive queue of a receipt whose messages are consumed in order: it has no checkpoint.
+# The revive queue in a receipt for ordered consumption, which has no checkpoint.
 ORDER_QUEUE: Final = 999
 RECEIPT_CHARACTERS_MAX: Final = 512
 _SEPARATORS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
@@ -32,7 +32,7 @@ _SEPARATORS: Final = {RETRY_V1: "_", RETRY_V2: "+"}
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Names one delivery of a message to one group; acknowledging needs it."""
+    """Identifies one delivery of a message to a group; needed to acknowledge it."""
 
     begin_offset: int
     pop_time_ms: int
@@ -49,7 +49,7 @@ class Receipt:
         return self.revive_queue == ORDER_QUEUE
 
     def encode(self) -> str:
-        """Return the receipt's text, the property POP_CK of a message."""
+        """Return the receipt as text, the property POP_CK of a message."""
         text = (
             f"{self.begin_offset} {self.pop_time_ms} {self.invisible_ms} {self.revive_queue}"
             f" {self.kind} {self.broker_name} {self.queue_id}"
@@ -58,16 +58,16 @@ class Receipt:
 
 
 def decode_receipt(text: str) -> Receipt:
-    """Return what a receipt says; ValueError if it is none."""
+    """Return the parsed receipt; ValueError if it is malformed."""
     if len(text) > RECEIPT_CHARACTERS_MAX:
         raise ValueError(f"a receipt of {len(text)} characters")
     parts = text.split(" ")
     if len(parts) < 7:
         raise ValueError(f"a receipt has 7 parts or more, not {len(parts)}")
-    # RocketMQ's proxy appends one of its own.
+    # RocketMQ's proxy appends a part of its own.
     begin, pop_time, invisible, revive_queue, kind, broker_name, queue_id, *offset = parts
     if kind not in (NORMAL, RETRY_V1, RETRY_V2):
-        raise ValueError(f"{kind!a} is no kind of topic")
+        raise ValueError(f"{kind!a} is not a kind of topic")
     return Receipt(
         _number(begin),
         _number(pop_time),
@@ -81,7 +81,7 @@ def decode_receipt(text: str) -> Receipt:
 
 
 def retry_topic(topic: str, group: str, kind: str = RETRY_V1) -> str:
-    """Return the topic of the messages of ``topic`` that ``group`` gets again."""
+    """Return the retry topic of ``topic`` for ``group``."""
     return f"{RETRY_PREFIX}{group}{_SEPARATORS[kind]}{topic}"
 
 
@@ -91,19 +91,19 @@ def real_topic(topic: str, group: str, kind: str) -> str:
 
 
 def kind_of(topic: str) -> str:
-    """Return the kind by which a receipt names a stored message's topic."""
+    """Return the kind of a stored message's topic in a receipt."""
     if not topic.startswith(RETRY_PREFIX):
         return NORMAL
     return RETRY_V2 if "+" in topic else RETRY_V1
 
 
 def encode_begins(begins: Iterable[tuple[str, int, int]]) -> str:
-    """Return startOffsetInfo: topic, queue id and where the pop began, of each queue."""
+    """Return startOffsetInfo: topic, queue id and begin of the pop, for each queue."""
     return ";".join([f"{kind_of(topic)} {queue_id} {begin}" for topic, queue_id, begin in begins])
 
 
 def encode_offsets(found: Iterable[tuple[str, int, Iterable[int]]]) -> str:
-    """Return msgOffsetInfo: topic, queue id and offsets of the messages, of each queue."""
+    """Return msgOffsetInfo: topic, queue id and the messages' offsets, for each queue."""
     return ";".join(
         [
             f"{kind_of(topic)} {queue_id} {','.join(map(str, offsets))}"
@@ -115,9 +115,9 @@ def encode_offsets(found: Iterable[tuple[str, int, Iterable[int]]]) -> str:
 def encode_deliveries(
     topic: str, queue_id: int, counts: Iterable[tuple[int, int]], least: int
 ) -> str:
-    """Return orderCountInfo of one queue: how often messages were delivered before.
+    """Return orderCountInfo of one queue: the number of earlier deliveries of messages.
 
-    ``least`` is for old clients, which look at the queue alone.
+    ``least`` is for old clients, which only read the value of the queue.
     """
     kind = kind_of(topic)
     parts = [f"{kind} qo{queue_id}%{offset} {count}" for offset, count in counts]
@@ -125,7 +125,7 @@ def encode_deliveries(
 
 
 def decode_begins(text: str) -> dict[tuple[str, int], int]:
-    """Return startOffsetInfo by kind and queue id; ValueError if it is not that."""
+    """Return startOffsetInfo by kind and queue id; ValueError if malformed."""
     found = {}
     for one in text.split(";") if text else ():
         kind, queue_id, begin = one.split(" ")
@@ -134,7 +134,7 @@ def decode_begins(text: str) -> dict[tuple[str, int], int]:
 
 
 def decode_deliveries(text: str) -> dict[tuple[str, int, int], int]:
-    """Return orderCountInfo by kind, queue id and offset; ValueError if it is not that."""
+    """Return orderCountInfo by kind, queue id and offset; ValueError if malformed."""
     found = {}
     for one in text.split(";") if text else ():
         kind, place, count = one.split(" ")
@@ -161,8 +161,8 @@ def decode_bits(text: str) -> int:
 
 
 def _number(text: str) -> int:
-    # Twenty characters are the most that 64 bits need.
+    # 64 bits need at most twenty characters.
     value = int(text) if len(text) <= 20 else None
     if value is None or value not in INT64:
-        raise ValueError(f"{text[:32]!a} is no number of 64 bits")
+        raise ValueError(f"{text[:32]!a} is not a 64-bit number")
     return value

@@ -1,14 +1,14 @@
-"""Pulls of a turn: cut out of their frames at once, and answered without a command object.
+"""A turn's pulls: parsed from their frames together, and answered without a command object.
 
-Owns: the kernel (_pulls.pyx) and its reference (_pulls_py.py), what a plain pull
-is, what both promise. Must not touch: sockets, topics, the store.
-A command object and dictionaries of texts for request and answer cost more than what a broker does
-to find the records. So a plain pull becomes a tuple; whatever is unusual stays None and is decoded
-and judged as any other request (frames, the pull processor).
+Owns: the kernel (_pulls.pyx) and its reference (_pulls_py.py), the definition of a plain pull, the
+contract of both. Must not touch: sockets, topics, the store.
+A command object and string dictionaries for request and answer cost more than finding the records.
+So a plain pull becomes a tuple; anything unusual stays None and is decoded and checked like any
+other request (frames, the pull processor).
 
-A plain pull is code 11 or 361 that wants an answer, with all its fields that are required, numbers
-in their bounds (queue and offset not negative) and texts in ASCII, from a client that does not read
-the log itself. Spec: RocketMQ PullMessageRequestHeader, PullMessageResponseHeader.
+A plain pull is code 11 or 361 and not one-way, with all required fields, numbers in range (queue
+and offset not negative) and texts in ASCII, from a client that does not read the log itself.
+Spec: RocketMQ PullMessageRequestHeader, PullMessageResponseHeader.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ PlainPull: TypeAlias = (
 )
 
 split_pulls: Final[Callable[[Any, Any, list[Any]], None]] = _kernel.split_pulls
-"""``split_pulls(data, index, items)``: puts in place of each None the plain pull that this frame of
-a Turn is, if it is one. ValueError if the index points outside the data."""
+"""``split_pulls(data, index, items)``: replaces each None by the plain pull in that frame of a
+Turn, if it is one. ValueError if the index points outside the data."""
 
 encode_found: Final[Callable[[int, int, int, int, int, int, int], bytes]] = _kernel.encode_found
 """``encode_found(opaque, form, broker_id, next_offset, min_offset, max_offset, body_bytes)``: the
-frame's bytes before the records that a pull has found. ValueError if they fit no frame."""
+frame's bytes before the records that a pull found. ValueError if they do not fit into a frame."""

@@ -1,6 +1,6 @@
-"""The handle by which a producer recalls a message that waits for its time.
+"""The handle with which a producer recalls a delayed message.
 
-Owns: the handle's text. Must not touch: sockets, what a recall does
+Owns: the handle's format. Must not touch: sockets, what a recall does
 (core.broker.processors.recall).
 Spec: RocketMQ RecallMessageHandle.
 
@@ -17,7 +17,7 @@ _VERSION: Final = "v1"
 
 
 class RecallHandle(NamedTuple):
-    """Which message is meant, and at which broker it waits."""
+    """The message to recall, and the broker that has it."""
 
     topic: str
     broker_name: str
@@ -25,7 +25,7 @@ class RecallHandle(NamedTuple):
     unique_key: str
 
     def encode(self) -> str | None:
-        """Return the handle's text; None if a part has a space, which its form has no room for."""
+        """Return the handle as text; None if a part contains a space, the separator."""
         parts = (_VERSION, self.topic, self.broker_name, str(self.due_ms), self.unique_key)
         if not all(parts) or any(" " in part for part in parts):
             return None
@@ -33,7 +33,7 @@ class RecallHandle(NamedTuple):
 
 
 def decode_handle(text: str) -> RecallHandle:
-    """Return what a handle says; ValueError if it is none."""
+    """Return the parsed handle; ValueError if it is malformed."""
     try:
         raw = base64.b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), b"-_", True)
         version, topic, broker_name, due, unique_key = raw.decode().split(" ")

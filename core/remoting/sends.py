@@ -1,15 +1,14 @@
-"""Sends of a turn: cut out of their frames at once, and answered at once.
+"""A turn's sends: parsed from their frames together, and answered together.
 
-Owns: the kernel (_sends.pyx) and its reference (_sends_py.py), what a plain send
-is, what both promise. Must not touch: sockets, topics, the store.
-A command object and a dictionary for each request cost more than all else that a broker does with a
-small message. So a plain send becomes a tuple; whatever is unusual is None here and is decoded and
-judged as any other request (frames, the send processor).
+Owns: the kernel (_sends.pyx) and its reference (_sends_py.py), the definition of a plain send, the
+contract of both. Must not touch: sockets, topics, the store.
+A command object and a dictionary for each request cost more than everything else that a broker does
+with a small message. So a plain send becomes a tuple; anything unusual is None here and is decoded
+and checked like any other request (frames, the send processor).
 
-A plain send is code 310 or 320 with the fields a to i (the numbers not negative and in their
-bounds), no transaction bits, a topic that is not a group's, and properties without U+0000 and
-without those that the broker looks at (``odd_names``). A single message has a UNIQ_KEY, and that
-consists of letters and digits.
+A plain send is code 310 or 320 with the fields a to i (numbers not negative and in range), no
+transaction bits, a topic that is not a group's, and properties without U+0000 and without those
+that the broker interprets (``odd_names``). A single message has a UNIQ_KEY of letters and digits.
 Spec: RocketMQ SendMessageRequestHeaderV2, MessageDecoder.decodeMessages.
 """
 
@@ -54,14 +53,14 @@ split_batch: Final[
     Callable[[bytes, QueueTail, int, bytes, SendRules], list[AppendMessage] | None]
 ] = _kernel.split_batch
 """``split_batch(body, tail, born_ms, born_host, rules)``: the messages of a batch's body, ready to
-be appended; None if the body is malformed or empty, or a message in it is not plain."""
+append; None if the body is malformed or empty, or contains a message that is not plain."""
 
 answer_sends: Final[Callable[[list[Any], list[tuple[int, int]], SendRules], list[bytes | None]]] = (
     _kernel.answer_sends
 )
-"""``answer_sends(staged, placed, rules)``: the frames that say where messages are.
+"""``answer_sends(staged, placed, rules)``: the answers with the messages' places.
 
 ``staged`` has for each send (connection, opaque, serialize type, is one-way, queue id, count of
 messages, UNIQ_KEY or None, waits); ``placed`` (physical offset, queue offset) of each message. None
-where nothing is answered, the key is not plain, or more is in its place. ValueError if there
+if nothing is answered, the key is not plain, or the place has more than that. ValueError if there
 are fewer places."""

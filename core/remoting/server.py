@@ -1,25 +1,23 @@
-"""Remoting on the reactor: a turn's requests in, its answers out, no task per connection.
+"""The remoting server on the reactor: requests and answers in turns, no task per connection.
 
-Owns: the listening sockets and connections of one server, the choice of a processor by request
-code, answers to requests that no processor takes, back pressure. Must not touch: what a request
-means.
+Owns: the listening sockets and connections of one server, choosing a processor by request code,
+answers to unsupported requests, back pressure. Must not touch: the meaning of requests.
 
-A processor returns the answer, or None when it answers later through ``connection.reply``.
-Processors that gather requests (one store append for a turn's sends) finish in ``end_turn``. It is
-called once after the last request of a turn, and by ``flush`` for requests processed later.
-``after_turns`` is called once for all turns at hand. A frame that cannot be parsed closes its own
-connection and no other.
+A processor returns the answer, or None if it answers later through ``connection.reply``. Processors
+that collect requests (one store append for a turn's sends) finish in ``end_turn``, which is called
+once after the last request of a turn, and by ``flush`` for requests processed later.
+``after_turns`` is called once after all turns that were ready. A frame that cannot be parsed closes
+only its own connection.
 
-No request ends the process. If a processor fails, the client gets SYSTEM_ERROR, and a log line has
-the request's code and peer. The same holds for an answer that does not fit into a frame, whenever
-it is sent.
+No request ends the process. If a processor fails, the client gets SYSTEM_ERROR, and the request's
+code and peer are logged. The same applies to an answer that does not fit into a frame.
 
-A client that asks for more than it reads has to wait: above OUTPUT_BYTES_HIGH its requests wait
-until the reactor reports it as drained. Meanwhile nothing is read from it, so at most the requests
-of one turn wait.
+A client that requests more than it reads has to wait: above OUTPUT_BYTES_HIGH its requests wait
+until the reactor reports that its output is drained. Meanwhile nothing is read from it, so at most
+the requests of one turn wait.
 
-``Connection.ask`` is a request the other way, which the client answers. What it is told of the
-outcome may queue output; it must not stage what only ``end_turn`` finishes.
+``Connection.ask`` is a request to the client, which the client answers. The callback for its
+outcome may queue output, but must not stage anything that only ``end_turn`` finishes.
 """
 
 from __future__ import annotations
@@ -54,14 +52,14 @@ Processor = Callable[["RemotingCommand", "Connection"], RemotingCommand | None]
 
 
 class Plain(Protocol):
-    """Requests that need no command each: a turn's are cut out of their frames at once.
+    """Requests without command objects: those of a turn are parsed from their frames together.
 
-    Each is a tuple that begins with its request code. Where ``split`` has None, and where the
-    taker says False, the frame is decoded and goes to the processor of its code.
+    Each is a tuple that begins with its request code. If ``split`` returns None for a frame, or the
+    taker returns False, the frame is decoded and passed to the processor of its code.
     """
 
-    #: By request code: processes a request, and sees to its answer; False if it does not, and then
-    #: it has counted nothing and answered nothing.
+    #: Request code -> function that processes and answers a request; it returns False, without any
+    #: effect, if it does not handle it.
     takers: Mapping[int, Callable[[Any, Connection], bool]]
 
     def split(self, data: Any, index: Any, count: int) -> list[Any]:
@@ -70,18 +68,18 @@ class Plain(Protocol):
 
 
 class Lateness(Protocol):
-    """What is asked about requests that have waited in their sockets, as the server was held up."""
+    """Decides about requests that waited in their sockets because the server was delayed."""
 
     def turn_begins(self) -> bool:
-        """Note that a turn begins; return whether its requests may have waited."""
+        """Record that a turn begins; return whether its requests may have waited."""
         ...
 
     def is_late(self, waited_ms: int) -> bool:
-        """Whether a request that has waited so long may be too late, whatever it is."""
+        """Return whether a request of any kind that waited so long may be too late."""
         ...
 
     def refusal(self, request: RemotingCommand, waited_ms: int, behind: int) -> str | None:
-        """Return why a request that has waited is refused, or None; ``behind`` it are others."""
+        """Return why a request that waited is refused, or None; ``behind`` more follow it."""
         ...
 
 
@@ -90,7 +88,7 @@ OUTPUT_BYTES_MAX: Final = 16_777_216
 
 
 class Connection:
-    """One client's connection; hashable by identity, so it can own what the client registers."""
+    """One client's connection; hashable by identity, so it can own the client's registrations."""
 
     __slots__ = (
         "_asked",
@@ -120,26 +118,26 @@ class Connection:
         self.peer = peer
         self.host = encode_host(*peer)
         self.is_open = True
-        self.has_spoken = False  # until its first request it has first_frame_s, not idle_s_max
-        #: The accounts that have signed requests here, where there is access control.
+        self.has_spoken = False  # before its first request first_frame_s applies, not idle_s_max
+        #: The accounts that have signed requests here, if there is access control.
         self.access_keys: frozenset[str] = frozenset()
         self.deferred: deque[RemotingCommand] = deque()
 
     def begin(self, peer: tuple[str, int]) -> None:
-        """Note that the first request has come, and from where: a balancer's word may say."""
+        """Record that the first request has arrived, and the peer, perhaps as a balancer says."""
         self.has_spoken = True
         self.peer = peer
         self.host = encode_host(*peer)
 
     @property
     def is_congested(self) -> bool:
-        """Whether the client is slow to read its answers; queue nothing large for it."""
+        """Whether the client reads its answers slowly; do not queue large output for it."""
         return self.is_open and self._reactor.output_bytes(self.connection_id) > OUTPUT_BYTES_HIGH
 
     def reply(self, command: RemotingCommand) -> None:
-        """Queue an answer or a request to the client; without effect once the connection is closed.
+        """Queue an answer or a request to the client; no effect after the connection is closed.
 
-        The body is sent without a copy into the frame. An answer that does not fit is refused.
+        The body is not copied into the frame. An answer that is too large becomes an error.
         """
         try:
             head = encode_head(command)
@@ -151,16 +149,16 @@ class Connection:
         self.send(head, command.body)
 
     def ask(self, command: RemotingCommand, answered: Answered, *, timeout_s: float) -> None:
-        """Queue a request to the client, and call ``answered`` once with what came of it.
+        """Queue a request to the client, and call ``answered`` once with the outcome.
 
-        That is the client's answer, or the error for which there is none; perhaps before this
-        returns. ``answered`` must not wait.
+        The outcome is the client's answer, or the error; ``answered`` may be called before this
+        returns, and must not wait.
         """
         refusal = None
         if not self.is_open:
             refusal = "the client's connection is closed"
         elif self.is_congested:
-            refusal = "the client is slow to read what it is sent"
+            refusal = "the client reads its output too slowly"
         if refusal is not None:
             answered(RemotingConnectionError(refusal))
             return
@@ -182,12 +180,12 @@ class Connection:
             *self.peer,
         )
         if not request.is_oneway:
-            text = "the server failed at this request, its log says how"
+            text = "the server failed to process this request; see its log"
             self.reply(request.answer(ResponseCode.SYSTEM_ERROR, text))
 
     def send(self, frame: bytes, body: bytes = b"") -> None:
-        """Queue one whole frame that ends with ``body``; without effect on a closed connection."""
-        # The reactor gives the number to another connection later: a late answer must not reach it.
+        """Queue one whole frame that ends with ``body``; no effect on a closed connection."""
+        # The reactor reuses the number for another connection: a late answer must not reach that.
         if self.is_open:
             self._reactor.send(self.connection_id, frame, body)
 
@@ -237,7 +235,7 @@ class RemotingServer:
         return len(self._connections)
 
     def listen(self, listener: OpenListener) -> None:
-        """Accept from a listener; the reactor owns its socket from now on."""
+        """Accept connections from a listener; the reactor owns its socket from now on."""
         self.reactor.listen(
             listener.sock,
             Framing.REMOTING,
@@ -248,7 +246,7 @@ class RemotingServer:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; then every connection is closed."""
+        """Serve until cancelled; then close every connection."""
         task_status.started()
         try:
             async with trio.open_nursery() as nursery:
@@ -267,9 +265,9 @@ class RemotingServer:
             self.reactor.shut_down()
 
     def flush(self) -> None:
-        """Finish requests processed outside a turn (woken pulls, those that waited), and send.
+        """Finish requests processed outside a turn (woken pulls, delayed requests), and send.
 
-        Without effect once the server has ended: its callers may end a little later.
+        No effect after the server has ended: its callers may end a little later.
         """
         if not self._has_ended:
             self._finish_turn()
@@ -277,12 +275,12 @@ class RemotingServer:
             self.send_queued()
 
     def send_queued(self) -> None:
-        """Send output queued outside a turn; without effect once the server has ended."""
+        """Send output queued outside a turn; no effect after the server has ended."""
         if not self._has_ended:
             self.reactor.flush()
 
     def close_where(self, is_over: Callable[[Connection], bool], reason: str) -> None:
-        """Close the connections that ``is_over`` is true for; without effect after the end."""
+        """Close the connections for which ``is_over`` is true; no effect after the end."""
         if self._has_ended:
             return
         for connection in [one for one in self._connections.values() if is_over(one)]:
@@ -304,10 +302,10 @@ class RemotingServer:
             try:
                 broken = self._handle_frames(turn)
             except MemoryError:
-                self._faults.fault("a turn lacks memory, and its connections are closed")
+                self._faults.fault("there is no memory for a turn, and its connections are closed")
                 broken = self._lost(turn)
         self._finish_turn()
-        # Closed only now, so that requests before the malformed frame are answered.
+        # Closed last, so that requests before the malformed frame are answered.
         for connection, reason in broken.items():
             self._close(connection, reason)
         for connection_id, fault in turn.faults:
@@ -321,17 +319,17 @@ class RemotingServer:
                 self._forget(closed)
 
     def _lost(self, turn: Turn) -> dict[Connection, str]:
-        """Return the connections of a turn, some of whose requests nobody answers any more."""
+        """Return the connections of a turn some of whose requests will not be answered."""
         of_turn = (self._connections.get(turn.index[i]) for i in range(0, 4 * turn.frames, 4))
         return {one: "there is no memory for its request" for one in of_turn if one is not None}
 
     def _handle_frames(self, turn: Turn) -> dict[Connection, str]:
-        """Process the requests of a turn; return the connections that sent anything else."""
+        """Process the requests of a turn; return the connections that sent something else."""
         data = turn.data
         broken: dict[Connection, str] = {}
         plain = self._plain
         items = plain.split(data, turn.index, turn.frames) if plain else [None] * turn.frames
-        # Each number is looked at several times, and a view makes it anew each time.
+        # Each number is used several times, and a view would create it each time.
         index = turn.index.tolist()
         lateness = self._lateness
         late = {} if lateness is None or not lateness.turn_begins() else self._find_late(turn)
@@ -375,7 +373,7 @@ class RemotingServer:
         return broken
 
     def _begin(self, connection: Connection) -> None:
-        """Take what is known of a client once its first request has come."""
+        """Store what is known about a client when its first request has arrived."""
         number = connection.connection_id
         connection.begin(self.reactor.peer(number))
         certificate = self.reactor.identity(number)
@@ -392,7 +390,7 @@ class RemotingServer:
             self.reactor.flush()
 
     def _find_late(self, turn: Turn) -> dict[int, int]:
-        """Return the connections of a turn whose requests may be too late, and how late in ms."""
+        """Return the connections of a turn whose requests may be late -> their delay in ms."""
         lateness, index = self._lateness, turn.index
         assert lateness is not None
         waited = {
@@ -408,7 +406,7 @@ class RemotingServer:
     def _refuse_late(
         self, request: RemotingCommand, connection: Connection, waited_ms: int, behind: int
     ) -> bool:
-        """Refuse a request that has waited for too long; return whether it was."""
+        """Refuse a request if it waited too long; return whether it was refused."""
         assert self._lateness is not None
         reason = self._lateness.refusal(request, waited_ms, behind)
         if reason is None:
@@ -422,12 +420,12 @@ class RemotingServer:
             self.process(connection.deferred.popleft(), connection)
 
     def process(self, request: RemotingCommand, connection: Connection) -> None:
-        """Process one request, and queue its answer unless that comes later."""
+        """Process one request, and queue its answer unless it is answered later."""
         processor = self._processors.get(request.code, _not_supported)
         answer_with(processor, request, connection)
 
     def _finish_turn(self) -> None:
-        # A processor that gathers requests answers them itself, even when it fails.
+        # A processor that collects requests answers them itself, even if it fails.
         try:
             self._end_turn()
         except Exception:
@@ -460,7 +458,7 @@ def answer_with(processor: Processor, request: RemotingCommand, connection: Conn
         answer = request.answer(ResponseCode.SYSTEM_ERROR, str(exc))
     except Exception:
         # A failing request must not end the server, which serves others too. A store that cannot
-        # go on has fenced itself by then, and each answer says so.
+        # continue has fenced itself, and each answer says so.
         connection.fail(request)
         return
     if answer is not None and not request.is_oneway:

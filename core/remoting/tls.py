@@ -1,18 +1,18 @@
-"""TLS of a remoting client: whom it trusts, and the certificate that it shows.
+"""TLS of a remoting client: its trusted authorities, and its own certificate.
 
-Owns: Tls, its file, what a failed handshake is called. Must not touch: connections, a server's TLS
+Owns: Tls, its file, the texts for a failed handshake. Must not touch: connections, a server's TLS
 (core.net.tls). Spec: RocketMQ TlsSystemConfig (tls.client.*), RFC 8446.
 
 The file is either the authorities as PEM, or RocketMQ's tls.properties:
 
     tls.client.trustCertPath=/etc/motelog/ca.pem
-    tls.client.certPath=/etc/motelog/app.pem          where servers ask for certificates
+    tls.client.certPath=/etc/motelog/app.pem          if servers ask for certificates
     tls.client.keyPath=/etc/motelog/app.key
-    tls.client.authServer=true                        false: any certificate will do
-    tls.client.checkName=true                         false: of any name; RocketMQ never looks
+    tls.client.authServer=true                        false: accept any certificate
+    tls.client.checkName=true                         false: accept any name, as RocketMQ does
 
-RocketMQ does not check servers unless it is told to. Here they are checked unless it is told not
-to: a client that takes any certificate talks to whoever is in between.
+By default RocketMQ does not verify servers. Here they are verified by default: a client that
+accepts any certificate can be intercepted.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ _PEM: Final = "-----BEGIN "
 _PATHS: Final = {"trustCertPath": "ca", "certPath": "certificate", "keyPath": "key"}
 _SWITCHES: Final = {"authServer": "verify", "checkName": "check_name"}
 _PREFIX: Final = "tls.client."
-#: Numbers of OpenSSL: a certificate's issuer is nowhere, or known and is not to be believed.
+#: OpenSSL's error numbers: a certificate's issuer is unknown, or known but not trusted.
 _ISSUER_MISSING: Final = frozenset((2, 20, 21))
 _UNKNOWN_ISSUER: Final = (
-    "the authority that issued it is not known here, or the server's file lacks the one in between"
+    "the authority that issued it is not trusted here, or the server lacks an intermediate one"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What a client that speaks TLS is told; ``Tls()`` trusts the authorities of the system.
+    """TLS settings of a client; ``Tls()`` trusts the system's authorities.
 
-    ``ca`` is a PEM file of the authorities, or of servers' own certificates; ``certificate`` and
-    ``key`` are those of the client's own certificate, where servers ask for one. Files are read for
-    each connection, so a renewed one is used for the next. A server's certificate must hold for the
-    address that is connected to, unless ``check_name`` is false; without ``verify`` any will do.
+    ``ca`` is a PEM file of authorities, or of servers' own certificates; ``certificate`` and
+    ``key`` are the client's own, if servers ask for a certificate. Files are read for each
+    connection, so a renewed one is used for the next. A server's certificate must be valid for the
+    address that is connected to, unless ``check_name`` is false; without ``verify`` any certificate
+    is accepted.
     """
 
     ca: str = ""
@@ -53,11 +54,11 @@ class Tls:
     check_name: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Return what the next connection uses; ConfigError if a file cannot be used."""
+        """Return the context for the next connection; ConfigError if a file cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION
-        # A server's own certificate may be named as well as its authority's.
+        # The file may contain a server's own certificate instead of its authority's.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.check_hostname = self.verify and self.check_name
         context.verify_mode = ssl.CERT_REQUIRED if self.verify else ssl.CERT_NONE
@@ -79,11 +80,11 @@ class Tls:
 
 
 def read_tls(path: str | Path) -> Tls:
-    """Return what a file says; ConfigError if it, or a file that it names, cannot be used."""
+    """Return the settings in a file; ConfigError if it, or a file it names, cannot be used."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is no text"
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
         raise ConfigError(f"{path}: cannot read: {reason or exc}") from exc
     tls = Tls(ca=str(path)) if _PEM in text else _parse_properties(text, str(path))
     tls.context()
@@ -97,7 +98,7 @@ def _parse_properties(text: str, path: str) -> Tls:
             continue
         name, _, value = map(str.strip, line.partition("="))
         if not name.startswith(_PREFIX):
-            continue  # what the same file says to a server
+            continue  # a server's settings in the same file
         name = name.removeprefix(_PREFIX)
         if name in _PATHS:
             values[_PATHS[name]] = value
@@ -109,21 +110,21 @@ def _parse_properties(text: str, path: str) -> Tls:
             raise ConfigError(f"{path}: {_PREFIX}keyPassword: keys must not be encrypted here")
         else:
             known = ", ".join((*_PATHS, *_SWITCHES))
-            raise ConfigError(f"{path}: {line!r} means nothing; {_PREFIX}* is one of {known}")
+            raise ConfigError(f"{path}: {line!r} is not valid; {_PREFIX}* is one of {known}")
     if not values:
         raise ConfigError(f"{path}: neither PEM certificates nor lines {_PREFIX}NAME=VALUE")
     return Tls(**values)  # type: ignore[arg-type]  # each value is of its field's type
 
 
 def handshake_fault(exc: BaseException) -> str:
-    """Return why a handshake failed, and what to look at, in words."""
+    """Return why a handshake failed, and what to check, as text."""
     while not isinstance(exc, ssl.SSLError | OSError) and exc.__cause__ is not None:
         exc = exc.__cause__
     if isinstance(exc, ssl.SSLCertVerificationError):
         text = f"its certificate is not accepted: {exc.verify_message}"
         return f"{text}; {_UNKNOWN_ISSUER}" if exc.verify_code in _ISSUER_MISSING else text
     if isinstance(exc, ssl.SSLEOFError):
-        return "it ended the TLS handshake: perhaps it has no TLS"
+        return "it ended the TLS handshake: it may have no TLS"
     return f"the TLS handshake failed: {tls_fault(exc)}"
 
 
@@ -134,4 +135,4 @@ def _unusable(path: str, exc: Exception) -> ConfigError:
 
 
 def _refuse_password() -> str:
-    raise ValueError("the key is encrypted, and there is nobody to ask for its password")
+    raise ValueError("the key is encrypted, which is not supported")

@@ -1,4 +1,4 @@
-"""A topic as broker and name server both know it: queues, permission, version of the table.
+"""A topic as broker and name server store it: queues, permission, version of the table.
 
 Owns: TopicConfig and DataVersion in RocketMQ's JSON shapes. Must not touch: sockets, files, clocks.
 Spec: RocketMQ TopicConfig, DataVersion. Names belong to core.topic_names.
@@ -14,14 +14,14 @@ from motelog.core.remoting.codes import Permission
 from motelog.core.remoting.fields import Int64
 
 QUEUE_COUNT_MAX: Final = 4096
-# Each request asks; a member of an enumeration takes ten times as long to find and to combine.
+# Plain integers, used for each request: members of an enumeration are ten times slower.
 _READ: Final = int(Permission.READ)
 _WRITE: Final = int(Permission.WRITE)
 TOPIC_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One topic of one broker, as topics.json and the registration body hold it."""
+    """One topic of one broker, as in topics.json and the registration body."""
 
     topic_name: str
     read_queue_nums: int
@@ -31,7 +31,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     topic_sys_flag: int = 0
     order: bool = False
     attributes: dict[str, str] = {}
-    """What RocketMQ 5 keeps of a topic besides, such as ``message.type``."""
+    """Further attributes of a topic in RocketMQ 5, such as ``message.type``."""
 
     @property
     def is_readable(self) -> bool:
@@ -39,7 +39,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def is_writable(self) -> bool:
-        """Whether messages may be sent to it; a topic that shrinks has queues to read only."""
+        """Whether messages may be sent to it; some queues of a shrinking topic are read-only."""
         return bool(self.perm & _WRITE) and self.write_queue_nums > 0
 
     @property
@@ -49,7 +49,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
-    """The version of a table's state; each change gives a new counter."""
+    """The version of a table's state; each change increments the counter."""
 
     timestamp: Int64 = 0
     counter: Int64 = 0

@@ -1,13 +1,13 @@
-"""Checkpoints of an open store: what each syncs, what it notes, what it does without room.
+"""Checkpoints of an open store: what each syncs and records, and what happens on a full disk.
 
 Owns: Checkpointer: the order units -> log -> syncs -> small files, the work that a checkpoint
 without room leaves to the next one. Must not touch: the bytes of the small files (checkpoint), how
 units are written and synced (unit_flusher, index_service).
 
-    each 10 s   units written -> plan, in the event loop -> log flushed -> carried out, in a thread
+    each 10 s   units written -> plan, in the event loop -> log flushed -> executed, in a thread
     open, stop  the same without the event loop; the caller has flushed the log
 
-Invariant: a checkpoint notes the state at its plan, after that state has reached the disk.
+Invariant: a checkpoint records the state at its plan, after that state has reached the disk.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Checkpointer:
         self._on_failure = on_failure
         self._interval_s = interval_ms / 1000
         self._limiter = trio.CapacityLimiter(1)
-        # Below this the last checkpoint says that all is on the disk.
+        # According to the last checkpoint everything below this is on disk.
         self._covered_offset = 0
-        # The line of each queue in queues.json, and whether the file is to be written again.
+        # The line of each queue in queues.json, and whether the file must be written again.
         self._table: dict[ConsumeQueue, tuple[tuple[str, int, int], list[int]]] = {}
         self._table_is_stale = True
-        # Paths that a checkpoint without room did not sync; the next one does.
+        # Paths that a checkpoint on a full disk did not sync; the next one does.
         self._unsynced_paths: list[str] = []
         self._unsynced_directories: set[str] = set()
 
@@ -82,12 +82,12 @@ class Checkpointer:
             await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Bring log and ConsumeQueues to disk and note how far they are."""
+        """Sync log and ConsumeQueues to disk and record how far they are."""
         async with self._files_lock:
-            # The checkpoint notes the state of now; the syncs may cover younger records as well.
+            # The checkpoint records the present state; the syncs may cover younger records too.
             last_ms, end_offset = self._log.last_store_timestamp_ms, self._log.end_offset
             if not await self._unit_flusher.write():
-                return  # the disk is full, and the last one stays true; or the store is fenced
+                return  # the disk is full, and the last one is still true; or the store is fenced
             plan = self._plan(last_ms, end_offset)
             await self._flusher.flush()
             if self._flusher.is_fenced:
@@ -98,11 +98,11 @@ class Checkpointer:
                 self._on_failure(f"writing a checkpoint failed: {exc}")
 
     async def cover(self, begin: int, end: int) -> None:
-        """Write a checkpoint that covers [begin, end) of the log, which is to be removed.
+        """Write a checkpoint that covers [begin, end) of the log, before it is removed.
 
-        Otherwise a crash may lose units that cannot be rebuilt any more. That would leave holes
-        among the units, or give out queue offsets twice. Where there is no room for a checkpoint,
-        cleaning goes on all the same, since it makes room.
+        Otherwise a crash could lose units that can no longer be rebuilt. That would leave holes
+        among the units, or assign queue offsets twice. If there is no room for a checkpoint,
+        cleaning continues anyway, since it frees space.
         """
         del begin
         if end > self._covered_offset:
@@ -113,12 +113,12 @@ class Checkpointer:
         self._try(self._plan(self._log.last_store_timestamp_ms, self._log.end_offset))
 
     def write_at_stop(self) -> None:
-        """Write the last one; log and units are on file. Blocks."""
+        """Write the last checkpoint; log and units are on file. Blocks."""
         last_ms, end_offset = self._log.last_store_timestamp_ms, self._log.end_offset
         self._write(self._plan(last_ms, end_offset, is_closed=True))
 
     def note_queue(self, queue: ConsumeQueue) -> None:
-        """Have ``queues.json`` say how much of a queue is on file."""
+        """Record in ``queues.json`` how much of a queue is on file."""
         tail, end_offset = queue.tail, queue.written_offset
         if end_offset:
             self._table[queue] = (tail.topic.decode(), tail.queue_id, end_offset), queue.crcs()
@@ -126,10 +126,10 @@ class Checkpointer:
     def _plan(
         self, last_ms: int, complete_offset: int, *, is_closed: bool = False
     ) -> _CheckpointPlan:
-        """Return, without blocking, the paths to sync and the state to note after that.
+        """Return, without blocking, the paths to sync and the state to record after that.
 
         The units of all records up to ``last_ms``, and below ``complete_offset``, are on file. The
-        caller flushes the log up to its end now, which may hold younger records.
+        caller then flushes the log to its end, which may include younger records.
         """
         units = self._unit_flusher.plan_sync()
         paths, self._unsynced_paths = self._unsynced_paths, []
@@ -163,9 +163,9 @@ class Checkpointer:
         except OSError as exc:
             if exc.errno not in NO_ROOM:
                 raise
-            # No sync has failed, and the last checkpoint is as true as before.
+            # No sync has failed, and the last checkpoint is still true.
             logger.warning(
-                "a checkpoint found no room and is tried again; until then a start has to read "
+                "there is no room for a checkpoint; it is retried, until then a start has to read "
                 "more of the log reason=%s",
                 exc,
             )
@@ -179,7 +179,7 @@ class Checkpointer:
         """Sync the plan's paths, then write the small files; blocks."""
         self._unit_flusher.sync(plan.units)
         for path in plan.paths:
-            # Cleaned away since an earlier plan named it.
+            # It was cleaned up since an earlier plan named it.
             with suppress(FileNotFoundError):
                 self._storage.sync_file(path)
         for directory in sorted(plan.directories):
@@ -195,7 +195,7 @@ class Checkpointer:
 
 @dataclass(frozen=True, slots=True)
 class _CheckpointPlan:
-    """Files and directories to sync, and the state to note when that is done."""
+    """Files and directories to sync, and the state to record after that."""
 
     units: SyncPlan
     paths: list[str]

@@ -4,17 +4,17 @@ Owns: Retention (which file is expired), LogCleaner (the order of removal, round
 touch: what is in a record beyond its store timestamp.
 Spec: RocketMQ DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService.
 
-    each 10 s:  hour of the day is 04, or the disk is over 75 % full -> expired files go
-                the disk is over 85 % full                           -> the oldest go regardless
-    one file:   listeners append again what they need of it -> that is on disk -> the file leaves
-                the row -> it is removed, its directory synced
-    at the end: ConsumeQueue files and whatever else points only into removed files
+    each 10 s:  hour of the day is 04, or the disk is over 75 % full -> remove expired files
+                the disk is over 85 % full                           -> remove the oldest files
+    one file:   listeners append again what they need from it -> that is on disk -> the file leaves
+                the list -> it is removed, its directory synced
+    at the end: ConsumeQueue files and others that point only into removed files
 
-Invariants: files go in the order of the log, and the newest stays. A file goes only when the
-records that listeners appended again from it are durable. A wall clock that is set in either
+Invariants: files are removed in the order of the log, and the newest stays. A file is removed only
+when the records that listeners appended again from it are durable. Setting the wall clock in either
 direction, while the store is open or stopped, expires nothing early.
-Concurrency: a reader cannot find a file that has left the row. The file is unmapped when the last
-holder of its view lets go. The flusher never syncs a file below its offset.
+Concurrency: a reader cannot find a file that has left the list. The file is unmapped when the last
+holder releases its view. The flusher never syncs a file below its offset.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ BeforeRemoval = Callable[[int, int], Awaitable[None]]
 
 
 class Retention:
-    """How old a file is; setting the wall clock makes none older.
+    """The age of files, which does not change when the wall clock is set.
 
-    Only the time in which the store is open counts. When a clock is ahead after a stop, nobody can
-    say whether that time has really passed.
+    Only the time in which the store is open counts. If the clock is ahead after a stop, it is not
+    known whether that time has really passed.
     """
 
     def __init__(self, clock: SteadyClock, wall: Clock, retention_hours: int) -> None:
@@ -66,15 +66,15 @@ class Retention:
         self.keep(retention_hours)
 
     def keep(self, retention_hours: int) -> None:
-        """Keep messages for so long from now on."""
+        """Set the retention from now on."""
         self._retention_ms = retention_hours * HOUR_MS
 
     def is_expired(self, newest_ms: int) -> bool:
-        """Say whether messages of ``newest_ms`` and before have been kept for long enough."""
+        """Return whether messages up to ``newest_ms`` have exceeded the retention."""
         return self._clock.age_ms(newest_ms) > self._retention_ms
 
     def hour(self) -> int:
-        """Return the hour of the day, local time."""
+        """Return the hour of the day in local time."""
         return time.localtime(self._wall.now_ms() / 1000).tm_hour
 
 
@@ -115,7 +115,7 @@ class LogCleaner:
         self._wanted = Flag()
 
     def configure(self, config: StoreConfig) -> None:
-        """Have other limits from the next round on."""
+        """Use these limits from the next round on."""
         hours = self._config.retention_hours  # may have been set since by ``keep``
         if config.retention_hours != self._configured_hours:
             self._configured_hours = hours = config.retention_hours
@@ -123,12 +123,12 @@ class LogCleaner:
         self.keep(hours)
 
     def keep(self, retention_hours: int) -> None:
-        """Keep messages for so long from the next round on, until the configuration changes it."""
+        """Set the retention from the next round on, until the configuration changes it."""
         self._retention.keep(retention_hours)
         self._config = msgspec.structs.replace(self._config, retention_hours=retention_hours)
 
     def want(self) -> None:
-        """Have the next round begin at once."""
+        """Start the next round at once."""
         self._wanted.set()
 
     async def run(self) -> None:
@@ -144,7 +144,7 @@ class LogCleaner:
         try:
             await step()
         except (StoreError, OSError) as exc:
-            # Only files that may go have gone; the next round tries again.
+            # Only removable files were removed; the next round tries again.
             logger.warning(
                 "a round of cleaning failed and may leave old files; the next one tries again "
                 "reason=%s",
@@ -159,7 +159,7 @@ class LogCleaner:
                 break
             oldest = self._log.queue.files[0]
             if oldest.end > self._readable.offset:
-                # Nobody could read all of it.
+                # Its records cannot all be read.
                 break
             newest_ms = self._newest_ms(oldest)
             if not await self._goes(newest_ms):
@@ -169,7 +169,7 @@ class LogCleaner:
             removed += 1
             self._clock.forget_before(newest_ms)
             if self._log.end_offset - self._log.begin_offset > size - oldest.size // 2:
-                # Nearly all of it was still needed. Going on would copy the log, not shorten it.
+                # Nearly all of it was still needed. Continuing would copy the log, not shorten it.
                 break
             await trio.sleep(self._config.cleanup_pause_ms / 1000)
         if removed:
@@ -180,10 +180,10 @@ class LogCleaner:
         return removed
 
     def retention_left_s(self, usage: DiskUsage, put_bytes_per_s: float) -> float:
-        """Return when the disk makes messages go before ``retention_hours`` are over, in seconds.
+        """Return the seconds until a full disk removes messages before ``retention_hours``.
 
-        The log is taken to grow as fast as ``put_bytes_per_s`` all the time. Infinite if the disk
-        has room for all that it will hold then.
+        It assumes that the log keeps growing at ``put_bytes_per_s``. Infinite if the disk has room
+        for the full retention.
         """
         wanted = self._free_bytes_wanted(usage, self._config.cleanup_oldest_percent)
         room_bytes = usage.free_bytes - wanted
@@ -196,7 +196,7 @@ class LogCleaner:
     def _newest_ms(self, file: MappedFile) -> int:
         """Return a time at or after that of the file's newest message.
 
-        Store timestamps do not go back along the log, so that of the next message behind will do.
+        Store timestamps do not decrease along the log, so that of the next message can be used.
         """
         for later in self._log.queue.between(file.end, self._log.end_offset):
             first, _, _ = scan(later.view, 0, later.size, later.begin, 1)
@@ -223,27 +223,27 @@ class LogCleaner:
     def _free_bytes_wanted(self, usage: DiskUsage, used_percent: int) -> int:
         config = self._config
         share = usage.share_bytes(100 - used_percent, config.disk_counted_bytes_max)
-        # On a small disk too, removal begins before appends are refused.
+        # Also on a small disk, removal begins before appends are refused.
         return max(share, 2 * config.disk_free_bytes_min)
 
     async def _remove(self, file: MappedFile) -> None:
         for listener in self.before_removal:
             await listener(file.begin, file.end)
-        # The listeners' appends must be durable, and the flusher done with the file.
+        # The listeners' appends must be durable, and the flusher must have finished with the file.
         end_offset = self._log.end_offset
         await self._flusher.wait(end_offset)
         self._log.queue.drop_first(file)
         try:
             await run_in_thread(self._unlink, file)
         except BaseException:
-            # It is still there: a gap between files would keep the store from opening.
+            # It still exists: a gap between files would prevent the store from opening.
             self._log.queue.put_back(file)
             raise
         try:
             await run_in_thread(self._storage.sync_directory, os.path.dirname(file.path))
         except OSError as exc:
-            # The next file may go only when this is done: a start takes a file that is missing in
-            # the middle for loss. A second sync might report success although this one failed.
+            # Only after this may the next file be removed: a start treats a file missing in the
+            # middle as loss. A second sync might report success although this one failed.
             if exc.errno in NO_ROOM:
                 self._log.queue.put_back(file)
             else:
@@ -253,8 +253,8 @@ class LogCleaner:
         logger.info("a CommitLog file was removed path=%s", file.path)
 
     def _unlink(self, file: MappedFile) -> None:
-        """Remove a file that nobody can find any more; blocks."""
-        # The last attempt may have got as far as removing it.
+        """Remove a file that readers can no longer find; blocks."""
+        # The last attempt may already have removed it.
         with suppress(FileNotFoundError):
             self._storage.remove_file(file.path)
 
@@ -269,12 +269,12 @@ class LogCleaner:
                     await run_in_thread(self._unlink_derived, paths)
         queues = list(self._queues.values())
         for at in range(0, len(queues), QUEUES_PER_STEP):
-            # A checkpoint syncs files by name; none may vanish while it does.
+            # A checkpoint syncs files by name, and none may vanish meanwhile.
             async with self._files_lock:
                 paths = []
                 for queue in queues[at : at + QUEUES_PER_STEP]:
                     if queue.files_count > 1:
-                        # While a file that says where the queue begins is aside, the others stay.
+                        # While the file with the queue's begin is quarantined, the others stay.
                         with suppress(UnitsAsideError):
                             queue.advance_min(begin_offset)
                             paths += queue.take_files_below_min()
@@ -290,9 +290,9 @@ class LogCleaner:
             try:
                 self._storage.remove_file(path)
             except OSError as exc:
-                # The next start finds that nothing in it points into the log.
+                # The next start will find that nothing in it points into the log.
                 logger.warning(
-                    "a derived file could not be removed and takes room until the next start "
+                    "a derived file could not be removed and takes space until the next start "
                     "path=%s error=%s",
                     path,
                     exc,

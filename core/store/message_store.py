@@ -1,4 +1,4 @@
-"""The store as the broker sees it: append a batch, wait until it is on disk; its reader reads.
+"""The store: append batches, wait until they are on disk; its reader reads.
 
 Owns: MessageStore: opening and closing a folder, the order log -> ConsumeQueues -> readers, the
 fence. Must not touch: byte formats (core.records), the operating system (files), reads
@@ -140,7 +140,7 @@ class MessageStore:
             self._storage, config, self._queue_of, on_failure=self._fence
         )
         page_cache = PageCache(self._storage, self._clock)
-        # Held while files are synced or removed by their names.
+        # Held while files are synced or removed by name.
         self._files_lock = trio.Lock()
         self.quarantine = Quarantine(
             self._log,
@@ -195,12 +195,12 @@ class MessageStore:
     # -- opening and closing ---------------------------------------------------------------
 
     def open(self, on_progress: OnProgress = log_progress) -> RecoveryReport:
-        """Lock the folder, recover what is in it and be ready to append; blocks.
+        """Lock the folder, recover its content and prepare for appends; blocks.
 
-        ``on_progress`` is called in this thread every two seconds, with how far the start is.
+        ``on_progress`` is called in this thread every two seconds with the start's progress.
         Raises StoreLockedError, StoreDamagedError, StoreFolderError, StoreHalfRestoredError,
-        StoreFullError when there is no room for what a start has to write, and other OSErrors as
-        they come.
+        StoreFullError if there is no room for what a start must write, and other OSErrors
+        unchanged.
         """
         try:
             return self._open(on_progress)
@@ -225,7 +225,7 @@ class MessageStore:
             raise StoreLockedError(f"{self.config.directory} is open in another process")
         try:
             if self._state_files.is_half_restored():
-                text = f"{self.config.directory} is a backup that was not restored to its end"
+                text = f"{self.config.directory} is a backup whose restore was not completed"
                 raise StoreHalfRestoredError(text)
             report = self._recover(ProgressMeter(self._clock, on_progress))
         except BaseException:
@@ -268,7 +268,7 @@ class MessageStore:
             queue.opened_at = queue.max_offset
         self._log.verified_from = report.scanned_from
         self._clock.not_before(last_ms)
-        # Without a clock note, the clock goes on from the last message.
+        # Without a stored clock, time continues from the last message.
         known = state.read_clock() or ClockNotes(last_ms or self._clock.now_ms(), [])
         self._clock.go_on_from(known.shown_ms, known.jumps, dated_ms=last_ms)
         self._queue_of.update((queue.tail, queue) for queue in self._queues.values())
@@ -293,8 +293,8 @@ class MessageStore:
         for topic in self._storage.list_directory(root):
             if not topic.is_directory or not is_topic_name(topic.name):
                 logger.warning(
-                    "an entry of the ConsumeQueue folder is not a topic's directory and is left "
-                    "alone; remove it if nobody needs it path=%s/%s", root, topic.name,
+                    "an entry of the ConsumeQueue folder is not a topic's directory and is "
+                    "ignored; remove it if it is not needed path=%s/%s", root, topic.name,
                 )  # fmt: skip
                 continue
             for queue in self._storage.list_directory(f"{root}/{topic.name}"):
@@ -308,9 +308,9 @@ class MessageStore:
         return ConsumeQueue(self._files, root, topic, queue_id, units)
 
     def close(self) -> None:
-        """Make everything durable, note that the stop was clean and let go of the folder; blocks.
+        """Make everything durable, record a clean stop and release the folder; blocks.
 
-        A fenced store leaves its abort file, so that the next start looks at every record.
+        A fenced store keeps its abort file, so that the next start checks every record.
         """
         try:
             self._finish()
@@ -321,7 +321,7 @@ class MessageStore:
         if not self._is_open:
             return
         self._is_open = False
-        # Here nobody else has to wait for a file that takes long.
+        # Here no other task waits for a slow file.
         self._log.queue.stop_making()
         if self._fence_reason is None:
             self._flush_log(self._flusher.durable_offset, self._log.end_offset)
@@ -335,13 +335,13 @@ class MessageStore:
             self._checkpointer.write_at_stop()
             self._state_files.remove_abort()
         else:
-            # Whatever is written is more than a kill would leave of a write buffer.
+            # Anything that is written is more than a kill would leave of a write buffer.
             with suppress(OSError):
                 self._log.commit()
 
     def _release(self) -> None:
         with ExitStack() as stack:
-            # Done last, whatever else fails: a lock that stays would keep everybody out.
+            # Done last, even if something else fails: a remaining lock would block every start.
             if self._lock is not None:
                 stack.callback(self._lock.release)
                 self._lock = None
@@ -375,15 +375,15 @@ class MessageStore:
     # -- append ----------------------------------------------------------------------------
 
     def queue_tail(self, topic: str, queue_id: int) -> QueueTail:
-        """Return the tail that messages for this queue are appended with.
+        """Return the tail with which messages for this queue are appended.
 
-        The queue exists from then on, empty; its file appears with its first record. StoreError
-        for a name that cannot be a topic's.
+        From then on the queue exists, empty; its file is created with its first record. StoreError
+        if the name is not valid for a topic.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             if not is_topic_name(topic):
-                raise StoreError(f"{topic!r} cannot be the name of a topic")
+                raise StoreError(f"{topic!r} is not a valid topic name")
             if not 0 <= queue_id <= QUEUE_ID_MAX:
                 raise StoreError(f"queue id {queue_id} is not in [0, {QUEUE_ID_MAX}]")
             queue = self._make_queue(topic, queue_id)
@@ -400,7 +400,7 @@ class MessageStore:
         even_if_full: bool = False,
         may_wait: bool = True,
     ) -> int:
-        """Append a batch, all or nothing; return the physical offset behind it.
+        """Append a batch, all or nothing; return the physical offset after it.
 
         When it returns, the records below ``readable_offset`` can be read, and who waits for them
         has been woken; the batch is durable after ``wait_durable`` of the returned offset.
@@ -499,7 +499,7 @@ class MessageStore:
             raise self._fenced("an append failed half way for lack of memory") from exc
 
     def now_ms(self) -> int:
-        """Return the time with which a message appended now is dated; it never goes back."""
+        """Return the store timestamp for a message appended now; it never goes back."""
         return max(self._clock.now_ms(), self._log.last_store_timestamp_ms)
 
     def jumped_ms(self, date_ms: int) -> int:
@@ -508,11 +508,11 @@ class MessageStore:
 
     @property
     def clock(self) -> SteadyClock:
-        """The clock by which messages are dated."""
+        """The clock for store timestamps."""
         return self._clock
 
     def not_before(self, now_ms: int) -> None:
-        """Date messages with at least this time from now on."""
+        """Use store timestamps of at least this time from now on."""
         self._clock.not_before(now_ms)
 
     @property
@@ -523,29 +523,29 @@ class MessageStore:
     async def wait_durable(self, physical_offset: int) -> None:
         """Return when the log is on disk up to ``physical_offset``; StoreFencedError if it fails.
 
-        All callers that wait share one fdatasync. ``run`` must be running.
+        All waiting callers share one fdatasync. ``run`` must be running.
         """
         await self._flusher.wait(physical_offset)
 
     def want_durable(self, physical_offset: int) -> None:
-        """Request a flush of the log up to ``physical_offset``; ``on_durable`` tells its end."""
+        """Request a flush of the log up to ``physical_offset``; ``on_durable`` reports its end."""
         self._flusher.want(physical_offset)
 
     @property
     def on_durable(self) -> list[Callable[[], None]]:
-        """Called whenever ``durable_offset`` has grown, and when the store is fenced.
+        """Listeners, called whenever ``durable_offset`` grows and when the store is fenced.
 
-        The task that flushes calls them: a listener must not append.
+        The flushing task calls them: a listener must not append.
         """
         return self._flusher.listeners
 
-    # -- what there is ---------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------
 
     def hide_below(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Hide a queue's messages below an offset, until the store is closed.
 
-        They are as if removed: for readers of the queue and for lookups by key. The disk is given
-        back when the log's files go. Returns whether any of them is still in the log.
+        They count as removed for readers of the queue and for lookups by key. Disk space is freed
+        when the log's files are removed. Returns whether any of them is still in the log.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -565,27 +565,27 @@ class MessageStore:
 
     @property
     def free_buffers_count(self) -> int | None:
-        """How many write buffers are not in use; None in the mode without write buffers."""
+        """The number of free write buffers; None in the mode without write buffers."""
         return self._log.queue.free_buffers_count
 
     @property
     def lacks_buffer(self) -> bool:
-        """Whether appends go without a write buffer, as all are in use: the disk is far behind."""
+        """Whether appends use no write buffer because none is free: the disk lags far behind."""
         return self._log.queue.lacks_buffer
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log that no index file covers yet; queues and readers have all of it."""
+        """Bytes of the log not yet covered by an index file; queues and readers have all of it."""
         return self._log.end_offset - self.index.indexed_offset
 
     @property
     def end_offset(self) -> int:
-        """Where the next record will begin; readers ask ``readable_offset``."""
+        """Where the next record will begin; readers use ``readable_offset``."""
         return self._log.end_offset
 
     @property
     def readable_offset(self) -> int:
-        """Records that begin below this may be read; the log's end unless there is a limit."""
+        """Records that begin below this may be read; by default the log's end."""
         return self.readable.offset
 
     def sample(self) -> dict[str, float]:
@@ -639,8 +639,8 @@ class MessageStore:
         if self._fence_reason is None:
             self._fence_reason = reason
             logger.critical(
-                "the store is fenced until a restart: it acknowledges nothing more, and reads go "
-                "on; look at the disk, then restart reason=%s", reason,
+                "the store is fenced until a restart: it acknowledges nothing more, but reads "
+                "continue; check the disk, then restart reason=%s", reason,
             )  # fmt: skip
             self._flusher.fence(reason)
 
@@ -651,16 +651,16 @@ class MessageStore:
         self.stats.note_sync(perf_counter_ns() - began_ns)
 
     def _flush_log(self, begin: int, end: int) -> None:
-        """Block until [begin, end) of the log is on disk, and note that it is."""
+        """Block until [begin, end) of the log is on disk, and record that in ``durable``."""
         self._sync_log(begin, end)
         try:
             self._durable.note(end)
         except OSError as exc:
-            # A copy-on-write file system may have no room for this note. The offset in the file is
-            # still true; the next note, or the one after, brings a newer one.
+            # A copy-on-write file system may have no room for this write. The offset in the file is
+            # still true; the next write, or a later one, brings a newer one.
             if exc.errno not in NO_ROOM:
                 raise
 
     async def checkpoint(self) -> None:
-        """Flush log and ConsumeQueues, and note how far they are on disk."""
+        """Flush log and ConsumeQueues, and record how far they are on disk."""
         await self._checkpointer.checkpoint()

@@ -1,8 +1,8 @@
 """Light queues: which messages of a batch are in them, and at which offsets.
 
-Owns: the offsets that a batch's messages get in further queues, the units that name their records.
-Must not touch: the records' own queues, the log, files; when there is a batch (message_store).
-A queue's offsets are given out in the order of the log, so that a start finds them again in it.
+Owns: the offsets of a batch's messages in further queues, the units that name their records. Must
+not touch: the records' own queues, the log, files; when there is a batch (message_store).
+A queue's offsets are assigned in the order of the log, so that a start can find them again in it.
 Spec: RocketMQ LmqDispatch.
 """
 
@@ -20,14 +20,14 @@ _PROPERTIES: Final = 2
 
 
 class Indexed(NamedTuple):
-    """A message of a batch, by its number, that is in further queues."""
+    """A message of a batch, with its number, that is in further queues."""
 
     number: int
     tails: list[QueueTail]
 
 
 class Placed(NamedTuple):
-    """A batch whose messages know their places in further queues."""
+    """A batch with the places of its messages in further queues."""
 
     messages: list[AppendMessage]
     indexed: list[Indexed]
@@ -44,7 +44,7 @@ def place(messages: list[AppendMessage], queue_tail: Callable[[str, int], QueueT
     ends: dict[QueueTail, int] = {}
     for number, message in enumerate(messages):
         names = message.names if isinstance(message, Dispatched) else []
-        # A broken list, of a folder that somebody else has written, is no reason to lose a message.
+        # A malformed list, in a folder written by other software, must not lose a message.
         if not names or len(set(names)) < len(names) or not all(map(is_lmq, names)):
             placed.append(message)
             continue

@@ -1,1 +1,1 @@
-"""Who a client is and what it may do: logins, rights, and the files that say so."""
+"""Authentication and authorisation of clients: logins, rights, and their files."""

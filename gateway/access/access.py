@@ -1,9 +1,9 @@
-"""The access control of one gateway: its logins, its rules, and the files that they come from.
+"""The access control of one gateway: its logins, its rules, and their files.
 
-Owns: which files there are, when they are read again, what a file that cannot be read leads to.
-Must not touch: connections (``clients`` looks at them again after a change).
-Invariant: a file that cannot be read closes doors. At the start it ends the start. Later, nobody
-logs in until it is right again; whoever is connected keeps the rights it had.
+Owns: which files there are, when they are reloaded, what happens if a file cannot be read.
+Must not touch: connections (``clients`` checks them again after a change).
+Invariant: a file that cannot be read denies access. At the start it ends the start. Later, all
+logins are refused until it is readable again; connected clients keep their rights.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How often it is looked whether a file has changed; the change takes effect within five seconds.
+#: How often files are checked for changes; a change takes effect within five seconds.
 LOOK_S: Final = 1.0
 
 
 class _Read(Protocol):
-    """What is read from a file, and used when it could be."""
+    """Content that is read from a file, and used if reading succeeded."""
 
     path: str
 
     def stamp(self) -> Stamp: ...
 
     def read(self) -> Any:
-        """Return what ``use`` takes; None if it is what it was."""
+        """Return the content for ``use``; None if it is unchanged."""
         ...
 
     def use(self, content: Any, /) -> None: ...
@@ -72,7 +72,7 @@ class Rules:
 
 @dataclass(slots=True)
 class _File:
-    """One file, when it was read last, and why it could not be."""
+    """One file, when it was last read, and why it could not be read."""
 
     content: _Read
     stamp: Stamp = None
@@ -80,7 +80,7 @@ class _File:
 
 
 class Access:
-    """Who may connect to one gateway, and what they may do."""
+    """Which clients may connect to one gateway, and what they may do."""
 
     def __init__(
         self,
@@ -90,18 +90,18 @@ class Access:
         clock: Clock,
         listeners: Sequence[ListenerConfig] = (),
     ) -> None:
-        """``listeners`` are those beside the plain one, where any login goes."""
-        #: By the number of the listener: the logins that it has, empty for all.
+        """``listeners`` are those besides the plain one, which accepts any login."""
+        #: Listener number -> its logins, empty for all.
         self.logins_of: tuple[tuple[str, ...], ...] = ((), *(one.logins for one in listeners))
         chain: list[Authenticator] = []
         self._files: list[_File] = []
         self._services: list[RemoteLogins | Tokens] = []
-        #: For clients that prove they know a password; None where there are no passwords.
+        #: For clients that prove that they know a password; None if there are no passwords.
         self.scram: ScramLogins | None = None
         if config.certificate_users:
             chain.append(Certificates())
         if config.has_tokens:
-            # Its cryptography takes memory that others need not pay for.
+            # Imported here, since its cryptography takes memory.
             from motelog.gateway.access.tokens import Tokens
 
             tokens = Tokens(config, clock=clock)
@@ -111,7 +111,7 @@ class Access:
         if config.password_file:
             passwords = Passwords(config.password_file)
             chain.append(passwords)
-            self.scram = ScramLogins(passwords.told)
+            self.scram = ScramLogins(passwords.hash_of)
             chain.append(self.scram)
             self._files.append(_File(passwords))
         if config.http_url:
@@ -132,22 +132,22 @@ class Access:
 
     @property
     def acl(self) -> Acl | None:
-        """The rules as they are now; None if whoever has logged in may do everything."""
+        """The current rules; None if every client that has logged in may do everything."""
         return None if self._rules is None else self._rules.acl
 
     def read(self) -> None:
-        """Read all files, before the first client is let in; AccessFileError."""
+        """Read all files, before the first client is accepted; AccessFileError."""
         for file in self._files:
             file.stamp = file.content.stamp()
             file.content.use(file.content.read())
 
     @property
     def fault(self) -> str | None:
-        """Why nobody can log in; None while all files are well."""
+        """Why no client can log in; None while all files are readable."""
         return next((file.fault for file in self._files if file.fault is not None), None)
 
     async def follow(self, changed: Callable[[], None]) -> None:
-        """Read files again that have changed, until cancelled; call ``changed`` behind each."""
+        """Reload changed files until cancelled; call ``changed`` after each."""
         try:
             await run_again(self._look_regularly, changed)
         finally:
@@ -165,7 +165,7 @@ class Access:
             one.close()
 
     async def look(self) -> bool:
-        """Read the files that have changed; return whether there were any that could be read."""
+        """Reload the changed files; return whether any of them could be read."""
         has_changed = False
         for file in self._files:
             stamp = await run_in_thread(file.content.stamp)
@@ -175,12 +175,12 @@ class Access:
                 content = await run_in_thread(file.content.read)
             except AccessFileError as exc:
                 if str(exc) != file.fault:
-                    logger.error("nobody can log in until a file is right again: %s", exc)
+                    logger.error("no client can log in until a file is fixed: %s", exc)
                 file.fault = str(exc)
                 continue
             file.fault, file.stamp = None, stamp
             if content is not None:
-                logger.info("a file of logins or rights was read again path=%s", file.content.path)
+                logger.info("a file of logins or rights was reloaded path=%s", file.content.path)
                 file.content.use(content)
                 has_changed = True
         self.logins.fault = self.fault

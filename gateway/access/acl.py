@@ -1,20 +1,19 @@
 """The ACL file: rules that say which users may publish and subscribe to which topics.
 
-Owns: the file's shape, which rules are a client's, what they allow together.
-Must not touch: where rights are asked for.
-Invariants: what no rule allows is refused. A rule that denies goes before all that allow, wherever
-it stands. A subscription is allowed if one rule that allows contains it, and none that denies could
-match a message of it.
+Owns: the file's format, which rules apply to a client, what they allow together.
+Must not touch: where rights are checked.
+Invariants: what no rule allows is refused. A deny rule overrides all allow rules, in any order. A
+subscription is allowed if an allow rule contains it, and no deny rule could match a message of it.
 
     [[rule]]
-    users = ["alice", "bob"]             who; left out: whoever has logged in
+    users = ["alice", "bob"]             omitted: all users who have logged in
     allow = ["publish", "subscribe"]     or deny; "retain" is a right of its own
     topics = ["plant7/{user_name}/#"]    topic filters
-    qos_max = 1                          of what is allowed; 2 if left out
+    qos_max = 1                          of what is allowed; 2 if omitted
 
-``{user_name}``, ``{client_id}`` and ``{certificate_name}`` stand for the client's own. A value with
-a wildcard, a "/" or a control character in it, or an empty one, is never filled in: a rule that
-allows is none for that client, and one that denies does so for the whole branch.
+``{user_name}``, ``{client_id}`` and ``{certificate_name}`` are the client's own. A value that is
+empty or contains a wildcard, a "/" or a control character is never filled in: for that client an
+allow rule then has no effect, and a deny rule denies the whole branch.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from motelog.gateway.mqtt.topics import SHARED_PREFIX, check_topic_filter, is_le
 Action = Literal["publish", "subscribe", "retain"]
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
-#: What one login may bring.
-TOLD_RULES_MAX: Final = 100
-#: Users whose rules are kept at hand.
+#: The most rules that a login may carry.
+LOGIN_RULES_MAX: Final = 100
+#: Users whose rules are cached.
 USERS_MAX: Final = 10_000
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w*)\}")
@@ -46,7 +45,7 @@ _NAMES: Final = ("user_name", "client_id", "certificate_name")
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One ``[[rule]]`` of the file; ``number`` is its place there, from 1."""
+    """One ``[[rule]]`` of the file; ``number`` is its position, from 1."""
 
     topics: tuple[str, ...]
     allow: tuple[Action, ...] = ()
@@ -58,22 +57,22 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def __post_init__(self) -> None:
         if bool(self.allow) == bool(self.deny):
-            raise ValueError("a rule has either allow or deny")
+            raise ValueError("a rule must have either allow or deny")
         if not self.topics:
             raise ValueError("topics is empty")
         if self.users is not None and self.anonymous:
-            raise ValueError("users and anonymous exclude each other")
+            raise ValueError("users and anonymous cannot be combined")
         if not 0 <= self.qos_max <= 2:
-            raise ValueError("qos_max is 0, 1 or 2")
+            raise ValueError("qos_max must be 0, 1 or 2")
         if self.deny and self.qos_max != 2:
-            raise ValueError("qos_max is for rules that allow")
+            raise ValueError("qos_max is only for allow rules")
         for name in self.users or ():
             check_user_name(name)
         for topic in self.topics:
             _check_topic(topic)
 
     def is_for(self, user_name: str) -> bool:
-        """Whether it is about a user; an empty name is an anonymous client's."""
+        """Whether it applies to a user; an empty name means an anonymous client."""
         if not user_name:
             return self.anonymous
         return not self.anonymous and (self.users is None or user_name in self.users)
@@ -93,13 +92,13 @@ class Acl:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(rules)
-        #: Those about one user, who may have thousands of clients.
+        #: Cached rules of a user, who may have thousands of clients.
         self._of_user = lru_cache(USERS_MAX)(self._rules_of)
 
     def rules_of(self, user_name: str) -> tuple[Rule, ...]:
-        """Return the rules that are about a user; the rights of all its clients follow from them.
+        """Return the rules that apply to a user and determine the rights of all its clients.
 
-        What is equal before and after a change of the file has not changed.
+        If they are equal before and after a change of the file, the rights have not changed.
         """
         return self._of_user(user_name)
 
@@ -118,9 +117,10 @@ class Acl:
         return self.decide(who, "subscribe", topic_filter)[0]
 
     def decide(self, who: Who, action: Action, topic: str) -> tuple[int, Rule | None]:
-        """Return the highest QoS allowed, NONE if nothing is, and the rule that decides.
+        """Return the highest allowed QoS, NONE if denied, and the rule that decides.
 
-        ``topic`` is a topic name, to subscribe a topic filter. The rule is None if none allows it.
+        ``topic`` is a topic name, or to subscribe a topic filter. The rule is None if none allows
+        it.
         """
         is_filter = action == "subscribe"
         best, decided_by = NONE, None
@@ -129,7 +129,7 @@ class Acl:
             if action in rule.deny:
                 for template in rule.topics:
                     denied = _fill(template, who, denies=True)
-                    assert denied is not None, "a branch stands for what cannot be filled in"
+                    assert denied is not None, "a branch replaces what cannot be filled in"
                     if meets(denied, topic) if is_filter else matches(denied, topic):
                         return NONE, rule
             elif action in rule.allow and rule.qos_max > best:
@@ -154,11 +154,11 @@ def parse_acl(text: str, path: str) -> Acl:
         table = tomllib.loads(text)
         if unknown := sorted(table.keys() - {"rule"}):
             raise AccessFileError(f"{path}: {NO_TABLE.format(name=unknown[0])}")
-        told = msgspec.convert(table, _File)
+        file = msgspec.convert(table, _File)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as exc:
         raise AccessFileError(f"{path}: {exc}") from None
     rules = []
-    for number, one in enumerate(told.rule, 1):
+    for number, one in enumerate(file.rule, 1):
         try:
             rules.append(_rule(one, number))
         except (msgspec.ValidationError, ValueError, GatewayError) as exc:
@@ -167,64 +167,62 @@ def parse_acl(text: str, path: str) -> Acl:
 
 
 def _fault(text: str, path: str, number: int, table: Mapping[str, Any], exc: Exception) -> str:
-    """Return what is wrong with a rule: where, what, and what it may be."""
+    """Return what is wrong with a rule: where, what, and the allowed values."""
     lines = find_lines(text)
-    told = str(exc)
+    fault = str(exc)
     unknown = sorted(table.keys() - set(_KEYS))
-    at = _AT.search(told)
+    at = _AT.search(fault)
     key = unknown[0] if unknown else at[1] if at else None
     if unknown:
-        told = f"there is no key {key!r}; a rule has {', '.join(_KEYS)}"
+        fault = f"there is no key {key!r}; a rule has {', '.join(_KEYS)}"
     elif at:
-        told = f"{key}: {told[: at.start()]}"
+        fault = f"{key}: {fault[: at.start()]}"
         if key in ("allow", "deny") and isinstance(table[key], list):
-            told += f"; there are {', '.join(get_args(Action))}"
-    # Its first line, where no key is to blame alone, or the rule is in a form without one.
+            fault += f"; there are {', '.join(get_args(Action))}"
+    # The rule's first line, if the fault is not of one key, or the rule has no line for it.
     line = lines.get(("rule", number - 1, key or ""), lines.get(("rule", number - 1)))
     place = path if line is None else f"{path}:{line}"
-    return f"{place}: rule {number}: {told}"
+    return f"{place}: rule {number}: {fault}"
 
 
-def told_rules(told: Any) -> tuple[Rule, ...]:
-    """Return the rules that came with a login, each as in the file; ValueError says the fault.
+def login_rules(found: Any) -> tuple[Rule, ...]:
+    """Return the rules carried by a login, each as in the file; ValueError says what is wrong.
 
-    They are about this login, so that they name no users.
+    They apply to this login, so they must not name users.
     """
-    if not isinstance(told, list) or len(told) > TOLD_RULES_MAX:
-        raise ValueError(f"its rules are no list of at most {TOLD_RULES_MAX}")
+    if not isinstance(found, list) or len(found) > LOGIN_RULES_MAX:
+        raise ValueError(f"its rules are not a list of at most {LOGIN_RULES_MAX}")
     try:
-        rules = tuple(msgspec.convert(told, tuple[Rule, ...]))
+        rules = tuple(msgspec.convert(found, tuple[Rule, ...]))
     except (msgspec.ValidationError, GatewayError, RecursionError):
         raise ValueError("its rules cannot be read") from None
     if any(rule.users is not None or rule.anonymous or rule.number for rule in rules):
-        raise ValueError("its rules are about others")
+        raise ValueError("its rules are for other users")
     return rules
 
 
 def _rule(table: Mapping[str, Any], number: int) -> Rule:
     if "number" in table:
-        raise ValueError("number is no key of a file")
+        raise ValueError("number is not a key of the file")
     return msgspec.convert({**table, "number": number}, Rule)
 
 
 def _check_topic(topic: str) -> None:
     if topic.startswith(SHARED_PREFIX):
-        raise ValueError(
-            f"{topic!r}: a shared subscription is judged by the filter behind its group"
-        )
+        raise ValueError(f"{topic!r}: for a shared subscription give the filter after its group")
     for name in _PLACEHOLDER.findall(topic):
         if name not in _NAMES:
-            raise ValueError(f"{topic!r}: there is no {{{name}}}; there are {', '.join(_NAMES)}")
+            raise ValueError(f"{topic!r}: there is no {{{name}}}, only {', '.join(_NAMES)}")
     plain = _PLACEHOLDER.sub("x", topic)
     if "{" in plain or "}" in plain:
-        raise ValueError(f"{topic!r}: a brace without its other one")
+        raise ValueError(f"{topic!r}: a brace is not closed or opened")
     check_topic_filter(plain)
 
 
 def _fill(template: str, who: Who, *, denies: bool) -> str | None:
     """Return the filter of a template for one client.
 
-    Where a value cannot be filled in, None, or in a rule that denies the branch that has the place.
+    If a value cannot be filled in: None, or for a deny rule the branch above it.
     """
     if "{" not in template:
         return template
@@ -239,7 +237,7 @@ def _fill(template: str, who: Who, *, denies: bool) -> str | None:
                 return "/".join([*levels[:i], "#"]) if denies else None
             filled = filled.replace("{" + name + "}", value, 1)
         levels[i] = filled
-    # A client does not choose its way into the server's own topics.
+    # A client must not reach the server's own topics by its name.
     if levels[0].startswith("$") and not template.startswith("$"):
         return "#" if denies else None
     return "/".join(levels)

@@ -1,9 +1,9 @@
-"""Back-off: who fails to log in again and again has to wait longer and longer.
+"""Back-off: repeated failed logins have to wait longer and longer.
 
-Owns: how often whom, until when. Must not touch: what a failure is (``logins``).
-Invariants: it has an entry for at most KEYS_MAX; the oldest goes first. It never keeps out who
-shows what has been right before, as ``logins`` does not ask then: nobody can lock a device out by
-failing in its name.
+Owns: the number of failures, until when to wait. Must not touch: what a failure is (``logins``).
+Invariants: it has at most KEYS_MAX entries; the oldest is dropped first. It never refuses a login
+that was right before, since ``logins`` does not ask it then: an attacker cannot lock a device out
+by failing in its name.
 
     failures   free        free + 1    free + 2    ...
     wait       none        1 s         2 s          ... WAIT_MS_MAX; forgotten after FORGET_MS
@@ -17,13 +17,13 @@ from typing import Final
 KEYS_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 60_000
 FORGET_MS: Final = 600_000
-#: Failures that cost nothing: of one user from one address; of one user from anywhere; of an
-#: address, behind which there may be a whole site.
+#: Failures without a wait: of one user from one address; of one user from anywhere; of an address,
+#: which may be shared by a whole site.
 FREE_OF_BOTH: Final = 3
 FREE_OF_USER: Final = 30
 FREE_OF_HOST: Final = 30
 
-#: (address, user), of which one may be empty.
+#: (address, user); one of them may be empty.
 _Key = tuple[str, str]
 
 
@@ -31,14 +31,14 @@ class BackOff:
     """Failures by address and by user."""
 
     def __init__(self) -> None:
-        #: -> (failures, time of the last, time to wait until); the longest untouched first.
+        #: -> (failures, time of the last, time to wait until); least recently changed first.
         self._failed: OrderedDict[_Key, tuple[int, int, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._failed)
 
     def wait_ms(self, host: str, user: str, now_ms: int) -> int:
-        """Return how long this client still has to wait, 0 if it may try."""
+        """Return how long this client must still wait, 0 if it may try."""
         longest = 0
         for key, _ in _keys(host, user):
             _, _, until_ms = self._failed.get(key, (0, 0, 0))
@@ -46,7 +46,7 @@ class BackOff:
         return longest
 
     def failed(self, host: str, user: str, now_ms: int) -> None:
-        """Note a failure."""
+        """Record a failure."""
         for key, free in _keys(host, user):
             failures, last_ms, _ = self._failed.pop(key, (0, 0, 0))
             failures = failures + 1 if now_ms - last_ms < FORGET_MS else 1
@@ -58,7 +58,7 @@ class BackOff:
             self._failed.popitem(last=False)
 
     def succeeded(self, host: str, user: str) -> None:
-        """Forget the failures of one user from one address; those of others there stand."""
+        """Forget the failures of one user from one address, but not of other users there."""
         self._failed.pop((host, user), None)
 
 

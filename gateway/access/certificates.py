@@ -1,6 +1,6 @@
-"""Logins by a client's certificate: the name in it is the user.
+"""Logins by client certificate: the name in it is the user.
 
-Owns: nothing but that. Must not touch: certificates; whoever ends TLS has checked them.
+Owns: only that. Must not touch: certificates, which were checked where TLS ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Certificates:
         try:
             check_user_name(user)
         except ValueError:
-            why = "the name in the certificate can be no user's"
+            why = "the name in the certificate is not a valid user name"
             return Denied(self.name, "wrong", why, ReasonCode.NOT_AUTHORIZED)
         return Identity(user, self.name)
 

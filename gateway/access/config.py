@@ -1,6 +1,6 @@
-"""The ``[access]`` section: who may connect to the gateway, and where their rights are written.
+"""The ``[access]`` section: who may connect to the gateway, and where rights are configured.
 
-Owns: AccessConfig, its defaults and the reasons for them.
+Owns: AccessConfig, its defaults and the reasons for these.
 Must not touch: the files that it names; ``access`` reads those.
 """
 
@@ -16,7 +16,7 @@ from motelog.core.config import SectionFault, refuse
 from motelog.core.net.config import is_loopback
 
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
-#: What a token may be signed by. Never "none".
+#: Algorithms with which a token may be signed. Never "none".
 JwtAlgorithm = Literal[
     "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256",
     "ES384", "EdDSA",
@@ -26,7 +26,7 @@ _SYMMETRIC: Final = ("HS256", "HS384", "HS512")
 
 class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Who may connect to the gateway and what they may do. Empty: everyone may do everything, as on
-    a machine of one's own."""
+    a private machine."""
 
     password_file: str = ""
     """File of users and password hashes, written by `motelog user`. A change takes effect within
@@ -34,83 +34,83 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     acl_file: str = ""
     """TOML file of rules: who may publish and subscribe to what. What no rule allows is refused.
-    Empty: whoever has logged in may do everything."""
+    Empty: every user who has logged in may do everything."""
 
     allow_anonymous: bool = False
     """Whether clients may connect without a user name."""
 
     jwt_keys_file: str = ""
-    """JSON file of keys (a JWKS) by which tokens are signed that clients send as their password."""
+    """JSON file with the keys (a JWKS) that sign tokens, which clients send as their password."""
 
     jwt_keys_url: str = ""
-    """URL of such keys, in place of a file. They are fetched again each `jwt_keys_s`, and when a
-    token names a key that is not there."""
+    """URL of the keys, instead of a file. They are fetched again every `jwt_keys_s`, and when a
+    token names an unknown key."""
 
     jwt_keys_s: Annotated[float, msgspec.Meta(ge=10, le=86_400)] = 300.0
-    """Seconds between two fetches of the keys. While the URL does not answer, those fetched last do
+    """Seconds between fetches of the keys. While the URL does not answer, the last keys are used
     for an hour."""
 
     jwt_algorithms: tuple[JwtAlgorithm, ...] = ("RS256", "ES256", "EdDSA")
-    """What tokens may be signed by; any other is refused, whatever the token says."""
+    """Signature algorithms of tokens; any other is refused, whatever the token says."""
 
     jwt_audience: str = ""
-    """The ``aud`` that a token must have; it says that the token is meant for this gateway."""
+    """The ``aud`` that a token must have, which says that the token is for this gateway."""
 
     jwt_issuer: str = ""
     """The ``iss`` that a token must have. Empty: any."""
 
     jwt_user_claim: str = "sub"
-    """The claim that names the user."""
+    """The claim with the user name."""
 
     jwt_client_id_claim: str = ""
-    """The claim that a client identifier must equal. Empty: any client identifier goes."""
+    """The claim that the client identifier must equal. Empty: any client identifier is allowed."""
 
     jwt_rules_claim: str = ""
-    """The claim with rules, each as a `[[rule]]` of the ACL file without users; they count beside
-    that file's. A token without it brings none. Empty: tokens bring no rules."""
+    """The claim with rules, each like a `[[rule]]` of the ACL file without users; they apply in
+    addition to that file's. A token may lack the claim. Empty: tokens carry no rules."""
 
     http_url: str = ""
-    """URL of a service that is asked whether a login is right; docs/access.md has its answers.
-    While it does not answer, nobody logs in."""
+    """URL of a service that checks logins; docs/access.md describes its answers. While it does not
+    answer, logins are refused."""
 
     http_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 5.0
-    """Seconds for its answer."""
+    """Seconds to wait for its answer."""
 
     http_known_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
-    """Seconds for which an answer that lets somebody in is known, so that a fleet which comes back
-    does not ask for each client again. 0: it is asked at each login."""
+    """Seconds for which a positive answer is cached, so that a fleet that reconnects does not cause
+    a request for each client. 0: the service is asked at each login."""
 
     http_rules: bool = False
-    """Whether its answers bring rules, as tokens may."""
+    """Whether its answers may contain rules, as tokens may."""
 
     certificate_users: bool = False
     """Whether the name in a client's certificate is its user name, so that it needs no password."""
 
     login_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
-    """Threads that compare passwords, which takes some 50 ms of a core for each, or ask the
-    service; what has been right before costs nothing again."""
+    """Threads that check passwords, which takes about 50 ms of CPU each, or ask the service;
+    passwords that were right before are checked without this cost."""
 
     logins_waiting_max: PositiveInt = 1000
-    """Logins that wait for such a thread; further clients are told to come later."""
+    """Most logins that wait for such a thread; further clients are told that the server is busy."""
 
     def __post_init__(self) -> None:
         refuse(self, self._faults())
 
     @property
     def has_logins(self) -> bool:
-        """Whether anybody can log in."""
+        """Whether there is any way to log in."""
         return bool(
             self.password_file or self.has_tokens or self.http_url or self.certificate_users
         )
 
     @property
     def has_tokens(self) -> bool:
-        """Whether clients may log in by a token."""
+        """Whether clients may log in with a token."""
         return bool(self.jwt_keys_file or self.jwt_keys_url)
 
     @property
     def has_rules(self) -> bool:
-        """Whether rules say what a client may do; else whoever has come in may do everything."""
+        """Whether rules limit what a client may do; else every client may do everything."""
         return bool(
             self.acl_file
             or (self.has_tokens and self.jwt_rules_claim)
@@ -119,7 +119,7 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def logins(self) -> frozenset[str]:
-        """The ways to come in that are set, by the names of their authenticators."""
+        """The configured ways to log in, by the names of their authenticators."""
         keys = {
             "certificate": self.certificate_users,
             "jwt": self.has_tokens,
@@ -132,29 +132,33 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def is_set(self) -> bool:
-        """Whether clients are told apart at all."""
+        """Whether clients are authenticated at all."""
         return self.has_logins or bool(self.acl_file)
 
     def _faults(self) -> Iterator[SectionFault]:
         if self.has_tokens and not self.jwt_audience:
-            text = "tokens need an audience: a token meant for another service would do here"
+            text = (
+                "tokens need an audience: without it a token for another service would be accepted"
+            )
             yield SectionFault(text, ("jwt_audience",))
         if self.has_tokens and not self.jwt_algorithms:
-            yield SectionFault("there is no algorithm that a token may have", ("jwt_algorithms",))
+            yield SectionFault("the list of algorithms for tokens is empty", ("jwt_algorithms",))
         is_symmetric = {name in _SYMMETRIC for name in self.jwt_algorithms}
         if len(is_symmetric) > 1:
-            text = "HS algorithms and others exclude each other: a public key is no shared secret"
+            text = (
+                "HS algorithms cannot be combined with others: a public key is not a shared secret"
+            )
             yield SectionFault(text, ("jwt_algorithms",))
         if self.jwt_keys_file and self.jwt_keys_url:
-            text = "the keys of tokens are either in a file or at a URL"
+            text = "give either a file or a URL for the keys of tokens, not both"
             yield SectionFault(text, ("jwt_keys_file", "jwt_keys_url"))
         if self.password_file and self.http_url:
-            text = "both would judge a user name and a password: set one of them"
+            text = "both would check user name and password: set only one of them"
             yield SectionFault(text, ("password_file", "http_url"))
         for key in ("jwt_keys_url", "http_url"):
             url = getattr(self, key)
             if url and not is_url(url):
-                text = f"{key} is not https://HOST/PATH; http:// goes to this machine alone"
+                text = f"{key} is not https://HOST/PATH; http:// is allowed to this machine only"
                 yield SectionFault(text, (key,))
         if self.acl_file and not (self.has_logins or self.allow_anonymous):
             text = (
@@ -165,7 +169,7 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def is_url(text: str) -> bool:
-    """Whether a service can be asked there: over TLS, or on this machine."""
+    """Whether the URL is allowed for a service: over TLS, or on this machine."""
     try:
         url = urlsplit(text)
         host = url.hostname or ""

@@ -1,8 +1,8 @@
-"""What a login is: what a client shows, who it turns out to be, who decides about that.
+"""The parts of a login: a client's credentials, its identity, authenticators.
 
 Owns: Credentials, Identity, Denied, Slow, the Authenticator protocol.
 Must not touch: files, threads, connections.
-Invariant: no text made of these values has a secret in it, be it a log line or a traceback.
+Invariant: no text made from these values contains a secret, neither a log line nor a traceback.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any, Final, NamedTuple, Protocol
 from motelog.gateway.access.acl import Rule
 from motelog.gateway.mqtt.packet_types import ReasonCode
 
-#: The authenticator of those who do not log in.
+#: The authenticator of clients that do not log in.
 ANONYMOUS: Final = "anonymous"
-#: Stands for one where clients are not told apart: the name is what the client says.
+#: The authenticator if there is no authentication: the name is what the client claims.
 UNCHECKED: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client shows at CONNECT; ``host`` is its address.
+    """What a client presents at CONNECT; ``host`` is its address.
 
-    ``logins`` are the authenticators that its listener has; empty: all.
+    ``logins`` are the authenticators of its listener; empty: all.
 
-    ``method`` is the enhanced authentication that it begins, ``data`` its first message there.
+    ``method`` is the enhanced authentication that it begins, ``data`` its first message.
     """
 
     client_id: str
@@ -44,12 +44,12 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a client is, and which authenticator says so; an anonymous one has no user name.
+    """Who a client is, and the authenticator that says so; anonymous ones have no user name.
 
-    ``proof`` is what the login rests on, where that can change later: the password's hash.
-    ``expires_s`` is when the login ends (seconds since 1970). ``rules`` are those that came with
-    the login, beside the file's. ``certificate_name`` is that of the client's certificate, whoever
-    has logged it in; empty if it has shown none.
+    ``proof`` is what the login depends on if that can change later: the password's hash.
+    ``expires_s`` is when the login ends (seconds since 1970). ``rules`` are those carried by the
+    login, in addition to the file's. ``certificate_name`` is that of the client's certificate,
+    whatever the login; empty without a certificate.
     """
 
     user_name: str
@@ -61,13 +61,13 @@ class Identity:
 
     @property
     def owner(self) -> str | None:
-        """Whose the sessions of such a client are; None where clients are not told apart."""
+        """The owner of such a client's sessions; None if there is no authentication."""
         return None if self.authenticator == UNCHECKED else self.user_name
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Why there is no login; ``outcome`` is what the metrics count it as."""
+    """Why a login is refused; ``outcome`` is its label in the metrics."""
 
     authenticator: str
     outcome: str
@@ -76,7 +76,7 @@ class Denied:
 
 
 class Slow(NamedTuple):
-    """A login that takes a thread: ``work`` is done there, ``decide`` with its result here."""
+    """A login that needs a thread: ``work`` runs there, then ``decide`` here with its result."""
 
     authenticator: str
     work: Callable[[], Any]
@@ -88,13 +88,13 @@ class Authenticator(Protocol):
 
     @property
     def name(self) -> str:
-        """What the metrics call it."""
+        """Its name in the metrics."""
         ...
 
     def log_in(self, shown: Credentials) -> Identity | Denied | Slow | None:
-        """Say who a client is; None if what it shows is not for this authenticator."""
+        """Return the client's identity; None if its credentials are not for this authenticator."""
         ...
 
     def holds(self, identity: Identity) -> bool:
-        """Whether a login of this authenticator still stands, after its file has changed."""
+        """Whether a login of this authenticator is still valid after its file has changed."""
         ...

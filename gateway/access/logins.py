@@ -1,12 +1,11 @@
-"""Logins: the chain of authenticators, the queue of those that take a thread, the back-off.
+"""Logins: the chain of authenticators, the queue of logins that need a thread, the back-off.
 
-Owns: who decides, how many wait and for how long, what is counted.
-Must not touch: connections and sessions (``clients`` goes on with the answer), what a password or
-a token is.
-Invariants: the event loop never hashes. The queue is bounded, and so is each wait: whoever is not
-looked at in time is told to come later. What cannot be checked is refused.
+Owns: which authenticator decides, how many logins wait and how long, what is counted.
+Must not touch: connections and sessions (``clients`` uses the answer), passwords and tokens.
+Invariants: the event loop never hashes. The queue is bounded, and so is each wait: a client that is
+not checked in time is told that the server is busy. What cannot be checked is refused.
 
-    log_in -> Identity or Denied at once            known password, token, nothing shown
+    log_in -> Identity or Denied at once            known password, token, no credentials
         '---> Slow -> wait -> next, work, done -> then(Identity or Denied)
 """
 
@@ -37,10 +36,10 @@ from motelog.gateway.mqtt.packet_types import ReasonCode
 
 logger = logging.getLogger(__name__)
 
-#: How long a login waits for a thread; a client has given up by then.
+#: How long a login waits for a thread; clients have given up by then.
 WAIT_MS_MAX: Final = 15_000
 
-UNCHECKABLE: Final = "logins cannot be checked for the moment"
+UNCHECKABLE: Final = "logins cannot be checked at the moment"
 NOT_HERE: Final = "this authentication method is not offered at this listener"
 
 Then = Callable[[Identity | Denied], None]
@@ -78,13 +77,13 @@ class Logins:
         self._waiting: deque[Job] = deque()
         self._come = Flag()
         self._faults = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
-        #: Why nobody can log in: a file has become unreadable. None while all are well.
+        #: Why no client can log in: a file has become unreadable. None while all are readable.
         self.fault: str | None = None
 
     # --- a login -------------------------------------------------------------------------
 
     def log_in(self, shown: Credentials, then: Then) -> Identity | Denied | None:
-        """Say who a client is; None if that takes a thread: ``then`` is called when it is known."""
+        """Return the client's identity; None if it needs a thread, then ``then`` gets it later."""
         found = self._look(shown)
         if not isinstance(found, Slow):
             return self.judge(shown, found)
@@ -92,14 +91,14 @@ class Logins:
         if refused is not None:
             return refused
         if len(self._waiting) >= self._waiting_max:
-            why = "too many logins wait; come later"
+            why = "too many logins are waiting; try again later"
             return self.judge(shown, _busy(found.authenticator, why))
         self._waiting.append(Job(shown, found, self._now_ms(), then))
         self._come.set()
         return None
 
     def refused_untried(self, shown: Credentials, authenticator: str) -> Denied | None:
-        """Return why a login is not even tried; None if it may be."""
+        """Return why a login is refused without a check; None if it may be checked."""
         found: Denied | None = None
         wait_ms = self._back_off.wait_ms(shown.host, shown.user_name or "", self._now_ms())
         if self.fault is not None:
@@ -122,18 +121,18 @@ class Logins:
         if shown.user_name is None and shown.password is None:
             if self._allow_anonymous and shown.may_use(ANONYMOUS):
                 return Identity("", ANONYMOUS)
-            why = "a user name and a password are needed"
+            why = "a user name and a password are required"
             return Denied(ANONYMOUS, "refused", why, ReasonCode.NOT_AUTHORIZED)
-        return Denied("none", "wrong", "user name or password are wrong")
+        return Denied("none", "wrong", "the user name or password is wrong")
 
     def judge(self, shown: Credentials, found: Identity | Denied) -> Identity | Denied:
-        """Return what a login comes to: who fails too often waits. It is counted."""
+        """Return the outcome of a login, after the back-off; it is counted."""
         user = shown.user_name or ""
         if isinstance(found, Denied):
             if found.outcome == "wrong":
                 now_ms = self._now_ms()
                 wait_ms = self._back_off.wait_ms(shown.host, user, now_ms)
-                if wait_ms:  # a token, or what needed no thread
+                if wait_ms:  # a token, or a login that needed no thread
                     found = _backed_off(found.authenticator, wait_ms)
                 else:
                     self._back_off.failed(shown.host, user, now_ms)
@@ -145,34 +144,34 @@ class Logins:
         return found
 
     def holds(self, identity: Identity) -> bool:
-        """Whether a login still stands: its user is there, and has the same password."""
+        """Whether a login is still valid: its user exists and has the same password."""
         if identity.authenticator == ANONYMOUS:
             return self._allow_anonymous
         one = self._chain.get(identity.authenticator)
         return one is not None and one.holds(identity)
 
-    # --- those that take a thread --------------------------------------------------------
+    # --- logins that need a thread -------------------------------------------------------
 
     @property
     def waiting_count(self) -> int:
         return len(self._waiting)
 
     def next(self) -> Job | None:
-        """Return the login whose ``slow.work`` is to be done next, in any thread."""
+        """Return the login whose ``slow.work`` is next, to run in any thread."""
         while self._waiting:
             job = self._waiting.popleft()
             if self._now_ms() - job.begun_ms < WAIT_MS_MAX:
                 return job
-            why = "the login has waited too long; come later"
+            why = "the login has waited too long; try again later"
             job.then(self.judge(job.shown, _busy(job.slow.authenticator, why)))
         return None
 
     def done(self, job: Job, result: Any) -> None:
-        """Go on with a login whose work is done."""
+        """Continue a login whose work is done."""
         job.then(self.judge(job.shown, job.slow.decide(result)))
 
     async def run(self, after: Callable[[], None]) -> None:
-        """Do the work in threads until cancelled; ``after`` is called behind each answer."""
+        """Do the work in threads until cancelled; call ``after`` after each answer."""
         limiter = trio.CapacityLimiter(self._threads)
 
         async def serve() -> None:
@@ -182,7 +181,7 @@ class Logins:
                     await self._come.take()
                     continue
                 result = await run_in_thread(job.slow.work, limiter=limiter, abandon_on_cancel=True)
-                # A fault in going on with one client must not keep all others out.
+                # A fault with one client must not lock out all others.
                 with self._faults.boundary("a login failed client_id=%r", job.shown.client_id):
                     self.done(job, result)
                 after()

@@ -1,8 +1,8 @@
-"""The password file: users and what their passwords hash to, as text that may be edited.
+"""The password file: users and their password hashes, as text that may be edited.
 
-Owns: its lines, the hash. Must not touch: who logs in (``passwords``).
-Invariants: the file never has a password in it. It is replaced as a whole, with mode 0600, so that
-nobody reads half of it.
+Owns: its format, the hash. Must not touch: logins (``passwords``).
+Invariants: the file never contains a password. It is replaced as a whole, with mode 0600, so that
+it is never read incompletely.
 
     alice:$scrypt$ln=14,r=8,p=1$<salt>$<hash>          salt and hash in base64; 2^ln is scrypt's N
     bob:$scram-sha-256$...                             see ``scram``
@@ -30,7 +30,7 @@ from motelog.gateway.access.scram import VERIFIER, Verifier, make_verifier, pars
 
 #: Longest password that is hashed; a longer one is wrong.
 PASSWORD_BYTES_MAX: Final = 1024
-#: Largest file that is read: some million users.
+#: Largest file that is read: about a million users.
 FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 
 _LOG_N: Final = 14
@@ -38,7 +38,7 @@ _R: Final = 8
 _P: Final = 1
 _SALT_BYTES: Final = 16
 _HASH_BYTES: Final = 32
-#: So that a line of the file cannot take all memory.
+#: Limits a line of the file, so that it cannot take all memory.
 _LOG_N_MAX: Final = 20
 _MEMORY_BYTES_MAX: Final = 1 << 28
 _HASH: Final = re.compile(
@@ -46,7 +46,7 @@ _HASH: Final = re.compile(
     re.ASCII,
 )
 
-#: What tells a file as it was read from what it has become.
+#: A value that differs after a file has changed.
 Stamp = tuple[int, ...] | None
 
 
@@ -55,7 +55,7 @@ class AccessFileError(ConfigError):
 
 
 class PasswordHash(NamedTuple):
-    """What one password hashes to, and how."""
+    """The hash of one password, with its parameters."""
 
     log_n: int
     r: int
@@ -64,9 +64,9 @@ class PasswordHash(NamedTuple):
     digest: bytes
 
     def fits(self, password: bytes) -> bool:
-        """Whether it is the hash of a password; some 50 ms, in which other threads can run.
+        """Whether it is the hash of a password; takes about 50 ms without the GIL.
 
-        What cannot be computed, as there is no memory for it, is refused.
+        If it cannot be computed for lack of memory, the result is False.
         """
         try:
             return hmac.compare_digest(self.digest, _scrypt(self, password, len(self.digest)))
@@ -79,8 +79,8 @@ def hash_password(password: bytes) -> str:
     _check_password(password)
     made = PasswordHash(_LOG_N, _R, _P, secrets.token_bytes(_SALT_BYTES), b"")
     digest = _scrypt(made, password, _HASH_BYTES)
-    salt, told = (base64.b64encode(part).decode() for part in (made.salt, digest))
-    return f"$scrypt$ln={_LOG_N},r={_R},p={_P}${salt}${told}"
+    salt, hash_text = (base64.b64encode(part).decode() for part in (made.salt, digest))
+    return f"$scrypt$ln={_LOG_N},r={_R},p={_P}${salt}${hash_text}"
 
 
 def scram_hash(password: bytes) -> str:
@@ -97,7 +97,7 @@ def _check_password(password: bytes) -> None:
 
 
 def parse_hash(text: str) -> PasswordHash | Verifier:
-    """Return the hash that a text of the file says; ValueError if it is none."""
+    """Return the parsed hash of the file; ValueError if it is malformed."""
     if text.startswith(VERIFIER):
         return parse_verifier(text)
     found = _HASH.fullmatch(text)
@@ -110,20 +110,20 @@ def parse_hash(text: str) -> PasswordHash | Verifier:
         raise ValueError("not base64") from None
     fits = 1 <= log_n <= min(_LOG_N_MAX, 16 * r - 1) and r >= 1 and p >= 1  # RFC 7914, section 2
     if not fits or 128 * r * (1 << log_n) + 128 * r * p > _MEMORY_BYTES_MAX // 2:
-        raise ValueError("parameters that this machine does not compute")
+        raise ValueError("its parameters are not supported")
     if not salt or len(digest) < 16:
-        raise ValueError("salt or hash are too short")
+        raise ValueError("its salt or hash is too short")
     return PasswordHash(log_n, r, p, salt, digest)
 
 
-#: Compared where there is no such user, so that this takes as long.
+#: Compared if there is no such user, so that this takes as long.
 NOBODY: Final = PasswordHash(_LOG_N, _R, _P, bytes(_SALT_BYTES), bytes(_HASH_BYTES))
 
 
 def check_user_name(name: str) -> None:
     """Raise ValueError unless a user can have this name."""
     if not name or len(name.encode()) > 256:
-        raise ValueError("a user name has 1 to 256 bytes")
+        raise ValueError("a user name must have 1 to 256 bytes")
     if not name.isprintable() or ":" in name or name != name.strip() or name.startswith("#"):
         raise ValueError(
             "a user name has no ':', no control characters, no '#' at its begin and no space at its"
@@ -141,21 +141,21 @@ def read_users(path: str) -> dict[str, str]:
         try:
             check_user_name(name)
             if not colon:
-                raise ValueError("no ':' behind the user name")
+                raise ValueError("no ':' after the user name")
             parse_hash(text.strip())
         except ValueError as exc:
             raise AccessFileError(f"{path}:{number}: {exc}") from None
         if name in users:
-            raise AccessFileError(f"{path}:{number}: the user is there twice")
+            raise AccessFileError(f"{path}:{number}: this user is a duplicate")
         users[name] = text.strip()
     return users
 
 
 @contextmanager
 def changing(path: str) -> Iterator[dict[str, str]]:
-    """Give the users of a file, empty if there is none, and write what they have become.
+    """Yield the users of a file, empty if there is none, and write them back when changed.
 
-    Whoever else changes files of the folder waits. AccessFileError.
+    Other processes that change files of the folder wait. AccessFileError.
     """
     with locked(path):
         users = read_users(path) if os.path.exists(path) else {}
@@ -167,7 +167,7 @@ def changing(path: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Have whoever else changes files of the folder wait; AccessFileError."""
+    """Make other processes that change files of the folder wait; AccessFileError."""
     try:
         folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
     except OSError as exc:
@@ -181,18 +181,18 @@ def locked(path: str) -> Iterator[None]:
 
 def write_users(path: str, users: dict[str, str]) -> None:
     """Replace the file as a whole; AccessFileError."""
-    write_text(path, "".join(f"{name}:{told}\n" for name, told in users.items()))
+    write_text(path, "".join(f"{name}:{hash_text}\n" for name, hash_text in users.items()))
 
 
 def write_text(path: str, text: str) -> None:
-    """Replace a file of the operator's as a whole; AccessFileError.
+    """Replace one of the operator's files as a whole; AccessFileError.
 
-    A new one has mode 0600; one that was there keeps its owner, its group, and whether that may
-    read it.
+    A new file has mode 0600; an existing one keeps its owner, its group, and the group's read
+    permission.
     """
     folder = os.path.dirname(os.path.abspath(path))
     try:
-        # A link stays one: its target is replaced.
+        # A symbolic link is kept: its target is replaced.
         target = os.path.realpath(path)
         handle, temporary = tempfile.mkstemp(prefix=".motelog-", dir=os.path.dirname(target))
         try:
@@ -215,16 +215,16 @@ def write_text(path: str, text: str) -> None:
 
 
 def file_stamp(path: str) -> Stamp:
-    """Return what differs when a file has changed; None if there is none."""
+    """Return a value that differs when a file has changed; None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:
-        return None  # reading it says why
+        return None  # reading it reports why
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read_text(path: str, bytes_max: int) -> str:
-    """Return the text of a file of the operator's; AccessFileError."""
+    """Return the text of one of the operator's files; AccessFileError."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(bytes_max + 1)
@@ -238,7 +238,7 @@ def read_text(path: str, bytes_max: int) -> str:
 
 
 def _keep_readers(target: str, temporary: str) -> None:
-    """Have those read the new file who read the old one: a server's user may be its group."""
+    """Keep the readers of the old file: the server's user may be in its group."""
     try:
         old = os.stat(target)
     except FileNotFoundError:

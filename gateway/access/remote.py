@@ -1,10 +1,10 @@
-"""Services that are asked over HTTP: whether a login is right, which keys sign tokens.
+"""HTTP services: checking logins, fetching the keys of tokens.
 
-Owns: the requests, what an answer may look like, what is known from earlier answers.
+Owns: the requests, the format of answers, cached answers.
 Must not touch: the event loop; every request is made in a thread.
-Invariants: a service that does not answer, answers late, too much or not as agreed closes doors: it
-never lets anybody in. Redirections are not followed, no proxy of the environment is used. No text
-has a secret or a part of an answer in it.
+Invariants: if a service does not answer, or its answer is late, too large or malformed, logins are
+refused. Redirects are not followed, and proxies of the environment are not used. No text contains a
+secret or a part of an answer.
 
     POST URL {"client_id": "c1", "user_name": "u", "password": "p", "password_base64": "cA==",
               "certificate_name": null, "host": "192.0.2.7"}
@@ -25,19 +25,19 @@ from typing import Any, Final, Literal
 import msgspec
 
 from motelog.core.clock import Clock
-from motelog.gateway.access.acl import told_rules
+from motelog.gateway.access.acl import login_rules
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.access.login import Credentials, Denied, Identity, Slow
 from motelog.gateway.access.password_file import check_user_name
 from motelog.gateway.mqtt.packet_types import ReasonCode
 
 ANSWER_BYTES_MAX: Final = 65_536
-#: Logins whose answers are kept.
+#: Logins whose answers are cached.
 KNOWN_MAX: Final = 100_000
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What the service says; further fields mean nothing."""
+    """The service's answer; further fields are ignored."""
 
     result: Literal["allow", "deny"]
     user_name: str | None = None
@@ -46,11 +46,11 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class ServiceError(Exception):
-    """There is no answer that can be used; the text says why, without its content."""
+    """There is no usable answer; the text says why, without its content."""
 
 
 class RemoteLogins:
-    """The users of a service that is asked over HTTP."""
+    """The users of an HTTP service."""
 
     name: Final = "http"
 
@@ -59,7 +59,7 @@ class RemoteLogins:
         self._has_rules = config.http_rules
         self._known_ms = round(config.http_known_s * 1000)
         self._clock = clock
-        #: Digest of what was shown, under a key that nobody else has -> (identity, until when).
+        #: Digest of the credentials, under a random key -> (identity, until when).
         self._known: OrderedDict[bytes, tuple[Identity, int]] = OrderedDict()
         self._key = secrets.token_bytes(32)
 
@@ -78,14 +78,14 @@ class RemoteLogins:
         return Slow(self.name, partial(self._ask, shown), partial(self._decide, shown, digest))
 
     def holds(self, identity: Identity) -> bool:
-        """Whether a login still stands: it ends when the service has said it does."""
+        """Whether a login is still valid: it ends when the service has said so."""
         return True
 
     def close(self) -> None:
         self._service.close()
 
     def _ask(self, shown: Credentials) -> _Answer | str:
-        """Return the answer, or why there is none that can be used. In a thread."""
+        """Return the answer, or why there is no usable one. Runs in a thread."""
         password = shown.password
         asked = {
             "client_id": shown.client_id,
@@ -98,7 +98,7 @@ class RemoteLogins:
         try:
             return msgspec.json.decode(self._service.ask(asked), type=_Answer)
         except (msgspec.DecodeError, RecursionError):
-            return "its answer is not as agreed"
+            return "its answer is malformed"
         except ServiceError as exc:
             return str(exc)
 
@@ -106,16 +106,16 @@ class RemoteLogins:
         self, shown: Credentials, digest: bytes, answer: _Answer | str
     ) -> Identity | Denied:
         if isinstance(answer, str):
-            why = f"logins cannot be checked for the moment: {answer}"
+            why = f"logins cannot be checked at the moment: {answer}"
             return Denied(self.name, "busy", why, ReasonCode.SERVER_BUSY)
         if answer.result != "allow":
-            return Denied(self.name, "wrong", "user name or password are wrong")
+            return Denied(self.name, "wrong", "the user name or password is wrong")
         try:
             user = answer.user_name or shown.user_name or shown.certificate_name or ""
             check_user_name(user)
-            rules = told_rules(answer.rules or []) if self._has_rules else ()
+            rules = login_rules(answer.rules or []) if self._has_rules else ()
         except ValueError:
-            why = "logins cannot be checked for the moment: its answer is not as agreed"
+            why = "logins cannot be checked at the moment: its answer is malformed"
             return Denied(self.name, "busy", why, ReasonCode.SERVER_BUSY)
         identity = Identity(user, self.name, expires_s=answer.expires_s, rules=rules)
         if self._known_ms:
@@ -130,7 +130,7 @@ class RemoteLogins:
 
 
 class Service:
-    """A service of the operator's, at a URL; its connections are kept. For any thread."""
+    """One of the operator's services, at a URL; connections are kept open. For any thread."""
 
     def __init__(self, url: str, timeout_s: float, bytes_max: int) -> None:
         self._url = url
@@ -139,9 +139,9 @@ class Service:
         self._client: Any = None
 
     def ask(self, asked: dict[str, Any] | None = None) -> bytes:
-        """Return the body of its answer with status 200, to a GET if ``asked`` is None;
+        """Return the body of an answer with status 200, to a GET if ``asked`` is None;
         ServiceError."""
-        import httpx  # its memory is for those alone who use it
+        import httpx  # imported here to save memory if it is not used
 
         if self._client is None:
             self._client = httpx.Client(timeout=self._timeout_s, trust_env=False)
@@ -164,7 +164,7 @@ class Service:
         return bytes(body)
 
     def close(self) -> None:
-        """Close its connections; the next question opens new ones."""
+        """Close its connections; the next request opens new ones."""
         client, self._client = self._client, None
         if client is not None:
             client.close()

@@ -1,6 +1,6 @@
-"""Rights: what a client may publish and subscribe to, as a decision about values.
+"""Rights: what a client may publish and subscribe to, as pure decisions.
 
-Owns: Who, the Authoriser protocol, which topic filters contain or meet each other.
+Owns: Who, the Authoriser protocol, which topic filters contain or overlap each other.
 Must not touch: files (``acl`` reads rules), sessions.
 Spec: MQTT 5.0 section 4.7.
 """
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-#: Stands for a right that is not there, beside the QoS up to which one is.
+#: The value for no right, instead of the highest QoS.
 NONE = -1
 
 
 class Who(NamedTuple):
-    """Whose rights are asked for; the user name of an anonymous client is empty.
+    """The client whose rights are checked; the user name of an anonymous client is empty.
 
-    ``rules`` are further ones, which came with its login. ``certificate_name`` is that of the
-    certificate which its connection has shown, empty if it has none.
+    ``rules`` are additional ones, carried by its login. ``certificate_name`` is that of its
+    connection's certificate, empty if it has none.
     """
 
     user_name: str
@@ -27,20 +27,20 @@ class Who(NamedTuple):
 
 
 class Authoriser(Protocol):
-    """Says what a client may do. What it does not allow is refused."""
+    """Decides what a client may do. What it does not allow is refused."""
 
     def publish_qos(self, who: Who, topic: str) -> int:
-        """Return the highest QoS of publishes to a legal topic name, NONE if none may be."""
+        """Return the highest QoS for publishing to a legal topic name, NONE if not allowed."""
         ...
 
     def may_retain(self, who: Who, topic: str) -> bool:
-        """Whether publishes to a topic name may be retained, where they are allowed."""
+        """Whether publishes to a topic name may be retained, if they are allowed."""
         ...
 
     def subscribe_qos(self, who: Who, topic_filter: str) -> int:
-        """Return the highest QoS of a subscription, NONE if there may be none.
+        """Return the highest QoS of a subscription, NONE if it is not allowed.
 
-        ``topic_filter`` is legal; of a shared subscription it is what is behind the group.
+        ``topic_filter`` is legal; for a shared subscription it is the filter after the group.
         """
         ...
 
@@ -48,7 +48,7 @@ class Authoriser(Protocol):
 def contains(outer: str, inner: str) -> bool:
     """Whether a topic filter matches every topic name that another one matches; both are legal.
 
-    As if there were an empty topic name, too, so ``/+/#`` does not contain ``/#``.
+    An empty topic name counts too, so ``/+/#`` does not contain ``/#``.
     """
     outer_levels = outer.split("/")
     inner_levels = inner.split("/")
@@ -60,8 +60,8 @@ def contains(outer: str, inner: str) -> bool:
         if i == len(inner_levels):
             return False
         if inner_levels[i] == "#":
-            # It matches the parent too, which nothing with a level here does. Only that a name has
-            # one level at least is the same in both.
+            # It matches the parent too, which no filter with a level here does. Except that both
+            # need at least one level.
             return i == 0 and outer_levels == ["+", "#"]
         if level != "+" and level != inner_levels[i]:
             return False
@@ -69,7 +69,7 @@ def contains(outer: str, inner: str) -> bool:
 
 
 def meets(one: str, other: str) -> bool:
-    """Whether there is a topic name, be it empty, that both of two legal topic filters match."""
+    """Whether some topic name, perhaps an empty one, matches both of two legal topic filters."""
     one_levels = one.split("/")
     other_levels = other.split("/")
     for first, second in ((one_levels[0], other_levels[0]), (other_levels[0], one_levels[0])):

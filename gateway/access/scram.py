@@ -1,8 +1,8 @@
-"""SCRAM-SHA-256: a login by which the server learns no password, and the client that it knows it.
+"""SCRAM-SHA-256: a login in which the server never sees the password and proves that it knows it.
 
-Owns: the verifier that the password file keeps, the messages of an exchange.
+Owns: the verifier in the password file, the messages of an exchange.
 Must not touch: the packets that carry the messages, who has logged in (``scram_logins``).
-Invariant: a verifier does not let anybody in who reads it. Nothing of an exchange gets into a text.
+Invariant: reading a verifier does not allow a login. No text contains a part of an exchange.
 Spec: RFC 5802 (without channel binding), RFC 7677; MQTT 5.0 section 4.12.
 
     client: n,,n=alice,r=NONCE                     server: r=NONCE2,s=SALT,i=ITERATIONS
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 METHOD: Final = "SCRAM-SHA-256"
-#: What a client computes with its password; RFC 7677 asks for 4096 at least.
+#: The iterations of the client's key derivation; RFC 7677 requires at least 4096.
 ITERATIONS: Final = 15_000
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 1_000_000
@@ -49,11 +49,11 @@ _FINAL: Final = re.compile(
 
 
 class ScramError(ValueError):
-    """A message of the client is not one of the exchange; the text may be told."""
+    """A client's message does not belong to the exchange; the text may be sent to it."""
 
 
 class Verifier(NamedTuple):
-    """What the server keeps of a password."""
+    """What the server stores for a password."""
 
     iterations: int
     salt: bytes
@@ -62,12 +62,12 @@ class Verifier(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As the password file has it."""
+        """The verifier as in the password file."""
         parts = (base64.b64encode(part).decode() for part in self[1:])
         return f"$scram-sha-256$i={self.iterations}$" + "$".join(parts)
 
     def fits(self, password: bytes) -> bool:
-        """Whether it was made of a password; some 10 ms, in which other threads can run."""
+        """Whether it was made from a password; takes about 10 ms without the GIL."""
         made = make_verifier(password, salt=self.salt, iterations=self.iterations)
         return hmac.compare_digest(made.stored_key, self.stored_key)
 
@@ -75,7 +75,7 @@ class Verifier(NamedTuple):
 def make_verifier(
     password: bytes, *, salt: bytes | None = None, iterations: int = ITERATIONS
 ) -> Verifier:
-    """Return what is kept of a password."""
+    """Return the verifier for a password."""
     salt = secrets.token_bytes(_SALT_BYTES) if salt is None else salt
     salted = hashlib.pbkdf2_hmac("sha256", _prepared(password), salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", "sha256")
@@ -84,7 +84,7 @@ def make_verifier(
 
 
 def parse_verifier(text: str) -> Verifier:
-    """Return the verifier that a text of the password file says; ValueError if it is none."""
+    """Return the parsed verifier of the password file; ValueError if it is malformed."""
     found = _HASH.fullmatch(text)
     if found is None:
         raise ValueError("not a hash that `motelog user` writes")
@@ -96,9 +96,9 @@ def parse_verifier(text: str) -> Verifier:
     except binascii.Error:
         raise ValueError("not base64") from None
     if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
-        raise ValueError(f"iterations are {ITERATIONS_MIN} to {ITERATIONS_MAX}")
+        raise ValueError(f"iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}")
     if not salt or len(stored) != _KEY_BYTES or len(server) != _KEY_BYTES:
-        raise ValueError("salt or keys are too short")
+        raise ValueError("its salt or keys are too short")
     return Verifier(iterations, salt, stored, server)
 
 
@@ -115,7 +115,7 @@ class Exchange:
         self._header, authorized, self._first, name, theirs = found.groups()
         self.user_name = _unescaped(name)
         if authorized and _unescaped(authorized) != self.user_name:
-            raise ScramError("a client acts for itself alone")
+            raise ScramError("acting for another user is not supported")
         if len(theirs) > NONCE_CHARS_MAX:
             raise ScramError(f"the nonce has more than {NONCE_CHARS_MAX} characters")
         self._nonce = theirs + (nonce or secrets.token_urlsafe(24))
@@ -128,12 +128,12 @@ class Exchange:
         found = _FINAL.fullmatch(_text(message))
         if found is None:
             raise ScramError("not the last message of SCRAM")
-        without_proof, header, nonce, told = found.groups()
-        proof = _bytes(told)
+        without_proof, header, nonce, proof_text = found.groups()
+        proof = _bytes(proof_text)
         if _bytes(header) != self._header.encode() or len(proof) != _KEY_BYTES:
             raise ScramError("not the last message of this exchange")
         if not hmac.compare_digest(nonce.encode(), self._nonce.encode()):
-            raise ScramError("the nonce is another one")
+            raise ScramError("the nonce does not match")
         said = b",".join((self._first.encode(), self.challenge, without_proof.encode()))
         signature = hmac.digest(self.verifier.stored_key, said, "sha256")
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
@@ -147,7 +147,7 @@ class Exchange:
 
 
 def nobody(user_name: str, key: bytes) -> Verifier:
-    """Return a verifier that fits no password, for a user that there is not; always the same."""
+    """Return a verifier that no password fits, for an unknown user; always the same."""
     made = hmac.digest(key, user_name.encode(), "sha512")
     return Verifier(ITERATIONS, made[:_SALT_BYTES], made[-_KEY_BYTES:], made[-_KEY_BYTES:])
 
@@ -161,9 +161,9 @@ def _text(message: bytes) -> str:
         raise ScramError("a message is not UTF-8") from None
 
 
-def _bytes(told: str) -> bytes:
+def _bytes(text: str) -> bytes:
     try:
-        return base64.b64decode(told, validate=True)
+        return base64.b64decode(text, validate=True)
     except binascii.Error:
         raise ScramError("not base64") from None
 
@@ -171,12 +171,12 @@ def _bytes(told: str) -> bytes:
 def _unescaped(name: str) -> str:
     """Return a user name; "," and "=" in it are written =2C and =3D."""
     if re.search("=(?!2C|3D)", name):
-        raise ScramError("a user name with a '=' that escapes nothing")
+        raise ScramError("the user name has an invalid '=' escape")
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
 def _prepared(password: bytes) -> bytes:
-    """Return a password as every client computes with it (SASLprep, RFC 4013, its mappings)."""
+    """Return a password as clients prepare it (SASLprep, RFC 4013, its mappings)."""
     try:
         text = password.decode()
     except UnicodeDecodeError:

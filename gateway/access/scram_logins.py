@@ -27,9 +27,9 @@ class ScramLogins:
 
     name: Final = "scram"
 
-    def __init__(self, told: Callable[[str], str | None]) -> None:
-        """``told`` has the text of a user's hash, as the file says it now."""
-        self._told = told
+    def __init__(self, hash_of: Callable[[str], str | None]) -> None:
+        """``hash_of`` returns the text of a user's present hash."""
+        self._hash_of = hash_of
         self._key = secrets.token_bytes(32)
 
     def log_in(self, shown: Credentials) -> Identity | Denied | None:
@@ -37,7 +37,7 @@ class ScramLogins:
         return None
 
     def holds(self, identity: Identity) -> bool:
-        return self._told(identity.user_name) == identity.proof
+        return self._hash_of(identity.user_name) == identity.proof
 
     def begin(self, message: bytes) -> Exchange:
         """Return the exchange that a client's first message begins; ScramError."""
@@ -50,15 +50,15 @@ class ScramLogins:
             shown = exchange.finish(message)
         except ScramError as exc:
             return Denied(self.name, "wrong", f"the login is refused: {exc}")
-        told = self._told(exchange.user_name)
+        hash_text = self._hash_of(exchange.user_name)
         # The file may have changed meanwhile: what counts is what it says now.
-        if shown is None or told is None or told != exchange.verifier.text:
+        if shown is None or hash_text is None or hash_text != exchange.verifier.text:
             return wrong
-        return Identity(exchange.user_name, self.name, told), shown
+        return Identity(exchange.user_name, self.name, hash_text), shown
 
     def _find(self, user_name: str) -> Verifier:
         """Return a user's verifier; of one who has none, one that fits no password."""
-        told = self._told(user_name)
-        if told is not None and told.startswith(VERIFIER):
-            return parse_verifier(told)
+        hash_text = self._hash_of(user_name)
+        if hash_text is not None and hash_text.startswith(VERIFIER):
+            return parse_verifier(hash_text)
         return nobody(user_name, self._key)

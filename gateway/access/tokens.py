@@ -1,9 +1,10 @@
-"""Logins by a signed token (JWT) in the place of the password.
+"""Logins by a signed token (JWT) instead of a password.
 
-Owns: what a token must say, the keys that it may be signed by.
-Must not touch: passwords; what does not look like a token is for others.
+Owns: what a token must contain, the keys that may sign it.
+Must not touch: passwords; what does not look like a token is for other authenticators.
 Invariants: the algorithms are those of the configuration, whatever the token's header says, and a
-key does only what it is for. ``exp`` and ``aud`` are required. Nothing of a token gets into a text.
+key is used only for its purpose. ``exp`` and ``aud`` are required. No text contains a part of a
+token.
 Spec: RFC 7519, 7517, 8725.
 """
 
@@ -18,7 +19,7 @@ import msgspec
 
 from motelog.core.addresses import without_logins
 from motelog.core.clock import Clock
-from motelog.gateway.access.acl import Rule, told_rules
+from motelog.gateway.access.acl import Rule, login_rules
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.access.login import Credentials, Denied, Identity
 from motelog.gateway.access.password_file import (
@@ -34,31 +35,31 @@ logger = logging.getLogger(__name__)
 
 TOKEN_BYTES_MAX: Final = 16_384
 FILE_BYTES_MAX: Final = 1024 * 1024
-#: What clocks may differ by.
+#: How far clocks may differ.
 LEEWAY_S: Final = 10
 KEYS_MAX: Final = 100
 FETCH_TIMEOUT_S: Final = 10.0
-#: How soon after a fetch a token's unknown key leads to the next one.
+#: How soon after a fetch a token with an unknown key causes the next one.
 MISSING_MS: Final = 30_000
-#: For how long keys do that could not be fetched again.
+#: How long keys are used that cannot be fetched again.
 KEPT_MS: Final = 3_600_000
 
 _TOKEN: Final = re.compile(rb"[\w-]+\.[\w-]*\.[\w-]*", re.ASCII)
-#: What a token's text can raise beside PyJWT's own errors: numbers and nesting without bounds.
+#: What a token can raise besides PyJWT's own errors: unbounded numbers and nesting.
 _FAULTS: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 
 _Keys = dict[str, jwt.PyJWK]
 
 
 class Tokens:
-    """The tokens that one set of keys has signed."""
+    """The tokens signed by one set of keys."""
 
     name: Final = "jwt"
 
     def __init__(self, config: AccessConfig, *, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        #: As it may be shown, where it is a URL.
+        #: For display, if it is a URL.
         self.path = config.jwt_keys_file or without_logins(config.jwt_keys_url)
         self._keys: _Keys = {}
         self._service = (
@@ -74,7 +75,7 @@ class Tokens:
         self._is_one_missing = False
 
     def stamp(self) -> Stamp:
-        """Return what changes when the keys are to be read again."""
+        """Return a value that changes when the keys must be read again."""
         if self._service is None:
             return file_stamp(self.path)
         now_ms = self._clock.monotonic_ms()
@@ -85,9 +86,9 @@ class Tokens:
         return (self._due_count,)
 
     def read(self) -> _Keys | None:
-        """Return the keys, for ``use``, None if they are what they were; AccessFileError.
+        """Return the keys for ``use``, None if they are unchanged; AccessFileError.
 
-        For a thread.
+        Runs in a thread.
         """
         algorithms = self._config.jwt_algorithms
         if self._service is None:
@@ -97,7 +98,7 @@ class Tokens:
             keys = None if fetched == self._fetched else parse_keys(fetched, self.path, algorithms)
         except (ServiceError, AccessFileError) as exc:
             if self._fetched and self._clock.monotonic_ms() - self._fetched_ms < KEPT_MS:
-                logger.warning("the keys fetched last are used further: %s: %s", self.path, exc)
+                logger.warning("the last fetched keys stay in use: %s: %s", self.path, exc)
                 return None
             self._fetched = b""
             raise AccessFileError(f"cannot read {self.path}: {exc}") from None
@@ -105,7 +106,7 @@ class Tokens:
         return keys
 
     def use(self, keys: _Keys) -> None:
-        """Go on with what ``read`` has returned."""
+        """Use the result of ``read``."""
         self._keys = keys
 
     def close(self) -> None:
@@ -119,7 +120,7 @@ class Tokens:
         try:
             return self._identity(shown, token)
         except _FAULTS as exc:
-            # The error's own text may have parts of the token.
+            # The error's own text may contain parts of the token.
             return Denied(self.name, "wrong", f"the token is refused: {_reason(exc)}")
 
     def _identity(self, shown: Credentials, token: bytes) -> Identity:
@@ -136,7 +137,7 @@ class Tokens:
             issuer=config.jwt_issuer or None,
             options={
                 "require": ["exp", "aud"],
-                # The times are compared below, with the gateway's own clock.
+                # The times are compared below with the gateway's own clock.
                 "verify_exp": False,
                 "verify_nbf": False,
                 "verify_iat": False,
@@ -165,12 +166,12 @@ class Tokens:
         if not name or name not in claims:
             return ()
         try:
-            return told_rules(claims[name])
+            return login_rules(claims[name])
         except ValueError as exc:
             raise _RefusedError(str(exc)) from None
 
     def _key_of(self, header: dict[str, Any]) -> jwt.PyJWK:
-        """Return the key that a token says it is signed by; without a name, the only one."""
+        """Return the key that a token names; without a name, the only one."""
         if "crit" in header:
             raise _RefusedError("it needs an extension")
         name = header.get("kid", "")
@@ -189,18 +190,18 @@ class Tokens:
 
 
 class _RefusedError(ValueError):
-    """The token is refused for a reason that may be told."""
+    """The token is refused, for a reason that may be sent to the client."""
 
 
 def parse_keys(text: str | bytes, path: str, algorithms: tuple[str, ...]) -> _Keys:
     """Return the keys of a JWKS, by name; AccessFileError names ``path``."""
     try:
-        told = msgspec.json.decode(text, type=dict[str, Any])
+        value = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         raise AccessFileError(f"{path}: not a JSON object") from None
-    listed = told.get("keys")
+    listed = value.get("keys")
     if not isinstance(listed, list) or not 1 <= len(listed) <= KEYS_MAX:
-        raise AccessFileError(f"{path}: 'keys' is no list of 1 to {KEYS_MAX} keys")
+        raise AccessFileError(f"{path}: 'keys' is not a list of 1 to {KEYS_MAX} keys")
     keys: _Keys = {}
     for number, one in enumerate(listed, 1):
         try:
@@ -214,12 +215,12 @@ def parse_keys(text: str | bytes, path: str, algorithms: tuple[str, ...]) -> _Ke
     return keys
 
 
-def _key(told: Any, algorithms: tuple[str, ...]) -> jwt.PyJWK:
-    if not isinstance(told, dict) or not isinstance(told.get("kid", ""), str):
+def _key(value: Any, algorithms: tuple[str, ...]) -> jwt.PyJWK:
+    if not isinstance(value, dict) or not isinstance(value.get("kid", ""), str):
         raise _RefusedError("not an object with a text 'kid'")
-    if told.get("use", "sig") != "sig":
+    if value.get("use", "sig") != "sig":
         raise _RefusedError("it is not for signatures")
-    key = jwt.PyJWK(told)
+    key = jwt.PyJWK(value)
     if key.algorithm_name not in algorithms:
         raise _RefusedError(f"{key.algorithm_name} is none of {', '.join(algorithms)}")
     return key
@@ -230,14 +231,14 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
     if value is None and name not in claims:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _RefusedError(f"its {name!r} is no number")
+        raise _RefusedError(f"its {name!r} is not a number")
     if not 0 <= value < 1 << 53:  # NaN is not, either
-        raise _RefusedError(f"its {name!r} is no time")
+        raise _RefusedError(f"its {name!r} is not a time")
     return float(value)
 
 
 def _reason(error: BaseException) -> str:
-    """Return why, in words of ours: what a library says may quote what it has read."""
+    """Return the reason in our own words: a library's text may quote the token."""
     match error:
         case _RefusedError():
             return str(error)
@@ -250,5 +251,5 @@ def _reason(error: BaseException) -> str:
         case jwt.InvalidSignatureError():
             return "its signature is wrong"
         case jwt.PyJWKError() | jwt.InvalidKeyError():
-            return "it is no key that can be used"
+            return "it is not a usable key"
     return "it cannot be read"

@@ -85,4 +85,4 @@ def queue_topic_fault(template: str) -> str | None:
     # A letter in place of what a name brings: where that is illegal, every name's result is.
     if is_device_topic(PLACEHOLDER.sub("x", template)):
         return None
-    return f"{template!r} is no legal queue topic ({LEGAL})"
+    return f"{template!r} is not a legal queue topic ({LEGAL})"

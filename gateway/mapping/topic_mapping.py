@@ -6,7 +6,7 @@ of the topics that ``queue_choices`` names for every filter that matches its top
 queue of the selector that stands there with it.
 
 Built-in rules: the first level is the queue topic and the second level is the tag. A message goes
-to the default topic if its first level is no legal queue topic, or one that may not be created.
+to the default topic if its first level is not a legal queue topic, or one that may not be created.
 
 A native producer sends a message for devices to any queue of the queue topic that the rules give
 its name. So a filter needs all queues of such a topic. Only where the default topic stands in for

@@ -170,7 +170,7 @@ def main() -> None:
             "",
             f"{machine()}; {mosquitto_version()}.",
             "",
-            f"Command: `{shlex.join(('python', '-m', 'motelog.loadtest.bench.table', *sys.argv[1:]))}`.",
+            f"Command: `python -m motelog.loadtest.bench.table {shlex.join(sys.argv[1:])}`.",
             "",
             f"Load: {load}; 100 connections and 64 B payloads unless the row says otherwise; "
             f"medians of {arguments.rounds} rounds of {arguments.seconds:g} s, servers in turn. "

@@ -5,10 +5,10 @@
 
 Without --headless Locust's page on port 8089 starts and shows the run. Ramp: --spawn-rate users per
 second up to --users, of which --subscribers subscribe to everything and the others publish at
-QoS --qos, each every --publish-interval-s seconds. All speak MQTT --mqtt-version. The exit status
-is 1 if any request failed; a connection that was lost is one, counted by its reason.
-One Locust process carries about 5,000 messages per second, sent and received together: this shows
-behaviour. Throughput is measured with ``motelog bench``.
+QoS --qos, each every --publish-interval-s seconds. All use MQTT --mqtt-version. The exit status is
+1 if any request failed; a lost connection counts as one, by its reason.
+One Locust process handles about 5,000 messages per second, sent and received together: this shows
+behaviour. Measure throughput with ``motelog bench``.
 
 Owns: the scenario and its options. Must not touch: how a client connects (loadtest.mqtt_user).
 """
@@ -74,11 +74,13 @@ def _add_options(parser: LocustArgumentParser, **_: Any) -> None:
     options = parser.add_argument_group("ramp_publish_subscribe")
     options.add_argument("--subscribers", type=int, default=1, help="users that subscribe")
     options.add_argument(
-        "--publish-interval-s", type=float, default=1.0, help="seconds, per device"
+        "--publish-interval-s", type=float, default=1.0, help="seconds between messages of a device"
     )
-    options.add_argument("--qos", type=int, default=1, choices=(0, 1), help="of both sides")
     options.add_argument(
-        "--mqtt-version", default="5", choices=tuple(VERSIONS), help="of all users"
+        "--qos", type=int, default=1, choices=(0, 1), help="QoS of publishers and subscribers"
+    )
+    options.add_argument(
+        "--mqtt-version", default="5", choices=tuple(VERSIONS), help="protocol version of all users"
     )
 
 

@@ -1,1 +1,1 @@
-"""Jobs that ship with Motelog, started by `motelog spark run NAME`."""
+"""The included jobs, started by `motelog spark run NAME`."""

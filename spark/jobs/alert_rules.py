@@ -1,11 +1,11 @@
-"""When a device is offline, and which of its values are out of the ordinary.
+"""When a device is offline, and which of its values are unusual.
 
-Owns: the rules, what is kept per device, what an alert says. Must not touch: Spark, clocks: times
-are arguments. Times are milliseconds since 1970.
-A device is offline when nothing of it was read for ``silence_ms``. It is found in two ways: a timer
-that runs out, and, among rows that are read late, two messages that lie so far apart. An anomaly
-is a value further from the device's moving mean than ``deviations`` moving standard deviations.
-Both follow the device: a level that stays is the new ordinary after some readings.
+Owns: the rules, the state of a device, the content of an alert. Must not touch: Spark, clocks
+(times are arguments). Times are milliseconds since 1970.
+A device is offline if none of its messages was read for ``silence_ms``. This is detected by a timer
+that expires or, among rows that are read late, by two messages that are so far apart. An anomaly is
+a value further from the device's moving mean than ``deviations`` moving standard deviations. Both
+adapt to the device: a new level that persists becomes normal after some readings.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ OFFLINE: Final = "offline"
 ONLINE: Final = "online"
 ANOMALY: Final = "anomaly"
 
-#: Readings before anything is out of the ordinary, and how much a reading moves the mean.
+#: Readings before a value can be unusual, and how much a reading moves the mean.
 READINGS_MIN: Final = 20
 WEIGHT: Final = 0.05
-#: A device that has always said the same may say a little more or less.
+#: The deviation that is always allowed, for a device whose value was always the same.
 SPREAD_MIN: Final = 1e-6
 
 
 class Reading(NamedTuple):
-    """When a message was stored, its place in its queue, its value if it has one."""
+    """When a message was stored, its queue offset, and its value if it has one."""
 
     time_ms: int
     queue_offset: int
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
 
 
 class DeviceState(NamedTuple):
-    """What is kept of one device."""
+    """The stored state of one device."""
 
     last_ms: int = 0
     is_offline: bool = False
@@ -45,7 +45,7 @@ class DeviceState(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """What is told: of an anomaly with its value, of silence with when it began."""
+    """An alert: an anomaly with its value, or silence with when it began."""
 
     kind: str
     time_ms: int
@@ -73,7 +73,7 @@ class Rules:
         return state, alerts
 
     def expired(self, state: DeviceState) -> tuple[DeviceState, list[Alert]]:
-        """Return the state and the alerts when nothing was read for ``silence_ms``."""
+        """Return the state and the alerts after nothing was read for ``silence_ms``."""
         if state.is_offline:
             return state, []
         offline = Alert(OFFLINE, state.last_ms + self.silence_ms, since_ms=state.last_ms)
@@ -81,7 +81,7 @@ class Rules:
 
     def _heard(self, state: DeviceState, time_ms: int, alerts: list[Alert]) -> DeviceState:
         if not state.is_offline and 0 < state.last_ms <= time_ms - self.silence_ms:
-            # It was silent and came back before the timer could run out.
+            # It was silent and came back before the timer could expire.
             state, told = self.expired(state)
             alerts += told
         if state.is_offline:
@@ -95,7 +95,7 @@ class Rules:
         away = value - state.mean
         if state.readings >= READINGS_MIN and abs(away) > self.deviations * spread:
             alerts.append(Alert(ANOMALY, time_ms, value=value, mean=state.mean))
-        # The first readings count as a plain mean does.
+        # Over the first readings it is a plain mean.
         weight = max(WEIGHT, 1 / (state.readings + 1))
         step = weight * away
         return state._replace(

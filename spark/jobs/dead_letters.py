@@ -1,10 +1,10 @@
-"""Messages whose body is not what it should be, to a topic of their own, with reason and origin.
+"""Sends messages with a malformed body to a separate topic, with reason and origin.
 
-Owns: its query, what is wrong with a body, what a dead letter says. Must not touch: the source's
-and the sink's inside; its command line (dead_letters_options).
-A body is to be a JSON object with the required fields. Dead letters, and the copies of the others
-where a topic is given for them, have the very bytes that came. Both go out by one query through the
-sink: every message once, over restarts too.
+Owns: its query, checking a body, the content of a dead letter. Must not touch: the internals of
+source and sink; its command line (dead_letters_options).
+A body must be a JSON object with the required fields. Dead letters, and the optional copies of good
+messages, have the original bytes. One query sends both through the sink: every message exactly
+once, across restarts too.
 
     topic       telemetry/dev42/temp -> queue topic telemetry_dead, tag dev42, no MQTT topic name
     properties  reason "field 'value' is text, not number", originTopic, originQueue
@@ -73,7 +73,7 @@ def start(session: SparkSession, arguments: argparse.Namespace) -> StreamingQuer
 def sorter(
     topic: str, *, dead: str, good: str | None, required: Mapping[str, str]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return what makes rows for the sink of rows of the source, both as Arrow batches."""
+    """Return a function from the source's rows to the sink's, both as Arrow batches."""
 
     def sort(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -102,7 +102,7 @@ def fault(body: bytes, required: Mapping[str, str]) -> str | None:
         if name not in found:
             return f"field {name!r} is missing"
         value = found[name]
-        # For Python a boolean is a number.
+        # In Python a boolean is a number.
         if not isinstance(value, _KINDS[kind]) or (kind == "number" and isinstance(value, bool)):
             return f"field {name!r} is {_kind(value)}, not {kind}"
     return None

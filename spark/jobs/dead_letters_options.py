@@ -12,14 +12,14 @@ KINDS: Final = ("number", "text", "boolean", "object", "list", "any")
 
 def parser() -> JobParser:
     """Return the parser of the job's options."""
-    made = job_parser(
-        "dead-letters", "Send messages whose body is not what it should be to a topic of their own."
-    )
+    made = job_parser("dead-letters", "Send messages with a malformed body to a separate topic.")
     made.add_argument(
         "--dead", type=queue_topic, help="queue topic of the dead letters (default: TOPIC_dead)"
     )
     made.add_argument(
-        "--good", type=queue_topic, help="queue topic that the others are copied to (default: none)"
+        "--good",
+        type=queue_topic,
+        help="queue topic to which good messages are copied (default: none)",
     )
     made.add_argument(
         "--require",

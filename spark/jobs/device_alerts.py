@@ -1,10 +1,10 @@
-"""Alerts of devices that are silent and of values out of the ordinary, to MQTT subscribers.
+"""Alerts of silent devices and unusual values, for MQTT subscribers.
 
-Owns: its query. Must not touch: the rules (alert_rules), the source's and the sink's inside; its
+Owns: its query. Must not touch: the rules (alert_rules), the internals of source and sink; its
 command line (device_alerts_options).
-Each device has a state and a timer in Spark's state store (RocksDB). The timer runs by the time of
-Spark's batches, which a batch that is repeated has again. So it tells the same alerts again, and
-the sink knows them.
+Each device has a state and a timer in Spark's state store (RocksDB). The timer uses the time of
+Spark's batches, which is the same when a batch is repeated. So a repeated batch raises the same
+alerts, which the sink recognises.
 
     telemetry/dev42/temp {"value": 99}  ->  alerts/dev42/anomaly
     {"device": "dev42", "kind": "anomaly", "time": "2026-11-21T03:00:00Z", "value": 99.0,
@@ -47,7 +47,7 @@ _ALERT_DDL: Final = (
 def main(argv: Sequence[str], stop: threading.Event) -> int:
     """Run the job until it has read everything (--once), or soon after ``stop`` is set."""
     arguments = parser().parse(argv)
-    # Where timers may run out, Spark has batch follow batch. With --once there would be no end.
+    # With timers Spark starts one batch after the other. With --once that would never end.
     follow = {"spark.sql.streaming.noDataMicroBatches.enabled": str(not arguments.once).lower()}
     return run_query(NAME, arguments, start, stop, settings=ROCKSDB | follow)
 
@@ -77,7 +77,7 @@ def device_alerts(rows: DataFrame, rules: Rules, *, field: str) -> DataFrame:
     """Return the alerts of rows (device, payload, store_time, queue_offset)."""
     body = StructType([StructField(field, DoubleType())])
     value = F.from_json(F.col("payload").cast("string"), body)[field]
-    # Tags of native producers may be what no MQTT topic name has: nobody could be told.
+    # Tags of native producers may not be valid in MQTT topic names, so no alert could be sent.
     read = rows.where(
         F.col("device").rlike(_IN_TOPIC_NAME) & F.col("store_time").isNotNull()
     ).select(
@@ -104,7 +104,7 @@ class AlertProcessor(StatefulProcessor):
     def handleInputRows(
         self, key: Any, rows: Iterator[Row], timerValues: TimerValues
     ) -> Iterator[Row]:
-        """Judge the rows of a device, and wind its timer up again."""
+        """Check the rows of a device, and restart its timer."""
         found = (Reading(row["time_ms"], row["queue_offset"], row["value"]) for row in rows)
         state, timer_ms = self._kept()
         state, alerts = self._rules.read(state, found)
@@ -118,17 +118,17 @@ class AlertProcessor(StatefulProcessor):
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[Row]:
-        """Tell that a device is offline."""
+        """Report that a device is offline."""
         state, alerts = self._rules.expired(self._kept()[0])
-        # A timer that has expired is gone.
+        # An expired timer no longer exists.
         self._state.update((*state, 0))
         yield from _rows(key[0], alerts)
 
     def close(self) -> None:
-        """Do nothing: what is kept is Spark's."""
+        """Do nothing: Spark owns the state."""
 
     def _kept(self) -> tuple[DeviceState, int]:
-        """Return a device's state, and when its timer runs out, 0 without one."""
+        """Return a device's state, and when its timer expires, 0 if it has none."""
         kept = self._state.get() if self._state.exists() else None
         return (DeviceState(), 0) if kept is None else (DeviceState._make(kept[:-1]), kept[-1])
 

@@ -11,7 +11,7 @@ def parser() -> JobParser:
     """Return the parser of the job's options."""
     made = job_parser(
         "device-alerts",
-        "Tell MQTT subscribers of devices that are silent and of values out of the ordinary.",
+        "Send alerts of silent devices and unusual values to MQTT subscribers.",
     )
     made.add_argument(
         "--alerts",
@@ -23,16 +23,16 @@ def parser() -> JobParser:
         "--silence",
         type=whole(1, 30 * 86_400, "of seconds"),
         default=60,
-        help="seconds without a message until a device is offline (default: 60)",
+        help="seconds without a message after which a device is offline (default: 60)",
     )
     made.add_argument(
-        "--field", default="value", help="the number in the JSON body (default: value)"
+        "--field", default="value", help="field of the JSON body with the number (default: value)"
     )
     made.add_argument(
         "--deviations",
         type=_positive,
         default=6.0,
-        help="standard deviations from the moving mean that are out of the ordinary (default: 6.0)",
+        help="standard deviations from the moving mean that are unusual (default: 6.0)",
     )
     made.add_argument(
         "--qos", type=whole(0, 2), default=2, help="QoS of the alerts, 0, 1 or 2 (default: 2)"

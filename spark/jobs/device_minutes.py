@@ -1,10 +1,11 @@
 """Statistics of each device's values per minute, from a topic's JSON telemetry to Parquet.
 
-Owns: its query. Must not touch: the source's inside; its command line (device_minutes_options).
+Owns: its query. Must not touch: the internals of the source; its command line
+(device_minutes_options).
 A message is ``{"value": 21.5, ...}``; its device is the tag. Messages without a number in ``value``
 count as messages, not as values. A minute is written once, when the watermark has passed it: the
-Parquet folder and the checkpoint together give every minute exactly once, over restarts too. With
---once the newest minutes therefore stay in the checkpoint until a later run sees newer messages.
+Parquet folder together with the checkpoint has every minute exactly once, across restarts too. So
+with --once the newest minutes stay in the checkpoint until a later run reads newer messages.
 
     device  minute (UTC)         messages  values  value_min  value_max  value_mean  value_stddev
     dev42   2026-11-21 03:00:00  60        60      19.5       23.0       21.2        0.8

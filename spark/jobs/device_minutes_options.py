@@ -15,13 +15,13 @@ def parser() -> JobParser:
         "--lateness",
         type=duration,
         default="2 minutes",
-        help="how long a minute waits for late messages (default: 2 minutes)",
+        help="how long to wait for late messages of a minute (default: 2 minutes)",
     )
     made.add_argument(
         "--time",
         choices=("store_time", "born_time"),
         default="store_time",
-        help="the broker's clock (default), or the producer's: one that runs ahead makes the"
-        " others' messages late",
+        help="the broker's clock (default), or the producers': if one producer's clock is fast,"
+        " the others' messages count as late",
     )
     return made

@@ -1,7 +1,6 @@
-"""Command lines of jobs, which can be shown where Spark is not installed.
+"""Command lines of jobs; their help works without Spark.
 
-Owns: JobParser, the options that all jobs have, files of options. Must not touch: pyspark, what a
-job does.
+Owns: JobParser, the options of all jobs, option files. Must not touch: pyspark, what a job does.
 
     # lake.toml, for: motelog spark run telemetry-lake --conf lake.toml
     topic = "telemetry"
@@ -25,17 +24,17 @@ CONF: Final = "--conf"
 
 
 class JobParser(argparse.ArgumentParser):
-    """Reads a job's options; JobUsageError if they are wrong."""
+    """Parses a job's options; JobUsageError if they are wrong."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse has to say."""
+        """Raise argparse's message as JobUsageError."""
         raise JobUsageError(message)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Return the options of the command line, and of the file that it names.
+        """Return the options of the command line and of the option file that it names.
 
-        What both have counts as the command line has it. A job does not write to the topic that
-        it reads: it would never end reading what it wrote.
+        The command line overrides the file. A job must not write to the topic that it reads: it
+        would read its own output for ever.
         """
         before = JobParser(add_help=False, allow_abbrev=False)
         before.add_argument(CONF)
@@ -44,7 +43,9 @@ class JobParser(argparse.ArgumentParser):
         found = self.parse_args([*given, *argv])
         for action in self._actions:
             if action.type is queue_topic and getattr(found, action.dest) == found.topic:
-                self.error(f"argument {action.option_strings[0]}: {found.topic!r} is what is read")
+                self.error(
+                    f"argument {action.option_strings[0]}: {found.topic!r} is the topic read"
+                )
         return found
 
     def _of_file(self, path: str) -> list[str]:
@@ -56,9 +57,11 @@ class JobParser(argparse.ArgumentParser):
         arguments = []
         for name, value in pairs.items():
             if name not in known - {"help", "conf", "h"}:
-                raise JobUsageError(f"{CONF} {path}: {name!r} is no option of the job")
+                raise JobUsageError(f"{CONF} {path}: {name!r} is not an option of the job")
             if isinstance(value, dict | list):
-                raise JobUsageError(f"{CONF} {path}: {name!r} has one value, text or a number")
+                raise JobUsageError(
+                    f"{CONF} {path}: {name!r} must have one value, a text or a number"
+                )
             if value is True:
                 arguments.append(f"--{name}")
             elif value is not False:
@@ -67,30 +70,34 @@ class JobParser(argparse.ArgumentParser):
 
 
 def job_parser(name: str, description: str) -> JobParser:
-    """Return a parser with the options that all jobs have."""
+    """Return a parser with the common options of all jobs."""
     made = JobParser(prog=f"motelog spark run {name}", description=description, allow_abbrev=False)
     made.add_argument(CONF, metavar="FILE", help="a TOML file with these options")
     made.add_argument("--namesrv", default="127.0.0.1:9876", help="name servers, HOST:PORT;...")
-    made.add_argument("--credentials", metavar="FILE", help="accessKey and secretKey")
-    made.add_argument("--tls", metavar="FILE", help="authorities, or RocketMQ's tls.properties")
+    made.add_argument("--credentials", metavar="FILE", help="file with accessKey and secretKey")
+    made.add_argument(
+        "--tls", metavar="FILE", help="file of trusted authorities, or RocketMQ's tls.properties"
+    )
     made.add_argument(
         "--topic", type=_topic_read, default="telemetry", help="queue topic (default: telemetry)"
     )
-    made.add_argument("--checkpoint", required=True, help="folder of the query's progress")
+    made.add_argument("--checkpoint", required=True, help="folder for the query's progress")
     made.add_argument("--master", default="local[*]", help="Spark master (default: local[*])")
     trigger = made.add_mutually_exclusive_group()
-    trigger.add_argument("--once", action="store_true", help="read what is there, then end")
+    trigger.add_argument(
+        "--once", action="store_true", help="read the existing messages, then stop"
+    )
     trigger.add_argument(
         "--interval",
         type=whole(1, 86_400, "of seconds"),
         default=10,
-        help="seconds from batch to batch (default: 10)",
+        help="seconds between batches (default: 10)",
     )
     return made
 
 
 def whole(low: int, high: int, of_what: str = "") -> Callable[[str], int]:
-    """Return the type of an option that is a whole number."""
+    """Return an argparse type for a whole number."""
 
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and low <= int(text[:9]) <= high):
@@ -102,14 +109,14 @@ def whole(low: int, high: int, of_what: str = "") -> Callable[[str], int]:
 
 
 def duration(text: str) -> str:
-    """Be the type of an option that is a duration as Spark writes it."""
+    """Act as the argparse type of a duration in Spark's notation."""
     if not re.fullmatch(r"[0-9]{1,6} (second|minute|hour|day)s?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as '2 minutes'")
     return text
 
 
 def _topic_read(text: str) -> str:
-    """Be the type of the option that names what is read: one topic."""
+    """Act as the argparse type of the topic that is read."""
     from motelog.core.topic_names import topic_name_fault
 
     fault = topic_name_fault(text)
@@ -119,7 +126,7 @@ def _topic_read(text: str) -> str:
 
 
 def queue_topic(text: str) -> str:
-    """Be the type of an option that names a topic which devices may hear."""
+    """Act as the argparse type of a topic that devices may subscribe to."""
     from motelog.core.topic_names import is_device_topic
 
     if not is_device_topic(text):
@@ -129,7 +136,7 @@ def queue_topic(text: str) -> str:
 
 
 def defaults(parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """Return option -> default, ``required`` for those that have to be given."""
+    """Return option -> default, ``required`` for those without one."""
     found: dict[str, Any] = {}
     for action in parser._actions:
         name = action.option_strings[-1]

@@ -1,6 +1,6 @@
-"""How far a running query is, told on standard error: that it runs or waits, each batch it reads.
+"""Prints a query's progress on standard error: that it runs or waits, and each batch.
 
-Owns: the wording. Must not touch: the query; its progress is handed in.
+Owns: the text. Must not touch: the query; its progress is an argument.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOKS_UNTIL_IT_WAITS: Final = 10
 
 
 class Progress:
-    """What has been told of one query; ``name`` begins each line, ``topic`` is what it reads."""
+    """The printed progress of one query; lines begin with ``name``; it reads ``topic``."""
 
     def __init__(self, name: str, topic: str) -> None:
         self._name = name
@@ -37,17 +37,17 @@ class Progress:
         self._looks = 0
 
     def begin(self) -> None:
-        """Tell that Spark has started and the query runs."""
-        self._write(f"reads the topic {self._topic!r}; Ctrl-C stops it")
+        """Print that Spark has started and the query is running."""
+        self._write(f"reading topic {self._topic!r}; Ctrl-C stops it")
 
     def tell(self, recent: Sequence[P], *, reads: bool) -> list[P]:
-        """Tell of the batches of pyspark's ``recentProgress`` that have read anything, each once.
+        """Print the batches of pyspark's ``recentProgress`` that have read messages, each once.
 
-        They are returned.
+        Return these batches.
 
-        The last one alone would not do: a batch without rows may follow at once, to move the
-        watermark. ``reads`` is whether a batch is being read now. It is asked each second. When
-        there was nothing to read for some time, that is told, too.
+        The last batch alone is not enough: a batch without rows may follow at once, to advance the
+        watermark. ``reads`` says whether a batch is being read now. Called each second. If there
+        was nothing to read for some time, that is printed too.
         """
         new = [one for one in recent if one["numInputRows"] and one["batchId"] > self._told]
         for one in new:
@@ -58,10 +58,10 @@ class Progress:
                 f"batch {batch.number}: {batch.messages:,} messages"
                 f" at {batch.messages_per_s:,.0f} /s, {self._messages:,} so far{_behind(batch)}"
             )
-        # The first batch may take long, and has not been told of while it does.
+        # The first batch may take long, and is not printed before it ends.
         self._looks = 0 if reads or new else self._looks + 1
         if self._looks == LOOKS_UNTIL_IT_WAITS and self._told < 0:
-            self._write(f"waits: {self._topic!r} has no new messages, or does not exist yet")
+            self._write(f"waiting: {self._topic!r} has no new messages, or does not exist yet")
         return new
 
     def _write(self, text: str) -> None:
@@ -70,7 +70,7 @@ class Progress:
 
 
 def _behind(batch: Batch) -> str:
-    """Say how much a batch has left, and how old the oldest of its messages was at its end."""
+    """Return how many messages a batch left, and the age of its oldest message at its end."""
     left = batch.lag - batch.messages if batch.lag is not None else 0
-    waiting = f"; {left:,} more wait" if left else ""
+    waiting = f"; {left:,} more are waiting" if left else ""
     return waiting if batch.delay_s is None else f"{waiting}; {batch.delay_s:,.1f} s behind"

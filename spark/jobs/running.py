@@ -1,7 +1,6 @@
-"""What all jobs do: a session, a query, lines about its batches, an end when it is asked for.
+"""What all jobs do: start a session and a query, print its batches, stop on request.
 
-Owns: run_query, the source as the common options describe it. Must not touch: what a job makes of
-its rows.
+Owns: run_query, the source for the common options. Must not touch: what a job does with rows.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from motelog.spark.jobs.record import ProgressRecord, record_path
 from motelog.spark.report import BUSIEST, OBSERVED
 from motelog.spark.session import start_session
 
-# Batches of a first run over a long log stay small enough for a laptop.
+# Keeps batches of a first run over a long log small enough for a laptop.
 OFFSETS_PER_TRIGGER: Final = 1_000_000
 STOP_LOOK_S: Final = 1
-#: Keeps what a query remembers on the disk, and only that much in memory as is in use.
+#: Keeps a query's state on disk, and only what is in use in memory.
 ROCKSDB: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -43,10 +42,10 @@ def run_query(
     *,
     settings: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a query; returns when --once has read everything, else soon after ``stop`` is set.
+    """Run a query; return when --once has read everything, else soon after ``stop`` is set.
 
-    In a program that has a Spark session already, that one is used and left running as it was.
-    ``settings`` are the query's alone.
+    If the program already has a Spark session, that session is used and left unchanged.
+    ``settings`` apply only to the query.
     """
     running = SparkSession.getActiveSession()
     try:
@@ -64,7 +63,7 @@ def run_query(
             record.add(event.json for event in new)
         record.add(event.json for event in progress.tell(query.recentProgress, reads=False))
         if running is None:
-            # A batch that is cut off is no error, but Spark would write a page about each task.
+            # An interrupted batch is not an error, but Spark would print a page for each task.
             session.sparkContext.setLogLevel("OFF")
         query.stop()
     except (AnalysisException, StreamingQueryException) as exc:
@@ -78,7 +77,7 @@ def run_query(
 def readings(
     session: SparkSession, arguments: argparse.Namespace, columns: str, **options: Any
 ) -> DataFrame:
-    """Return the rows of the topic, as a stream whose progress has numbers of devices."""
+    """Return the rows of the topic, as a stream whose progress counts devices."""
     source = session.readStream.format("motelog").options(**options)
     rows = (
         source.options(**_files(arguments))
@@ -100,7 +99,7 @@ def readings(
 
 
 def _files(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the options of source and sink that are names of files."""
+    """Return the options of source and sink that are file names."""
     files = {"credentials": arguments.credentials, "tls": arguments.tls}
     return {name: file for name, file in files.items() if file is not None}
 
@@ -114,7 +113,7 @@ def started(
     partition_by: str | None = None,
     **options: Any,
 ) -> StreamingQuery:
-    """Start the query that writes ``frame`` in the format ``kind``, triggered as asked for."""
+    """Start the query that writes ``frame`` in the format ``kind``, with the chosen trigger."""
     if kind == "motelog":
         options |= {"namesrv": arguments.namesrv, **_files(arguments)}
     writer = (
@@ -133,7 +132,7 @@ def started(
 
 @contextmanager
 def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change a session's settings for queries that start meanwhile, which keep them."""
+    """Change a session's settings for queries started in the block, which keep them."""
     before = {key: session.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

@@ -1,10 +1,11 @@
-"""All messages of a topic, each once, as Parquet in a folder per day.
+"""All messages of a topic, each exactly once, as Parquet in a folder per day.
 
-Owns: its query. Must not touch: the source's inside; its command line (telemetry_lake_options).
-A producer that sends a message again, since nobody acknowledged it, gives it the same unique id.
-A message without one, as devices publish them, has its place in the log for an id. Ids that were
-read are remembered for a while by the time of reading, which never goes back: by the time of
-storing, a queue that lags behind would have its messages dropped as late.
+Owns: its query. Must not touch: the internals of the source; its command line
+(telemetry_lake_options).
+A producer that sends an unacknowledged message again gives it the same unique id. A message without
+one, as devices publish them, is identified by its place in the log. Ids are remembered for a while
+by the time of reading, which never goes back: by the time of storing, messages of a queue that lags
+would be dropped as late.
 
     output/day=2026-11-21/part-....parquet    day is that of store_time, UTC
 """

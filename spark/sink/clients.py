@@ -1,8 +1,8 @@
-"""What a worker keeps between tasks of a streaming query: clients, what it read of the ledger.
+"""What a worker keeps between tasks of a streaming query: clients, and the ledger as read so far.
 
 Owns: Clients, those of this process. Must not touch: pyspark.
 A client holds a thread and sockets, which do not survive a fork, so the process id is part of the
-key. It reconnects by itself. A task that fails drops them.
+key. Clients reconnect by themselves. A task that fails drops them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from motelog.spark.sink.options import GROUP, SinkOptions
 
 
 class Clients(NamedTuple):
-    """What the attempts of one query use in one process."""
+    """What one query's attempts use in one process."""
 
     producer: SyncProducer
     reader: SyncPullConsumer
@@ -35,11 +35,11 @@ _lock = threading.Lock()
 def open_clients(query: str, options: SinkOptions, *, since_ms: int | None = None) -> Clients:
     """Return new clients; the caller closes them. ``since_ms``: see Ledger."""
     namesrv, group, credentials, tls = options.endpoint
-    # The sink itself decides whether a send is repeated, after it has looked.
+    # The sink itself decides whether to repeat a send, after searching the log.
     producer = SyncProducer(
         namesrv=namesrv, group=group, credentials=credentials, tls=tls, retries=0
     )
-    # The group keeps from where on the ledger matters to this query.
+    # The group stores from where on the ledger matters to this query.
     reader = SyncPullConsumer(
         namesrv=namesrv, group=f"{GROUP}-{query}", credentials=credentials, tls=tls
     )

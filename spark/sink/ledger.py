@@ -1,14 +1,13 @@
 """The ledger: which attempts have begun to write which rows, and where each topic ended before.
 
-Owns: the ledger's records, what a query reads of them, from where on. Must not touch: pyspark, the
-topics of the rows.
+Owns: the ledger's records, which of them a query reads. Must not touch: pyspark, the topics of the
+rows.
 A record says that an attempt at one partition of one batch begins to write to a topic, and where
-that topic's queues ended then; or that it still writes; or that it is over. It is stored before
-any row is sent. So whoever tries again finds the rows of earlier attempts behind those ends.
-Records go to the first queue of the ledger's topic at every broker, so that one broker that is
-away takes none of them along, and what an own record has behind it is all that is older. The
-consumer group of the query has from where on its records matter. When that is lost, more is read,
-and nothing is missed.
+that topic's queues ended then; or that it is still writing; or that it has finished. It is stored
+before any row is sent. So a later attempt finds the rows of earlier attempts after those ends.
+Records go to the first queue of the ledger's topic at every broker, so that the loss of one broker
+loses none of them, and everything before an attempt's own record is older. The query's consumer
+group stores from where on its records matter. If that is lost, more is read and nothing is missed.
 
     tag "writes" or "over", key the query, body
     {"query": "9a7...", "batch": 4, "partition": 1, "attempt": "5f02", "topic": "alerts",
@@ -46,7 +45,7 @@ class Part(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of a record; ``topic`` is "" where an attempt only says that it goes on."""
+    """The body of a record; ``topic`` is "" if an attempt only says that it is still writing."""
 
     query: str
     batch: int
@@ -58,18 +57,18 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(slots=True)
 class Attempt:
-    """What the ledger says of one attempt."""
+    """The ledger's entries about one attempt."""
 
     name: str
-    #: Where its first record stands, by ledger queue.
+    #: The offset of its first record, by ledger queue.
     first: dict[MessageQueue, int] = field(default_factory=dict)
-    #: By topic, where each of its queues ended before the attempt wrote anything.
+    #: Topic -> where each of its queues ended before the attempt wrote anything.
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
     last_ms: int = 0
     is_over: bool = False
 
     def precedes(self, other: Attempt) -> bool:
-        """Say whether it began before ``other``; both of them are told the same."""
+        """Return whether it began before ``other``; both attempts get the same answer."""
         for queue in in_order(self.first):
             if queue in other.first:
                 return self.first[queue] < other.first[queue]
@@ -77,9 +76,9 @@ class Attempt:
 
 
 class Ledger:
-    """The ledger as one query's attempts see it. ``read`` brings it up to date.
+    """The ledger for one query's attempts. ``read`` brings it up to date.
 
-    ``since_ms`` is a time before which the query has written nothing, None if nobody knows.
+    ``since_ms`` is a time before which the query has written nothing, None if it is not known.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class Ledger:
         ends: Mapping[MessageQueue, int] | None = None,
         timeout_s: float,
     ) -> None:
-        """Store a record at every broker that has the ledger."""
+        """Store a record at each broker that has the ledger."""
         labels = {queue_label(queue): end for queue, end in (ends or {}).items()}
         body = msgspec.json.encode(Entry(*part, attempt=attempt, topic=topic, ends=labels))
         message = Message(self._topic, body, tags=tag, keys=(part.query,))
@@ -120,12 +119,12 @@ class Ledger:
             self._appended[queue] = result.queue_offset
 
     def read(self) -> None:
-        """Read what has been added; RemotingError while an own record cannot be read yet."""
+        """Read new records; RemotingError while our own record cannot be read yet."""
         mark = self._query.encode()
         for queue in self._queues():
             if queue not in self._position:
                 self._position[queue] = self._start(queue)
-            # Records that retention has taken are older than any attempt that goes on.
+            # Records deleted by retention are older than any attempt that is still writing.
             found, end = scan(self._reader, queue, self._position[queue], mark, may_be_gone=True)
             for message in found:
                 self._note(queue, message)
@@ -134,11 +133,11 @@ class Ledger:
                 raise RemotingError(f"queue {queue_label(queue)!r} of the ledger lags behind")
 
     def attempts(self, part: Part) -> dict[str, Attempt]:
-        """Return by name what has been read of the attempts at a part."""
+        """Return the attempts at a part, by name, as read so far."""
         return self._attempts.get(part, {})
 
     def begin_batch(self, batch: int) -> None:
-        """Forget the batches before, which are over, and have later processes begin here.
+        """Forget earlier batches, which have finished, and let later processes begin here.
 
         A record of ``batch`` has been appended and read.
         """
@@ -161,7 +160,7 @@ class Ledger:
 
     def _queues(self) -> list[MessageQueue]:
         known = dict.fromkeys(_first_of_brokers(self._reader.queues(self._topic)))
-        # A broker that restarts takes its route along for a moment.
+        # While a broker restarts, its route is missing for a moment.
         return in_order(known | self._position | self._appended)
 
     def _start(self, queue: MessageQueue) -> int:
@@ -176,7 +175,7 @@ class Ledger:
         try:
             entry = msgspec.json.decode(message.body, type=Entry)
         except msgspec.DecodeError:
-            return  # somebody else's
+            return  # not a record of the ledger
         if entry.query != self._query or entry.batch < self._batch:
             return
         part = Part(entry.query, entry.batch, entry.partition)

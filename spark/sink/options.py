@@ -1,15 +1,15 @@
-"""Options of the sink, and the columns that its rows may have: checked once, when Spark plans.
+"""Options of the sink, and the columns that its rows may have; checked once, when Spark plans.
 
-Owns: SinkOptions, what a column may be; every error names what is wrong. Must not touch: pyspark,
-sockets, rows. Options that source and sink share are read by the source's parsers.
+Owns: SinkOptions, the allowed columns; every error names what is wrong. Must not touch: pyspark,
+sockets, rows. Options that source and sink share are parsed by the source's parsers.
 
     topic            the MQTT topic name; its first level is the queue topic, its second the device
-    queue_topic      the topic as brokers know it; option ``topic`` says it for all rows
+    queue_topic      the RocketMQ topic; option ``topic`` sets it for all rows
     device           the tag
-    key              words that the message can be found by, with spaces between them
-    payload          the body: binary, text, or a struct, which becomes JSON
-    qos              0, 1 or 2; at most so it is delivered
-    properties       map<string,string>, as native consumers see it
+    key              words with which the message can be found, separated by spaces
+    payload          the body: binary, string, or a struct, which becomes JSON
+    qos              0, 1 or 2; the maximum QoS of its delivery
+    properties       map<string,string> for native consumers
     content_type, response_topic, expiry_s, user_properties    of MQTT 5
 """
 
@@ -25,7 +25,7 @@ from motelog.spark.errors import ColumnError, OptionError
 from motelog.spark.options import Endpoint, parse_options
 from motelog.spark.topics import MQTT_DEFAULT
 
-#: A name that no device may use, so that no MQTT filter matches its records.
+#: A topic name that no device may use, so that no MQTT filter matches its records.
 LEDGER_TOPIC: Final = "%SPARK%LEDGER"
 GROUP: Final = "motelog-spark-sink"
 LEASE_S: Final = 10
@@ -35,7 +35,7 @@ _TEXT: Final = ("string",)
 _MAP: Final = ("map<string,string>",)
 _NUMBER: Final = ("int", "tinyint", "smallint", "bigint")
 _JSON: Final = ("struct<", "map<", "array<")
-#: Column -> its types as Spark writes them; None is the payload's, see ``check_columns``.
+#: Column -> its types in Spark's notation; None is the payload's, see ``check_columns``.
 COLUMNS: Final[dict[str, tuple[str, ...] | None]] = {
     "topic": _TEXT,
     "queue_topic": _TEXT,
@@ -49,7 +49,7 @@ COLUMNS: Final[dict[str, tuple[str, ...] | None]] = {
     "expiry_s": _NUMBER,
     "user_properties": _MAP,
 }
-#: What people call a column elsewhere.
+#: Other common names of a column -> its name here.
 _OTHER_NAMES: Final = {
     "value": "payload",
     "body": "payload",
@@ -59,9 +59,9 @@ _OTHER_NAMES: Final = {
     "mqtt_topic": "topic",
     "headers": "properties",
 }
-#: Columns of the source that say where a message was read; a broker gives new ones.
+#: Columns of the source that say where a message was read; a broker assigns new ones.
 _OF_READING: Final = frozenset({"store_time", "born_time", "broker", "queue_id", "queue_offset"})
-#: Options that mean the same to source and sink.
+#: Options with the same meaning for source and sink.
 SHARED_OPTIONS: Final = {
     name.lower(): name
     for name in (
@@ -76,7 +76,7 @@ SHARED_OPTIONS: Final = {
 }
 OWN_OPTIONS: Final = {name.lower(): name for name in ("defaultTopic", "ledgerTopic", "leaseSeconds",
                "writeId")}  # fmt: skip
-#: Spark hands these over as well.
+#: Options that Spark adds.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
 
 
@@ -84,27 +84,27 @@ _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
 class SinkOptions:
     """The user's options. Spark has the same names in camelCase."""
 
-    # Where rows without a topic of their own go.
+    # The topic of rows without their own topic.
     topic: str | None = None
-    # Name servers, producer group, account, TLS; as with the source.
+    # Name servers, producer group, account, TLS; as in the source.
     endpoint: Endpoint = ("127.0.0.1:9876", GROUP, None, None)
-    # Where MQTT topic names go whose first level is no queue topic: the gateways' default_topic.
+    # The gateways' default_topic, for MQTT topic names whose first level is not a queue topic.
     default_topic: str = MQTT_DEFAULT
-    # What says which rows are in the log already.
+    # The topic of the ledger, which records which rows are already in the log.
     ledger_topic: str = LEDGER_TOPIC
-    # How long an attempt that was killed keeps the one after it waiting.
+    # How long a killed attempt makes the next one wait.
     lease_s: int = LEASE_S
-    # Of a batch: a name by which a second run is known to be the same one, and adds nothing.
+    # For batches: a name by which a second run is recognised as the same one and adds nothing.
     write_id: str | None = None
-    # How long the broker may be away before a task fails.
+    # How long the broker may be unreachable before a task fails.
     outage_seconds_max: int = 30
-    # Whether a batch fails that was begun so long ago that retention has taken what would say
-    # which of its rows are in the log; if not, those are written again.
+    # Whether a batch fails that began so long ago that retention has deleted the records of which
+    # rows are in the log; if not, those rows are written again.
     fail_on_data_loss: bool = True
 
 
 def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
-    """Return the options checked; OptionError names the first that cannot be used."""
+    """Return the checked options; OptionError names the first that cannot be used."""
     shared: dict[str, str] = {"group": GROUP}
     own: dict[str, str] = {}
     for key, text in given.items():
@@ -124,12 +124,12 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
     if topic is not None and topic_name_fault(topic) is not None:
         expected = "a queue topic: 1 to 127 of the characters % | a-z A-Z 0-9 _ -"
         raise OptionError("topic", topic, expected)
-    # The parser of the source wants a topic, and the sink's rows may have their own.
+    # The source's parser requires a topic, but the sink's rows may have their own.
     common = parse_options(shared | {"topic": LEDGER_TOPIC})
     write_id = own.get("writeId")
     if write_id is not None:
         if is_stream:
-            expected = "nothing: a stream is known by its checkpoint; writeId is for batches"
+            expected = "nothing: a stream is identified by its checkpoint; writeId is for batches"
             raise OptionError("writeId", write_id, expected)
         if not 1 <= len(write_id) <= WRITE_ID_MAX or not write_id.isprintable():
             raise OptionError("writeId", write_id, f"1 to {WRITE_ID_MAX} printable characters")
@@ -146,7 +146,7 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
 
 
 def check_columns(columns: Iterable[tuple[str, str]], options: SinkOptions) -> None:
-    """Check names and types of columns, as Spark writes them; ColumnError says what is wrong."""
+    """Check names and types (in Spark's notation) of columns; ColumnError says what is wrong."""
     types = {}
     for name, kind in columns:
         if name in types:
@@ -165,25 +165,25 @@ def check_columns(columns: Iterable[tuple[str, str]], options: SinkOptions) -> N
             raise ColumnError(f"column {name!r} is {kind}, expected {allowed[0]}")
     if "payload" not in types:
         raise ColumnError(
-            "there is no column 'payload', the body of each message: name one, or make JSON of"
+            "there is no column 'payload' for the body of each message: name one, or make JSON from"
             " several with struct(...) AS payload"
         )
     if options.topic is None and "topic" not in types and "queue_topic" not in types:
         raise ColumnError(
-            "nothing says where the rows go: a column 'topic' with MQTT topic names, a column"
+            "the rows have no topic: add a column 'topic' with MQTT topic names, a column"
             " 'queue_topic', or option 'topic' for all rows"
         )
 
 
 def _why_no_column(name: str) -> str:
     if name == "retain":
-        return "column 'retain': messages of the sink cannot be retained, only publishes can"
+        return "column 'retain': the sink cannot retain messages, only an MQTT publish can"
     if name in _OTHER_NAMES:
-        return f"there is no column {name!r} for writing: here it is {_OTHER_NAMES[name]!r}"
+        return f"there is no column {name!r} for writing: use {_OTHER_NAMES[name]!r}"
     if name in _OF_READING:
-        return f"column {name!r} says where a message was read, and cannot be written: drop it"
+        return f"column {name!r} says where a message was read and cannot be written: drop it"
     near = difflib.get_close_matches(name, COLUMNS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COLUMNS)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"the columns are {', '.join(COLUMNS)}"
     return f"there is no column {name!r} for writing; {hint}"
 
 

@@ -1,19 +1,19 @@
-"""One attempt to write one partition: each row once, whatever earlier attempts have written.
+"""One attempt to write one partition: each row exactly once, whatever earlier attempts wrote.
 
 Owns: PartitionWriter: who may write, which rows are in the log, what is sent when. Must not touch:
 pyspark, Arrow; log, clock and sleep are arguments.
 Every row has a unique id: 12 digits for query, batch and partition, 12 for its content, 8 for its
-number. A later attempt looks for the 12 digits behind the ends that the ledger has, counts the
-rows by content, and sends the others. So the rows may come in another order, as they do after a
-shuffle, but a partition must have the same rows.
+number. A later attempt searches for the first 12 digits after the ends in the ledger, counts the
+rows by content, and sends the others. So the rows may come in another order, as after a shuffle,
+but a partition must have the same rows.
 
     attempt 1:  ledger "writes" -> rows 0 1 2 3 | killed
-    attempt 2:  ledger "writes" -> reads of attempt 1 -> waits for the rest of its lease
+    attempt 2:  ledger "writes" -> reads about attempt 1 -> waits for the rest of its lease
                 -> finds 0 1 2 -> sends 3 4 5 -> ledger "over"
 
-Invariants: a row is sent only while the ledger's last own record is younger than the lease less the
-time that a send may take. No send is repeated before it has been looked for. So two attempts send
-at the same time only if a broker keeps a request for longer than that.
+Invariants: a row is sent only while the attempt's last ledger record is younger than the lease less
+the time that a send may take. No send is repeated before the log was searched for it. So two
+attempts send at the same time only if a broker delays a request for longer than that.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 CHUNK_ROWS: Final = 1000
 CHUNK_BYTES: Final = 512 * 1024
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-#: What a message takes besides its body and properties.
+#: The bytes of a message besides its body and properties.
 _HEADER_BYTES: Final = 40
 SEND_TIMEOUT_S: Final = 3.0
 POLL_S: Final = 0.5
@@ -63,14 +63,14 @@ class Written:
 
     sent: int = 0
     found: int = 0
-    #: Rows in the log that this attempt did not have: the plan does not give the same rows twice.
+    #: Rows in the log that this attempt does not have: the plan does not repeat the same rows.
     strange: int = 0
 
 
 @dataclass(slots=True)
 class _Topic:
     queues: tuple[MessageQueue, ...]
-    #: Every own row before this offset has been seen, or its send was acknowledged.
+    #: All rows of this partition before this offset were found, or their sends acknowledged.
     seen: dict[MessageQueue, int]
     #: Rows of earlier attempts that are in the log, by content.
     found: Counter[str] = field(default_factory=Counter)
@@ -83,7 +83,7 @@ class _Chunk:
 
 
 class PartitionWriter:
-    """Write the rows of ``part``; made for one attempt."""
+    """Writes the rows of ``part``; for one attempt."""
 
     def __init__(
         self,
@@ -119,10 +119,10 @@ class PartitionWriter:
         self._written = Written()
 
     def write(self, rows: Iterable[OutgoingRow]) -> Written:
-        """Send the rows that are not in the log; return when all of them are.
+        """Send the rows that are not in the log; return when all are in the log.
 
         Errors are those of an outage, of rows that cannot be sent, ReplacedError, LedgerGapError.
-        What was sent before is found by the next attempt.
+        The next attempt finds the rows that were sent before an error.
         """
         try:
             for row in rows:
@@ -130,14 +130,14 @@ class PartitionWriter:
             for queue in list(self._chunks):
                 self._flush(queue)
         finally:
-            # With a send whose end is not known the next attempt must wait for the lease.
+            # After a send with unknown outcome the next attempt must wait for the lease.
             if self._claimed_s is not None and self._is_settled:
                 with suppress(MotelogError):
                     self._ledger.append(self._part, self._name, tag=OVER, timeout_s=self._timeout_s)
         strange = sum(sum(topic.found.values()) for topic in self._topics.values())
         if strange:
             logger.warning(
-                "rows of an earlier attempt did not come again: the query gives other rows each"
+                "rows of an earlier attempt are missing: the query returns different rows each"
                 " time query=%s batch=%d partition=%d rows=%d",
                 *self._part,
                 strange,
@@ -161,9 +161,9 @@ class PartitionWriter:
         self._number += 1
         row.properties[UNIQ_KEY] = unique_id
         message = Message(row.topic, row.body, row.tag, row.keys, row.properties)
-        # As the gateway chooses, so that a device has all its messages in one queue.
+        # Chosen as in the gateway, so that a device has all its messages in one queue.
         queue = topic.queues[zlib.crc32((row.selector or content).encode()) % len(topic.queues)]
-        # A character has up to three bytes, or four and a second unit in its length.
+        # A character has up to three bytes, or four and counts twice in its length.
         characters = len("".join((*row.properties, *row.properties.values())))
         size_bytes = _HEADER_BYTES + len(row.body) + 3 * characters
         chunk = self._chunks.get(queue)
@@ -187,7 +187,7 @@ class PartitionWriter:
         self._written = replace(self._written, sent=self._written.sent + len(chunk.messages))
 
     def _send(self, queue: MessageQueue, messages: list[Message]) -> None:
-        """Return when the messages are in the log; a send is repeated only if it is not there."""
+        """Return when the messages are in the log; a send is repeated only if they are not."""
         seen = self._topics[queue.topic].seen
         outage = self._outage()
         while True:
@@ -201,22 +201,22 @@ class PartitionWriter:
             except MotelogError as exc:
                 outage.pause_after(exc, f"topic {queue.topic!r}")
                 if isinstance(exc.__cause__, RemotingTimeoutError):
-                    # It may still be on its way.
+                    # The send may still be on its way.
                     self._sleep(self._timeout_s)
             else:
                 seen[queue] = result.queue_offset + len(messages)
                 break
             found, end = self._asked(lambda: self._own_rows(queue, seen[queue]))
             seen[queue] = max(end, seen[queue])
-            # A batch is stored whole or not at all.
+            # A batch is stored completely or not at all.
             if messages[0].properties[UNIQ_KEY] in found:
                 break
         self._is_settled = True
 
-    # --- what is in the log --------------------------------------------------------------
+    # --- rows in the log -----------------------------------------------------------------
 
     def _open(self, name: str) -> _Topic:
-        """Tell the ledger, wait for earlier attempts, find what they have written to a topic."""
+        """Write to the ledger, wait for earlier attempts, find their rows in a topic."""
         queues, ends = self._asked(lambda: self._ends(name))
         self._claim(name, ends)
         own = self._ledger.attempts(self._part)[self._name]
@@ -231,7 +231,7 @@ class PartitionWriter:
             offsets = {_named(name, label): begin for label, begin in begins.items()}
             for queue, begin in offsets.items():
                 topic.seen[queue] = min(begin, topic.seen.get(queue, begin))
-            # All attempts use the queues that the first one had.
+            # All attempts use the queues of the first one.
             topic.queues = tuple(offsets) if first is None else first
             first = topic.queues
         if first is not None:
@@ -244,7 +244,7 @@ class PartitionWriter:
         topic.seen[queue] = max(end, topic.seen[queue])
         for unique_id in found:
             topic.found[unique_id[2 * _PREFIX_BYTES : _CONTENT_END]] += 1
-            # Two rows must not have one id.
+            # Two rows must not have the same id.
             self._number = max(self._number, int(unique_id[_CONTENT_END:], 16) + 1)
 
     def _ends(self, name: str) -> tuple[list[MessageQueue], dict[MessageQueue, int]]:
@@ -252,7 +252,7 @@ class PartitionWriter:
         try:
             known = self._reader.queues(name)
         except RouteError:
-            known = ()  # the first message creates it
+            known = ()  # the first message creates the topic
         asked = [queue for queue in queues if queue in known]
         return queues, dict.fromkeys(queues, 0) | (self._reader.end_offsets(asked) if asked else {})
 
@@ -264,7 +264,7 @@ class PartitionWriter:
         ids = {message.properties.get(UNIQ_KEY, "") for message in found}
         return {one for one in ids if one.startswith(self._prefix)}, end
 
-    # --- who may write -------------------------------------------------------------------
+    # --- the lease -----------------------------------------------------------------------
 
     def _claim(self, topic: str = "", ends: dict[MessageQueue, int] | None = None) -> None:
         def claim() -> None:
@@ -282,7 +282,7 @@ class PartitionWriter:
         return [one for one in attempts if one is not own and one.precedes(own)]
 
     def _wait_for_end(self, earlier: Attempt, own: Attempt) -> None:
-        """Return when an earlier attempt is over, or its lease has run out."""
+        """Return when an earlier attempt has finished, or its lease has expired."""
         told_ms = earlier.last_ms
         left_s = self._lease_s - (own.last_ms - told_ms) / 1000
         until_s = self._clock_s() + min(self._lease_s, left_s)
@@ -302,12 +302,12 @@ class PartitionWriter:
         own = self._ledger.attempts(self._part)[self._name]
         if age_s < self._lease_s - self._timeout_s:
             return
-        # The lease may have run out before this record.
+        # The lease may have expired before this record.
         for other in self._ledger.attempts(self._part).values():
             if other is not own and own.precedes(other):
                 raise ReplacedError(
                     f"partition {self._part.partition} of batch {self._part.batch}: another"
-                    f" attempt has begun, since this one paused for {age_s:.0f} s; the lease is"
+                    f" attempt has begun because this one paused for {age_s:.0f} s; the lease is"
                     f" {self._lease_s:g} s (option 'leaseSeconds')"
                 )
 
@@ -328,13 +328,13 @@ class PartitionWriter:
 
 
 def row_prefix(part: Part) -> str:
-    """Return the digits that the unique ids of a partition's rows begin with."""
+    """Return the digits with which the unique ids of a partition's rows begin."""
     text = f"{part.query}/{part.batch}/{part.partition}"
     return blake2b(text.encode(), digest_size=_PREFIX_BYTES).hexdigest().upper()
 
 
 def content_digits(row: OutgoingRow) -> str:
-    """Return the digits that stand for what a row says."""
+    """Return the digits for the content of a row."""
     texts = [row.tag or "", *row.keys, ""]
     for name, value in sorted(row.properties.items()):
         texts += (name, value)

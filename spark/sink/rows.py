@@ -1,8 +1,7 @@
-"""Arrow batches -> messages, and which queue each goes to.
+"""Arrow batches -> messages, and the queue of each.
 
-Owns: what the columns of a row mean in a message (docs/mqtt-mapping.md), JSON of a struct. Must not
-touch: pyspark, sockets. Columns have been checked when Spark planned (sink.options); what depends
-on a row's values is checked here.
+Owns: mapping a row's columns to a message (docs/mqtt-mapping.md), JSON of a struct. Must not touch:
+pyspark, sockets. Columns were checked when Spark planned (sink.options); values are checked here.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from motelog.spark.sink.options import SinkOptions
 _NOT_IN_NAME: Final = re.compile("[+#\0]")
 _NAME_BYTES_MAX: Final = 65_535
 _EXPIRY_S_MAX: Final = (1 << 32) - 1
-# The source's rows have all properties. These are the message's own, which columns and sink say.
+# The source's rows have all properties. Columns and sink set these, so they are not copied.
 _SAID_ELSEWHERE: Final = frozenset(
     {KEYS, MQTT_PACKET_ID, MQTT_QOS, MQTT_RETAIN, MQTT_TOPIC, TAGS, UNIQ_KEY}
 )
-# Numbers stay numbers, as with Spark's to_json.
+# Numbers stay numbers, as in Spark's to_json.
 _encoder: Final = msgspec.json.Encoder(decimal_format="number")
 
 
-# The rows of a batch go to few topics.
+# Cached: the rows of a batch go to few topics.
 _topic_name_fault: Final = lru_cache(TOPICS_KEPT)(topic_name_fault)
 
 
@@ -56,7 +55,7 @@ class OutgoingRow(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """One row; a column that is not there is None."""
+    """One row; a missing column is None."""
 
     topic: str | None = None
     queue_topic: str | None = None
@@ -145,12 +144,12 @@ def _body(payload: Any) -> bytes:
     if isinstance(payload, str):
         return payload.encode()
     if payload is None:
-        raise RowError("payload is null; an empty one is X''")
+        raise RowError("payload is null; use X'' for an empty one")
     return _encoder.encode(_plain(payload))
 
 
 def _plain(value: Any) -> Any:
-    """Return a value for JSON: fields that are null are left out, as to_json does."""
+    """Return a value for JSON: null fields are omitted, as in to_json."""
     if isinstance(value, dict):
         return {str(name): _plain(one) for name, one in value.items() if one is not None}
     if isinstance(value, list):
@@ -161,7 +160,7 @@ def _plain(value: Any) -> Any:
 
 
 def _mqtt_properties(row: _Values) -> str:
-    """Return the JSON that gateways make MQTT 5 properties of, "" where there are none."""
+    """Return the JSON from which gateways make MQTT 5 properties, "" if there are none."""
     pairs: dict[str, Any] = {}
     if row.expiry_s is not None:
         if not 0 <= row.expiry_s <= _EXPIRY_S_MAX:

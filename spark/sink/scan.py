@@ -1,8 +1,8 @@
-"""Looking for messages in a queue by a mark that their records hold.
+"""Searching a queue for messages whose records contain a mark.
 
-Owns: the protocol of what the sink sends by, scan. Must not touch: pyspark, what a mark
-means. A pull's answer is decoded only where the mark is in its bytes, so that the messages of
-others cost little more than their way here.
+Owns: the protocols for the sink's use of a log, scan. Must not touch: pyspark, the meaning of a
+mark. A pull's answer is decoded only if its bytes contain the mark, so that other messages cost
+little more than their transfer.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ class Sender(Protocol):
 def scan(
     reader: LogReader, queue: MessageQueue, begin: int, mark: bytes, *, may_be_gone: bool
 ) -> tuple[list[StoredMessage], int]:
-    """Return the messages from offset ``begin`` on that may hold ``mark``, and the queue's end.
+    """Return the messages from offset ``begin`` on that may contain ``mark``, and the queue's end.
 
-    Messages that were deleted before they could be looked at are a LedgerGapError, unless they
-    ``may_be_gone``.
+    LedgerGapError if messages were deleted before they could be searched, unless ``may_be_gone``.
     """
     end = reader.end_offsets((queue,))[queue]
-    if end < begin:  # the topic was made anew
+    if end < begin:  # the topic was created again
         begin = reader.begin_offsets((queue,))[queue]
     found: list[StoredMessage] = []
     while begin < end:
@@ -48,14 +47,14 @@ def scan(
         if result.min_offset > begin and not may_be_gone:
             raise LedgerGapError(
                 f"topic {queue.topic!r} queue {queue_label(queue)!r}: messages [{begin},"
-                f" {result.min_offset}) are deleted, and rows of an attempt that was ended may"
-                " have been among them. Option 'failOnDataLoss' = 'false' writes them again."
+                f" {result.min_offset}) are deleted, and may have included rows of an earlier"
+                " attempt. With option 'failOnDataLoss' = 'false' these rows are written again."
             )
         if result.status is PullStatus.FOUND and mark in result.records:
             found += [one for one in decode_messages(result.records) if one.queue_offset >= begin]
         next_begin = max(result.next_offset, result.min_offset)
         if next_begin <= begin:
-            # A restart or a change of master can look like that for a moment.
+            # A restart or a change of master can look like this for a moment.
             raise RemotingError(f"queue {queue_label(queue)!r} ends at {begin} and not at {end}")
         begin = next_begin
     return found, end

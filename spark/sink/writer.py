@@ -1,12 +1,11 @@
 """The Spark data source ``format("motelog")``: writing, as a batch and as a stream.
 
-Owns: how Spark's writers map onto attempts at partitions. Must not touch: sockets, the ledger's
-records, what columns mean. Like the source it imports what needs a broker only in tasks.
+Owns: mapping Spark's writers to attempts at partitions. Must not touch: sockets, the ledger's
+records, the meaning of columns. Like the source it imports the client only in tasks.
 
-Spark makes the writer anew for each batch and pickles it for the tasks, which learn from the task's
-properties which query and batch they write for. A batch job has an id that is made when it is
-planned, so that a task which Spark repeats adds nothing; option ``writeId`` makes it outlive the
-job.
+Spark creates a writer for each batch and pickles it for the tasks, which learn from the task's
+properties for which query and batch they write. A batch job gets an id when it is planned, so that
+a task that Spark repeats adds nothing; with option ``writeId`` the id outlives the job.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ if TYPE_CHECKING:
     from motelog.spark.sink.clients import Clients
     from motelog.spark.sink.ledger import Part
 
-#: How far the clocks of driver and broker may be apart.
+#: How far the clocks of driver and broker may differ.
 _CLOCKS_MS: Final = 600_000
 
 
 @dataclass
 class RowsWritten(WriterCommitMessage):
-    """What one task has done: see ``partition.Written``."""
+    """The result of one task: see ``partition.Written``."""
 
     sent: int = 0
     found: int = 0
@@ -61,7 +60,7 @@ class MotelogStreamWriter(DataSourceStreamArrowWriter):
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
-            raise ModeError("Spark did not tell the task which query and batch it writes for")
+            raise ModeError("the task has no properties of Spark for its query and batch")
         part = Part(query, int(batch), context.partitionId())
         try:
             clients = kept_clients(query, self._options)
@@ -74,7 +73,7 @@ class MotelogStreamWriter(DataSourceStreamArrowWriter):
         """Do nothing: rows are in the log when their task ends."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: the batch comes again, and what it has written is found."""
+        """Do nothing: the batch is repeated, and finds the rows that it has written."""
 
 
 class MotelogWriter(DataSourceArrowWriter):
@@ -105,14 +104,14 @@ class MotelogWriter(DataSourceArrowWriter):
         """Do nothing: rows are in the log when their task ends."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: what tasks have written stays in the log."""
+        """Do nothing: rows that tasks have written stay in the log."""
 
 
 def check(options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-    """Check what is to be written, when Spark plans; the error is one sentence."""
+    """Check the columns when Spark plans; the error is one sentence."""
     if overwrite:
         raise ModeError(
-            "a topic cannot be overwritten: a batch is written with mode('append'), a stream with"
+            "a topic cannot be overwritten: write a batch with mode('append'), a stream with"
             " outputMode('append') or 'update'"
         )
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
@@ -122,7 +121,7 @@ def check(options: SinkOptions, schema: StructType, overwrite: bool) -> None:
 def write_part(
     part: Part, batches: Iterator[Any], clients: Clients, options: SinkOptions
 ) -> RowsWritten:
-    """Write the rows of one partition, those that are not in the log."""
+    """Write the rows of one partition that are not in the log."""
     from motelog.spark.sink.partition import PartitionWriter
     from motelog.spark.sink.rows import outgoing_rows
 

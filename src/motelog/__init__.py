@@ -1,7 +1,7 @@
-"""Motelog's public face: what a program imports.
+"""Motelog's public names: what a program imports.
 
-Owns: the list of public names and where each is found. Names are imported at first use, so that
-``motelog --help`` does not pay for trio. Must not touch: any logic.
+Owns: the list of public names and the module of each. Names are imported at first use, so that
+``motelog --help`` does not import trio. Must not touch: any logic.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from motelog.logs import LogConfig
 
 Role = Literal["namesrv", "broker", "gateway", "console"]
 
-# Variables that are no key of the configuration: of clients, of the build, and of tests.
+# Variables that are not configuration keys: those of clients, the build and tests.
 OTHER_VARIABLES: Final = (
     "MOTELOG_CONTEXT",
     "MOTELOG_CREDENTIALS",
@@ -38,29 +38,29 @@ OTHER_VARIABLES: Final = (
     "MOTELOG_VECTORS",
 )
 
-#: How the origin of a key begins that was set at runtime.
+#: The origin of a key that was set at runtime begins with this.
 RUNTIME_STORE: Final = "runtime store"
 
 NOT_LOOPBACK = (
-    "{text} is not a loopback address: here is no TLS, so that anyone on the network could read "
-    "and change everything; use 127.0.0.1, and a [[listener]] for MQTT clients elsewhere"
+    "{text} is not a loopback address, and this listener has no TLS: anyone on the network could "
+    "read and change everything; use 127.0.0.1 here, and a [[listener]] for clients elsewhere"
 )
 NAMESRV_IS_PLAIN = (
-    "it is for name servers with TLS, and the one of this process has none: add to [namesrv]"
+    "it is for name servers with TLS, but the one of this process has none: add to [namesrv]"
     ' tls_certificate = "PATH" and tls_key = "PATH"'
 )
 NAMESRV_IS_SECURE = (
-    "the name server of this process takes TLS alone, so the broker that registers there needs"
+    "the name server of this process requires TLS, so the broker that registers there needs"
     ' tls_file = "PATH": the authority of namesrv.tls_certificate'
 )
 ONE_IS_PLAIN = (
-    "clients use one of TLS and plain connections for name servers and brokers alike, but"
-    " {secure} takes TLS alone and {plain} none: add to [{plain}], or a listener for it,"
+    "a client uses either TLS or plain connections for both name servers and brokers, but"
+    " {secure} requires TLS and {plain} has none: add to [{plain}], or to a listener for it,"
     " tls_certificate and tls_key"
 )
 ADMIN_NEEDS = (
-    "{address} is reached from other machines, and whoever reaches the admin listener"
-    " without tokens may do everything: add to [admin] {lines}"
+    "{address} can be reached from other machines, and without tokens anyone who reaches the"
+    " admin listener may do everything: add to [admin] {lines}"
 )
 #: What sets each login, in [access].
 LOGIN_KEYS: Final = {
@@ -72,10 +72,10 @@ LOGIN_KEYS: Final = {
     "anonymous": "allow_anonymous = true beside a login or acl_file",
 }
 NO_SUCH_LOGIN = (
-    "the listener {name} has the login {login}, by which nobody can come in: add to [access] {key}"
+    "the listener {name} has the login {login}, which no client can use: add to [access] {key}"
 )
 NEEDS_LOGIN = (
-    "the listener {name} on {address} is reached from other machines and asks nobody who they are: "
+    "the listener {name} on {address} can be reached from other machines and has no login: "
     "add {lines}"
 )
 MQTT_LOGIN = (
@@ -91,7 +91,7 @@ REMOTING_LOGIN = (
     '[{section}] acl_file = "PATH" (or insecure = "I know")'
 )
 ADMIN_LOGIN = 'tokens: [admin] tokens_file = "PATH" (`motelog token create` makes it)'
-#: Which role each listener is for.
+#: The role that each listener serves.
 ROLES: Final[dict[Protocol, Role]] = {
     "mqtt": "gateway",
     "broker": "broker",
@@ -101,36 +101,36 @@ ROLES: Final[dict[Protocol, Role]] = {
 
 
 class AdminConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The admin HTTP listener: a page for browsers, the API below /api/v1, /status, /health/live,
+    """The admin HTTP listener: pages for browsers, the API below /api/v1, /status, /health/live,
     /health/ready, /metrics."""
 
     listen: str = "127.0.0.1:8080"
-    """HOST:PORT; port 0 takes any free one."""
+    """HOST:PORT; port 0 takes any free port."""
 
     hosts: tuple[str, ...] = ()
-    """Names by which browsers and programs may ask for this server, beside its address and
-    localhost. Others are refused: a page from elsewhere could have its own name lead here."""
+    """Host names that requests to this server may carry, besides its address and localhost.
+    Others are refused: a foreign web page could make its own name resolve to this server."""
 
     tokens_file: str = ""
-    """File of tokens, made by `motelog token create`; every request but those for health must name
-    one then. Empty: everybody who reaches the listener may do everything, so it must be a loopback
-    address."""
+    """File of tokens, created by `motelog token create`; then every request except health checks
+    must carry a token. Empty: anyone who reaches the listener may do everything, so it must listen
+    on a loopback address."""
 
     audit_file: str = ""
-    """File that gets a line of JSON for each change that somebody asks for. While it cannot be
-    written, nothing is changed. Empty: the lines are in the log."""
+    """The audit file: a line of JSON for each change that is requested. While it cannot be
+    written, changes are refused. Empty: the lines go to the log."""
 
     runtime_file: str = ""
-    """File of the keys that `motelog config set` has set. Empty: `config/runtime.json` in the
-    folder for messages; a process without a broker has none then."""
+    """File of the keys that were set with `motelog config set`. Empty: `config/runtime.json` in
+    the folder for messages; a process without a broker then has no such file."""
 
     connections_max: Annotated[int, msgspec.Meta(ge=1)] = 256
-    """Connections at a time, of all its listeners. One more, and the one that has waited longest
-    for a request gives way. Each takes a descriptor."""
+    """Connections at a time, of all admin listeners together. When they are exceeded, the
+    connection that has been idle longest is closed. Each takes a descriptor."""
 
     insecure: Literal["", "I know"] = ""
-    """Lets an address that is reached from other machines do without TLS, as behind a proxy that
-    has it. Tokens are needed there in any case."""
+    """Allows an address that other machines can reach to be without TLS, for example behind a
+    proxy that terminates TLS. Tokens are required there in any case."""
 
     def __post_init__(self) -> None:
         refuse(self, self._faults())
@@ -153,7 +153,7 @@ class AdminConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything one process is told; ``roles`` says which of the sections it uses."""
+    """The configuration of one process; ``roles`` says which of the sections it uses."""
 
     roles: tuple[Role, ...] = ("namesrv", "broker", "gateway", "console")
     """What this process runs, in any order."""
@@ -162,7 +162,7 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The name server of this process."""
 
     broker: BrokerConfig | None = None
-    """The broker of this process. It has no default: only the user knows where to keep messages."""
+    """The broker of this process. No default: the user must choose where to keep messages."""
 
     gateway: GatewayConfig = msgspec.field(default_factory=GatewayConfig)
     """The MQTT gateway of this process."""
@@ -174,8 +174,8 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The console of this process."""
 
     listener: tuple[ListenerConfig, ...] = ()
-    """Further addresses for clients of this process, whichever role is theirs: TLS, WebSocket,
-    balancers, other machines."""
+    """Further addresses for clients of any role of this process: with TLS, WebSocket, behind
+    balancers, for other machines."""
 
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """What this process writes to standard error."""
@@ -184,17 +184,17 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         refuse(self, self._faults())
 
     def listeners_for(self, protocol: Protocol) -> tuple[ListenerConfig, ...]:
-        """Return the further addresses for clients of one role; none if it is not run here."""
+        """Return the further listeners of one role; none if this process does not run it."""
         return tuple(one for one in self.listeners if one.protocol == protocol)
 
     @property
     def listeners(self) -> tuple[ListenerConfig, ...]:
-        """The further addresses for clients of the roles that this process runs."""
+        """The further listeners of the roles that this process runs."""
         return tuple(one for one in self.listener if ROLES[one.protocol] in self.roles)
 
     @property
     def runtime_path(self) -> str | None:
-        """Where keys that are set while it runs are kept; None if this process has no place."""
+        """The file of keys that are set at runtime; None if this process has none."""
         if self.admin.runtime_file:
             return self.admin.runtime_file
         if self.broker is None:
@@ -203,7 +203,7 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def _faults(self) -> Iterator[SectionFault]:
         if not self.roles:
-            yield SectionFault("roles is empty, so there is nothing to run", ("roles",))
+            yield SectionFault("roles is empty: there is nothing to run", ("roles",))
         if len(set(self.roles)) < len(self.roles):
             text = f"roles names one role twice: {', '.join(self.roles)}"
             yield SectionFault(text, ("roles",))
@@ -213,7 +213,7 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         if "gateway" in self.roles and "broker" not in self.roles and not self.gateway.namesrv:
             text = (
                 'the role "gateway" needs the role "broker" in the same process, or '
-                "gateway.namesrv: the name servers of the brokers that keep its messages"
+                "gateway.namesrv: the name servers of the brokers that store its messages"
             )
             yield SectionFault(text, ("roles", "gateway.namesrv"))
         if (
@@ -233,7 +233,7 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         yield from self._port_faults()
 
     def _remoting_faults(self, broker: BrokerConfig) -> Iterator[SectionFault]:
-        """Yield where name server and broker of one process do not go together."""
+        """Yield the faults where name server and broker of one process do not fit together."""
         ways = {
             "namesrv": _ways_of(self.namesrv, *self.listeners_for("namesrv")),
             "broker": _ways_of(broker, *self.listeners_for("broker")),
@@ -252,7 +252,7 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def _listener_faults(self) -> Iterator[SectionFault]:
         names = [one.name for one in self.listener]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            yield SectionFault(f"two listeners have the name {name}", ("listener",))
+            yield SectionFault(f"two listeners are named {name}", ("listener",))
         for one in self.listener:
             for login in sorted(set(one.logins) - self.access.logins):
                 text = NO_SUCH_LOGIN.format(name=one.name, login=login, key=LOGIN_KEYS[login])
@@ -263,18 +263,18 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                     text = NEEDS_LOGIN.format(name=one.name, address=one.address, lines=needed)
                     yield SectionFault(text, ("listener",))
             if one.name == PLAIN:
-                text = f"the name {PLAIN} is that of the listener of gateway.listen"
+                text = f"the name {PLAIN} is reserved for the listener of gateway.listen"
                 yield SectionFault(text, ("listener",))
             if one.protocol == "mqtt" and one.unix_path is not None and self.gateway.workers > 1:
                 text = f"the listener {one.name}: workers cannot share a Unix socket"
                 yield SectionFault(text, ("listener", "gateway.workers"))
 
     def _needed_logins(self, listener: ListenerConfig) -> str:
-        """Return the lines by which a listener for other machines comes to know its clients."""
+        """Return the lines that give a listener for other machines a login."""
         knows_clients = listener.needs_client_certificates or bool(listener.insecure)
         match listener.protocol:
             case "admin":
-                # As in [admin]: whoever is there without a token may do everything.
+                # As in [admin]: without a token, everyone may do everything.
                 return "" if self.admin.tokens_file else ADMIN_LOGIN
             case "mqtt":
                 logins = listener.logins or self.access.logins
@@ -299,7 +299,7 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             before.append((name, key, host))
 
     def _listeners(self) -> Iterator[tuple[str, str, str, int]]:
-        """Yield (name, key, host, port) of each listener whose port is settled."""
+        """Yield (name, key, host, port) of each listener with a fixed port."""
         sections: list[tuple[Role, str, str]] = [
             ("console", "admin.listen", self.admin.listen),
             ("namesrv", "namesrv.listen", self.namesrv.listen),
@@ -317,7 +317,7 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             try:
                 host, port = parse_address(text, port_min=1)
             except ValueError:
-                continue  # any free port, or a fault that is reported where it is
+                continue  # any free port, or a fault that is reported elsewhere
             if role in self.roles:
                 yield name, key, host, port
                 if key == "broker.listen" and self.broker is not None and self.broker.vip:
@@ -328,27 +328,29 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 def _are_shared(host: str, other: str) -> bool:
     """Return whether two listeners on these hosts cannot have the same port."""
     one, two = ("127.0.0.1" if name == "localhost" else name for name in (host, other))
-    if one == two or "::" in (one, two):  # that takes IPv4 as well
+    if one == two or "::" in (one, two):  # "::" accepts IPv4 as well
         return True
     return "0.0.0.0" in (one, two) and ":" not in one + two
 
 
 def _ways_of(*listeners: TlsModeKeys) -> set[str]:
-    """Return how clients may come: "tls", "plain", or both."""
+    """Return how clients may connect: "tls", "plain", or both."""
     ways = {"tls" for one in listeners if one.tls_certificate}
     return ways | {"plain" for one in listeners if not one.takes_tls_alone}
 
 
 def load_config(path: str | Path) -> MotelogConfig:
     """Return the checked tree of a file and the environment, or raise ConfigFaultsError."""
-    return load_told(path).section
+    return load_with_origins(path).section
 
 
-def load_told(path: str | Path, runtime: Mapping[str, str] | None = None) -> Loaded[MotelogConfig]:
-    """As ``load_config``, with the places of the values.
+def load_with_origins(
+    path: str | Path, runtime: Mapping[str, str] | None = None
+) -> Loaded[MotelogConfig]:
+    """Return what ``load_config`` does, with the origin of each value.
 
-    Keys that were set at runtime lie below those of file and environment; ``runtime`` takes the
-    place of what is stored of them.
+    File and environment override keys that were set at runtime; ``runtime`` replaces the stored
+    ones.
     """
 
     def load(below: Below | None) -> Loaded[MotelogConfig]:
@@ -365,8 +367,8 @@ def load_told(path: str | Path, runtime: Mapping[str, str] | None = None) -> Loa
 def config_of(table: dict[str, Any], *, name: str, fixed: Container[str] = ()) -> MotelogConfig:
     """Return the checked tree of ``table`` and the environment.
 
-    Faults call the table by ``name``. Variables in ``fixed`` have no effect: the caller has settled
-    those keys itself.
+    Faults name the table ``name``. Variables in ``fixed`` have no effect: the caller sets those
+    keys itself.
     """
     environment = {key: value for key, value in os.environ.items() if key not in fixed}
     return loader.load_table(
@@ -375,9 +377,9 @@ def config_of(table: dict[str, Any], *, name: str, fixed: Container[str] = ()) -
 
 
 def unread_variables() -> dict[str, str | None]:
-    """Return the ``MOTELOG_`` variables that nothing reads, and what each may mean.
+    """Return the ``MOTELOG_`` variables that nothing reads, each with the likely intended name.
 
-    They are no fault: a container platform makes such variables for a service of that name.
+    They are not faults: container platforms set such variables for a service named motelog.
     """
     return loader.unread_variables(
         MotelogConfig, os.environ, prefix="MOTELOG_", known=OTHER_VARIABLES
@@ -385,9 +387,9 @@ def unread_variables() -> dict[str, str | None]:
 
 
 def client_files(config: MotelogConfig) -> tuple[str, str]:
-    """Return (credentials, tls): what clients of brokers in this process use, "" for none.
+    """Return (credentials, tls): the files for broker clients in this process, "" for none.
 
-    They are the gateway's files, or else those by which the broker registers.
+    They are the gateway's files, or else those with which the broker registers.
     """
     gateway, broker = config.gateway, config.broker
     if broker is None:
@@ -408,7 +410,7 @@ def check_listen(text: str) -> tuple[str, int]:
 
 def _check_leaf(path: KeyPath, value: Any) -> str | None:
     if path != ("gateway", "listen"):
-        return None  # the others have TLS, and their sections refuse them without
+        return None  # the others have TLS; their own sections check that
     try:
         check_listen(value)
     except ValueError as exc:

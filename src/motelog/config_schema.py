@@ -1,7 +1,7 @@
-"""The JSON Schema of the configuration file: editors complete keys by it and show what they mean.
+"""The JSON Schema of the configuration file, with which editors complete and explain keys.
 
-Owns: the schema, what stands below each key in the sources. Must not touch: what a key means. The
-start checks more than a schema can say; `motelog config check` is that check.
+Owns: the schema, the docstrings below keys. Must not touch: what a key means. A start checks more
+than a schema can express; `motelog config check` runs those checks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TITLE: Final = "Configuration of Motelog"
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the schema of what `motelog up --config FILE` reads."""
+    """Return the schema of the file that `motelog up --config` reads."""
     schema = msgspec.json.schema(MotelogConfig)
     for kind in sections(MotelogConfig):
         described = schema["$defs"][kind.__name__]
@@ -50,7 +50,7 @@ def sections(kind: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
 
 
 def struct_of(info: Type) -> StructType | None:
-    """Return the section that a key is, is if it is there, or is an array of."""
+    """Return the section type of a key that is a section, an optional one, or an array of them."""
     match info:
         case StructType():
             return info
@@ -63,7 +63,7 @@ def struct_of(info: Type) -> StructType | None:
 
 
 def docstrings_of(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Return what stands below each key."""
+    """Return the docstring below each key."""
     found: dict[str, str] = {}
     for base in kind.__bases__:
         if base is not msgspec.Struct:
@@ -77,7 +77,7 @@ def docstrings_of(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def bounded(kind: type[msgspec.Struct], field: FieldInfo) -> Any:
-    """Return the type of a key, with the bounds that the store's section checks itself."""
+    """Return the type of a key, including the bounds that the store's section checks itself."""
     if kind is not StoreConfig:
         return field.type
     low, high = BETWEEN.get(field.name, (AT_LEAST.get(field.name), None))
@@ -85,7 +85,7 @@ def bounded(kind: type[msgspec.Struct], field: FieldInfo) -> Any:
 
 
 def unit_of_key(field: FieldInfo) -> Unit | None:
-    """Return the unit of a key's number; None if it is no number, or a mere count."""
+    """Return the unit of a key's number; None if it is not a number, or a plain count."""
     is_number = isinstance(type_info(field.type), IntType | FloatType)
     return unit_of(field.encode_name) if is_number else None
 
@@ -93,7 +93,7 @@ def unit_of_key(field: FieldInfo) -> Unit | None:
 def _property(
     kind: type[msgspec.Struct], field: FieldInfo, shown: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a key's schema; a number with a unit may be written as a text, too."""
+    """Return a key's schema; a number with a unit may also be written as a string."""
     unit = unit_of_key(field)
     type_bounded = bounded(kind, field)
     if type_bounded is not field.type:

@@ -1,8 +1,8 @@
-"""The log of a serving process: which lines are written, and in which form.
+"""The log of a server process: which lines are written, and in which format.
 
-Owns: LogConfig, the one place that sets up logging, JSON lines. Must not touch: what lines say.
-Lines go to standard error. One is a constant text with key=value fields behind it, and in JSON they
-are members of their own:
+Owns: LogConfig, setting up logging, JSON lines. Must not touch: what the lines say.
+Lines go to standard error. A line is a constant text followed by key=value fields, which are
+separate members in JSON:
 
     logger.info("role started role=%s port=%d", "broker", 10911)
     {"time": "2026-11-22T16:40:14.123Z", "level": "info", "logger": "motelog.roles",
@@ -26,25 +26,25 @@ Format = Literal["text", "json"]
 _TEXT: Final = "%(asctime)s %(levelname)s {}%(name)s %(message)s"
 _FIELD: Final = re.compile(r"(?:^|[ ,;:(]+)([a-z][a-z0-9_]*)=(?=\S*%)")
 _SPECIFIER: Final = re.compile(r"%[-#0 +]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[a-zA-Z%]")
-#: Members that every line has; a field of the same name gets an underscore.
+#: Members of every line; a field of the same name gets an underscore.
 _COMMON: Final = frozenset({"time", "level", "logger", "process", "event", "traceback"})
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a serving process writes to standard error."""
+    """What a server process writes to standard error."""
 
     level: Level = "info"
-    """The least that is written: debug, info, warning or error. Other people's libraries say no
-    less than warning."""
+    """Lowest level that is written: debug, info, warning or error. Third-party libraries log
+    nothing below warning."""
 
     format: Format = "text"
     """text: lines for people; json: one object per line, with the fields as members."""
 
 
 def set_up(config: LogConfig, *, process: str = "") -> None:
-    """Write this process's lines to standard error as ``config`` says.
+    """Write this process's log lines to standard error as ``config`` says.
 
-    ``process`` tells its lines from those of the processes that share the stream.
+    ``process`` distinguishes its lines from those of other processes on the same stream.
     """
     formatter: logging.Formatter = JsonFormatter(process)
     if config.format == "text":
@@ -57,7 +57,7 @@ def set_up(config: LogConfig, *, process: str = "") -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line; ``process`` is a member if it has a name."""
+    """One JSON object per line, with the member ``process`` if the process has a name."""
 
     def __init__(self, process: str = "") -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _event(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the event's text and fields; for a line that is built otherwise, its message."""
+    """Return the event's text and fields; for a line of another form, its message."""
     message = record.getMessage()
     arguments = record.args
     if not isinstance(arguments, tuple) or not isinstance(record.msg, str):
@@ -98,7 +98,7 @@ def _event(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _value(template: str, values: tuple[object, ...]) -> object:
-    """Return the one value of a field as it is, if JSON can say it; else its text."""
+    """Return a field's single value as it is if JSON can express it, else as text."""
     if len(values) == 1 and _SPECIFIER.fullmatch(template):
         (value,) = values
         if value is None or isinstance(value, bool | int | float | str):
@@ -108,7 +108,7 @@ def _value(template: str, values: tuple[object, ...]) -> object:
 
 @lru_cache(maxsize=1024)
 def _parts(template: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the text before the fields, and name and template of each."""
+    """Return the text before the fields, and the name and template of each field."""
     found = list(_FIELD.finditer(template))
     if not found:
         return template, ()

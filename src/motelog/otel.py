@@ -1,8 +1,8 @@
-"""OpenTelemetry for programs that send and handle messages: spans, and the context between them.
+"""OpenTelemetry for programs that send and handle messages: spans, and context propagation.
 
-Owns: what a span says, where its context travels.
-Must not touch: how a message is sent, what becomes of one that is handled.
-It needs the extra ``otel``. A program that has set up no SDK gets spans that cost and say nothing.
+Owns: what a span contains, where its context is carried.
+Must not touch: how a message is sent, how a handled message is acknowledged.
+It needs the extra ``otel``. Without a configured SDK spans are no-ops.
 Spec: W3C Trace Context, also for MQTT; OpenTelemetry's semantic conventions for messaging.
 
     device     MQTT 5 user property traceparent  --+
@@ -33,21 +33,21 @@ from motelog.core.records.decode import StoredMessage
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: As OpenTelemetry's instrumentation of RocketMQ's clients calls it.
+#: The name that OpenTelemetry's instrumentation of RocketMQ's clients uses.
 SYSTEM: Final = "rocketmq"
 
 
 class _MqttProperties(msgspec.Struct):
-    """Of the property ``mqttProperties``, what may have the context of a device."""
+    """The part of the property ``mqttProperties`` that may hold a device's context."""
 
     user: list[tuple[str, str]] = []
 
 
 @contextmanager
 def sending(message: Message) -> Iterator[Message]:
-    """Give the message with the context of a span around its send, for any kind of producer.
+    """Yield the message with the context of a span around its send, for any kind of producer.
 
-    ``with sending(message) as traced: await producer.send(traced)``. An error is the span's too.
+    ``with sending(message) as traced: await producer.send(traced)``. The span records an error.
     """
     attributes = _attributes("send", message.topic, message.tags, message.keys)
     attributes["messaging.message.body.size"] = len(message.body)
@@ -68,9 +68,9 @@ def sending(message: Message) -> Iterator[Message]:
 
 @contextmanager
 def handling(messages: StoredMessage | Sequence[StoredMessage]) -> Iterator[None]:
-    """Have a span around the handling of a message, or of several at once.
+    """Put a span around the handling of one message, or of several at once.
 
-    The span of one message is the child of its sender's, that of several has links to theirs.
+    The span of one message is a child of its sender's span; that of several has links to theirs.
     """
     some = [messages] if isinstance(messages, StoredMessage) else list(messages)
     if not some:
@@ -100,7 +100,7 @@ def handling(messages: StoredMessage | Sequence[StoredMessage]) -> Iterator[None
 
 
 def traced(handle: _F) -> _F:
-    """Return ``handle``, a function for ``PushConsumer.run`` or ``run_batches``, with spans."""
+    """Return ``handle``, a handler for ``PushConsumer.run`` or ``run_batches``, with spans."""
     if inspect.iscoroutinefunction(handle):
 
         @functools.wraps(handle)
@@ -139,14 +139,14 @@ def _attributes(
 
 
 def _carrier(message: StoredMessage) -> dict[str, str]:
-    """Return the fields of a context that a message brings: its own, or those of a device."""
+    """Return the trace context fields of a message: a producer's, or those of a device."""
     fields = propagate.get_global_textmap().fields
     found = {name: value for name in fields if (value := message.value_of(name)) is not None}
-    told = message.value_of(MQTT_PROPERTIES)
-    if found or told is None:
+    properties = message.value_of(MQTT_PROPERTIES)
+    if found or properties is None:
         return found
     try:
-        user = msgspec.json.decode(told, type=_MqttProperties).user
+        user = msgspec.json.decode(properties, type=_MqttProperties).user
     except msgspec.MsgspecError:
-        return {}  # somebody else's property of this name
+        return {}  # a property of this name that is not ours
     return {name: value for name, value in user if name in fields}

@@ -14,6 +14,6 @@ from motelog.testing import MotelogProcess
 
 @pytest.fixture(scope="session")
 def motelog_stack() -> Iterator[MotelogProcess]:
-    """A running stack with an empty store; tests that share it use topics of their own."""
+    """A running stack with an initially empty store; tests that share it use their own topics."""
     with MotelogProcess() as motelog:
         yield motelog

@@ -1,12 +1,12 @@
-"""The roles of one process in one nursery: started in order, stopped in reverse.
+"""The roles of one process in one nursery: started in order, stopped in reverse order.
 
 Owns: the order, readiness, what happens when a role fails. Must not touch: what a role does.
 
-    console -> namesrv -> broker -> gateway        each is started when the one before it is ready
-    gateway -> broker -> namesrv -> console        each is stopped when the one before it has ended
+    console -> namesrv -> broker -> gateway        each is started when the previous one is ready
+    gateway -> broker -> namesrv -> console        each is stopped when the previous one has ended
 
-So a gateway never sees a broker of its own process go away, and the broker can still unregister.
-While a broker recovers much, the console says how far it is.
+So a gateway never loses the broker of its own process, and the broker can still unregister. During
+a long recovery the console shows the broker's progress.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from motelog.workers.supervisor import WORKERS_METRICS, Workers
 
 logger = logging.getLogger(__name__)
 
-# A role that takes longer to end gets a line in the log; the other roles are stopped anyway.
+# A role that takes longer to stop is logged; the other roles are stopped anyway.
 STOP_WITHIN_S: Final = 10.0
 
 Address = tuple[str, int]
 
 
 class Service(Protocol):
-    """What every role is."""
+    """The interface of every role."""
 
     @property
     def address(self) -> Address: ...
@@ -100,14 +100,14 @@ class CannotListenError(MotelogError):
 
 @dataclass(slots=True)
 class Roles:
-    """The roles that run, by name, and what keeps them from taking work: see Health.faults."""
+    """The running roles by name, and what keeps them from being ready: see Health.faults."""
 
     addresses: dict[Role, Address] = field(default_factory=dict)
-    #: What clients are told of each, as text: where it listens, or what it advertises.
-    told: dict[Role, str] = field(default_factory=dict)
+    #: The address of each that clients use, as text: its advertised address, or where it listens.
+    advertised: dict[Role, str] = field(default_factory=dict)
     #: Further addresses for clients, by the name of the listener, as text.
     listeners: dict[str, str] = field(default_factory=dict)
-    #: Processes of the gateway; 1 is this one.
+    #: Number of gateway processes; 1: the gateway runs in this process.
     workers: int = 1
     faults: Callable[[], dict[str, str]] = dict
 
@@ -126,11 +126,11 @@ async def run_roles(
     running_config: RunningConfig | None = None,
     task_status: trio.TaskStatus[Roles] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run the roles that ``config`` names until cancelled; started when all of them are ready.
+    """Run the roles that ``config`` names until cancelled; started when all are ready.
 
-    ``running_config`` is the same configuration, and how it is read again.
-    While a start takes long, ``on_progress`` is called every two seconds, in some thread. When a
-    role fails, the others are stopped in order and its error is raised.
+    ``running_config`` is the same configuration, and can read it again.
+    During a long start ``on_progress`` is called every two seconds, from any thread. When a role
+    fails, the others are stopped in order and its error is raised.
     """
     hear_without_memory()
     health = Health()
@@ -174,7 +174,7 @@ async def _start_all(
         roles.addresses[role] = service.address
         roles.listeners |= service.listeners
         apis.certificates.reloads.append(service.reload_certificates)
-        roles.told[role] = advertised.get(role) or format_address(*service.address)
+        roles.advertised[role] = advertised.get(role) or format_address(*service.address)
         health.started(role)
         logger.debug("role started role=%s address=%s:%d", role, *service.address)
 
@@ -186,7 +186,7 @@ async def _start_all(
         configure.append(lambda changed: logs.set_up(changed.log))
     apis = Apis(running_config)
     if "console" in config.roles:
-        status = Status(health, registry, roles.told, roles.listeners, data=_data(config))
+        status = Status(health, registry, roles.advertised, roles.listeners, data=_data(config))
         listeners = config.listeners_for("admin")
         console = Console(config.admin, health, registry, apis, status, listeners=listeners)
         await start("console", config.admin.listen, console)
@@ -257,7 +257,7 @@ def _data(config: MotelogConfig) -> str | None:
 
 
 def _log_of(config: GatewayConfig, broker: Broker | None, health: Health) -> LogPort:
-    """Return the log that a gateway's section names."""
+    """Return the log that the gateway's section names."""
     if not config.namesrv:
         assert broker is not None, "checked by MotelogConfig"
         return LocalLog(broker.api)
@@ -272,12 +272,12 @@ def _text(progress: StartProgress | None) -> str | None:
 
 
 def _watch(broker: Broker, health: Health) -> None:
-    """Let readiness say when the store takes no messages or no name server knows the broker."""
+    """Add health checks: the store accepts messages, and the broker is registered."""
     api = broker.api
     health.checks["store"] = lambda: api.fence_reason
     health.checks["disk"] = lambda: api.disk.fault
     health.checks["registration"] = lambda: (
-        None if broker.is_registered else "no name server has taken the last registration"
+        None if broker.is_registered else "no name server accepted the last registration"
     )
 
 
@@ -287,9 +287,9 @@ async def _run_one(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a role; a start can be cancelled, and from then on the role not.
+    """Run a role; its start can be cancelled, the started role cannot.
 
-    So a cancelled process ends its roles one by one instead of all at once.
+    So a cancelled process stops its roles one by one instead of all at once.
     """
     try:
         await run_lasting(run, entry.scope, task_status=task_status)
@@ -304,7 +304,7 @@ async def _stop_all(running: list[_Running]) -> None:
             await entry.ended.wait()
         if not entry.ended.is_set():
             logger.warning(
-                "a role did not stop in time and is left behind; if the process does not end, kill "
+                "a role did not stop in time and is abandoned; if the process does not end, kill "
                 "it: the next start recovers role=%s within_s=%g",
                 entry.role,
                 STOP_WITHIN_S,
@@ -312,14 +312,14 @@ async def _stop_all(running: list[_Running]) -> None:
 
 
 def _with_namesrv(config: BrokerConfig, roles: Roles) -> BrokerConfig:
-    """Return the section; where it names no name server, with the one of this process."""
+    """Return the section, by default with the name server of this process."""
     if config.namesrv or "namesrv" not in roles.addresses:
         return config
     return msgspec.structs.replace(config, namesrv=(_reached_here(roles.addresses["namesrv"]),))
 
 
 def _with_names(section: GatewayConfig, config: MotelogConfig, roles: Roles) -> GatewayConfig:
-    """Return the section; where it names no name server, with those that our broker is known to."""
+    """Return the section, by default with the name servers with which our broker registers."""
     if section.namesrv:
         return section
     assert config.broker is not None, "checked by MotelogConfig"
@@ -328,9 +328,9 @@ def _with_names(section: GatewayConfig, config: MotelogConfig, roles: Roles) -> 
 
 
 def _brokers(config: MotelogConfig, roles: Roles) -> Brokers:
-    """Return where the console finds brokers: where the gateway does, or our own broker is known.
+    """Return the console's name servers: those of the gateway, or else of our own broker.
 
-    The console asks as whom the gateway or the broker asks.
+    The console uses the credentials of the gateway or the broker.
     """
     names = config.gateway.namesrv
     if config.broker is not None:
@@ -342,16 +342,16 @@ def _brokers(config: MotelogConfig, roles: Roles) -> Brokers:
 
 
 def _reached_here(address: Address) -> str:
-    """Return an address of this process as clients in it use it; no certificate is for 0.0.0.0."""
+    """Return the address for clients in this process; no certificate is valid for 0.0.0.0."""
     host, port = address
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}
     return format_address(here.get(host, host), port)
 
 
 def _beside_store(config: MotelogConfig) -> GatewayConfig:
-    """Return the gateway's section with a view beside the store, unless it names one.
+    """Return the gateway's section, by default with a view beside the store.
 
-    Records of state are appended again before the store may delete them.
+    State records are appended again before the store may delete them.
     """
     if config.broker is None:
         return config.gateway
@@ -362,7 +362,7 @@ def _beside_store(config: MotelogConfig) -> GatewayConfig:
 
 
 def _with_users(config: MotelogConfig) -> NamesrvConfig:
-    """Return the name server's section, with the file of the users that the broker keeps."""
+    """Return the name server's section, with the broker's file of users."""
     if config.namesrv.users_file or config.broker is None:
         return config.namesrv
     path = Path(config.broker.store.directory) / "config" / "users.json"
@@ -370,7 +370,7 @@ def _with_users(config: MotelogConfig) -> NamesrvConfig:
 
 
 def _kv_config_path(config: MotelogConfig) -> str:
-    """Return where the name server's key-value table is kept."""
+    """Return the file of the name server's key-value table."""
     if config.namesrv.kv_config_path:
         return config.namesrv.kv_config_path
     folder = Path.home()
@@ -380,7 +380,7 @@ def _kv_config_path(config: MotelogConfig) -> str:
 
 
 def _raise_listen_error(exc: BaseException, role: Role, listen: str) -> None:
-    """Raise the error that names role and address, if that is what ended the role's start."""
+    """Raise an error with role and address, if binding the address ended the role's start."""
     for leaf in leaves(exc):
         if not isinstance(leaf, OSError):
             continue

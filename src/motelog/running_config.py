@@ -1,8 +1,8 @@
-"""The configuration of a running process: where its values are from, and reading it again.
+"""The configuration of a running process: the origin of its values, and reloading it.
 
-Owns: which keys take effect without a restart, what a reload would change and does change, who may
-own a key.
-Must not touch: how a role takes its keys (``configure`` of broker and gateway).
+Owns: which keys take effect without a restart, what a reload would change and changes, which keys
+may be set at runtime.
+Must not touch: how a role applies its keys (``configure`` of broker and gateway).
 Invariants: a reload reads and checks the whole configuration before anything is applied, and what
 is applied cannot fail. A key that needs a restart keeps its value until there is one.
 """
@@ -26,7 +26,7 @@ from motelog.gateway.config import LIVE as GATEWAY_LIVE
 
 Outcome = Literal["applied", "needs restart", "not used"]
 
-#: Sections that the file, environment and options alone may set.
+#: Sections that only file, environment and options may set.
 FILE_ONLY: Final = frozenset({"roles", "admin", "access", "listener"})
 
 _ROLE_OF: Final = {
@@ -40,9 +40,9 @@ _ROLE_OF: Final = {
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A key whose value is not what the process runs with, and what a reload makes of it.
+    """A key whose value differs from the running one, and what a reload does with it.
 
-    The values have no user and password of a URL.
+    User names and passwords in URLs are removed from the values.
     """
 
     key: str
@@ -53,7 +53,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class KeyRefusedError(ConfigError):
-    """A key cannot be set at runtime; ``is_unknown``: there is none of this name."""
+    """A key cannot be set at runtime; ``is_unknown``: there is no such key."""
 
     def __init__(self, message: str, *, is_unknown: bool = False) -> None:
         super().__init__(message)
@@ -63,8 +63,8 @@ class KeyRefusedError(ConfigError):
 class RunningConfig:
     """What a process runs with; ``read`` reads file, environment and options again.
 
-    It takes keys set at runtime in place of those that are stored, None for those. Without
-    ``read`` there is nothing to read again.
+    ``read`` takes the keys set at runtime, or None for those that are stored. Without ``read`` the
+    configuration cannot be reloaded.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class RunningConfig:
         self._read = read
         self.started_with: Final = loaded.section
         self._roles = loaded.section.roles
-        #: Workers are told their configuration when they start.
+        #: Workers receive their configuration when they start.
         self._has_workers = "gateway" in self._roles and loaded.section.gateway.workers > 1
         self._settings = {one.key: one for one in settings(loaded)}
-        #: Called with the whole configuration; each takes the keys that are its own, and live.
+        #: Called with the whole configuration; each applies its own live keys.
         self.configure: list[Callable[[MotelogConfig], None]] = []
 
     @property
@@ -86,11 +86,11 @@ class RunningConfig:
         return self._read is not None
 
     def settings(self) -> list[Setting]:
-        """Return what the process runs with."""
+        """Return the values that the process runs with."""
         return list(self._settings.values())
 
     def is_live(self, key: str) -> bool:
-        """Say whether a key takes effect without a restart."""
+        """Return whether a key takes effect without a restart."""
         section, _, name = key.rpartition(".")
         match section:
             case "log":
@@ -105,7 +105,7 @@ class RunningConfig:
                 return False
 
     def is_settable(self, setting: Setting) -> bool:
-        """Say whether ``set_key`` may have a key, as far as that is known without reading again."""
+        """Return whether ``set_key`` may set a key, as far as that is known without reloading."""
         is_free = setting.origin == "default" or is_set_at_runtime(setting.origin)
         return self.can_reload and is_free and not _is_of_the_file(setting.key)
 
@@ -114,13 +114,13 @@ class RunningConfig:
         return self._changes(self._reread())
 
     def reload(self) -> list[Change]:
-        """Apply what can be applied; ConfigError, and nothing is changed, if anything is wrong."""
+        """Apply what can be applied live; if anything is wrong, ConfigError and no change."""
         return self._apply(self._reread())
 
     def set_key(self, key: str, text: str | None) -> list[Change]:
-        """Store a key for all starts to come, and reload; None gives it up.
+        """Store a key permanently and reload; None removes the stored key.
 
-        KeyRefusedError; ConfigError, and nothing is changed, if the configuration is wrong with it.
+        KeyRefusedError; ConfigError, and no change, if the configuration would be wrong with it.
         OSError if it cannot be stored.
         """
         place, entries = self._runtime(self._reread(), key, is_given_up=text is None)
@@ -135,20 +135,21 @@ class RunningConfig:
     def _runtime(
         self, loaded: Loaded[MotelogConfig], key: str, *, is_given_up: bool
     ) -> tuple[str, dict[str, str]]:
-        """Return where keys are stored and those that are; KeyRefusedError if this one may not."""
+        """Return the file of keys and its content; KeyRefusedError if ``key`` may not be set."""
         found = {one.key: one for one in settings(loaded)}
         if key not in found:
             close = difflib.get_close_matches(key, found, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise KeyRefusedError(f"there is no key {key}{hint}", is_unknown=True)
         if _is_of_the_file(key):
-            raise KeyRefusedError(f"{key} is set in the file: it says who may reach this server")
+            text = f"{key} can only be set in the file: it controls who may reach this server"
+            raise KeyRefusedError(text)
         origin = found[key].origin
         place = loaded.section.runtime_path
         if origin != "default" and not is_set_at_runtime(origin):
             raise KeyRefusedError(f"{key} is set by {origin}: change it there")
         if place is None:
-            text = "there is no place for keys: set runtime_file in [admin], in the file"
+            text = "no file for keys set at runtime: set [admin] runtime_file in the configuration"
             raise KeyRefusedError(text)
         entries = runtime_store.load(place)
         if is_given_up and key not in entries:
@@ -167,7 +168,7 @@ class RunningConfig:
         return changes
 
     def _reread(self, entries: Mapping[str, str] | None = None) -> Loaded[MotelogConfig]:
-        assert self._read is not None, "there is a configuration to read again"
+        assert self._read is not None, "there is a configuration to reload"
         return self._read(entries)
 
     def _changes(self, loaded: Loaded[MotelogConfig]) -> list[Change]:
@@ -191,7 +192,7 @@ class RunningConfig:
 
 
 def is_set_at_runtime(origin: str) -> bool:
-    """Say whether a value of this origin was set by ``set_key``."""
+    """Return whether a value of this origin was set by ``set_key``."""
     return origin.startswith(RUNTIME_STORE)
 
 

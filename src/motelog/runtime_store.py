@@ -1,9 +1,9 @@
-"""Keys of the configuration that an operator has set while the server runs.
+"""Configuration keys that an operator has set while the server runs.
 
-Owns: their file. Must not touch: where it is (motelog.config), how they are laid below those of the
-configuration file (core.config), who may set them.
-Invariants: a key has one owner. One that is here counts only where file, environment and options
-say nothing of it. The file is replaced as a whole, and the one before is kept.
+Owns: their file. Must not touch: where the file is (motelog.config), how the configuration file
+overrides them (core.config), which keys may be set.
+Invariants: a stored key counts only if file, environment and options do not set it. The file is
+replaced as a whole, and the previous one is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from motelog.core.state_file import StateFile
 
 
 def load(path: str) -> dict[str, str]:
-    """Return each key with its text, as a variable would have it; ConfigFaultsError."""
+    """Return each key with its text, as in an environment variable; ConfigFaultsError."""
     try:
         return _file(path).load(_texts) or {}
     except (StoreDamagedError, OSError) as exc:
@@ -25,7 +25,7 @@ def load(path: str) -> dict[str, str]:
 
 
 def save(path: str, entries: Mapping[str, str]) -> None:
-    """Replace the keys; durable when this returns. OSError leaves those that were there."""
+    """Replace the keys; durable when this returns. On OSError the previous keys remain."""
     _file(path).save({"keys": dict(sorted(entries.items()))})
 
 
@@ -36,5 +36,5 @@ def _file(path: str) -> StateFile:
 def _texts(content: dict[str, Any]) -> dict[str, str]:
     keys = content.get("keys")
     if not isinstance(keys, dict) or not all(isinstance(text, str) for text in keys.values()):
-        raise ValueError("it has no keys with texts")
+        raise ValueError("it does not map keys to strings")
     return keys

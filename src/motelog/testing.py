@@ -1,4 +1,4 @@
-"""A Motelog stack as a process of its own, for tests of programs that talk to it.
+"""A Motelog stack in a process of its own, for tests of programs that use it.
 
 Owns: starting ``motelog dev`` on free ports, waiting for its ready line, stopping it by its pid.
 Must not touch: pytest (motelog.pytest_plugin), other processes.
@@ -27,11 +27,11 @@ ANY_PORT = "127.0.0.1:0"
 
 
 class MotelogProcessError(Exception):
-    """The process did not become ready or did not stop; the text holds what it printed."""
+    """The process did not become ready or did not stop; the text contains its output."""
 
 
 class MotelogProcess:
-    """``motelog dev`` in a subprocess. Without ``data`` its messages live until it stops.
+    """``motelog dev`` in a subprocess. Without ``data`` its messages are deleted when it stops.
 
     ``mqtt``, ``namesrv``, ``broker`` and ``admin`` are (host, port). ``ready`` is the ready line.
     """
@@ -45,7 +45,7 @@ class MotelogProcess:
     ) -> None:
         storage = ["--ephemeral"] if data is None else ["--data", str(data)]
         ports = [f"--{port}={ANY_PORT}" for port in ("mqtt", "namesrv", "broker", "admin")]
-        # Of an option given twice the later one counts, so a caller may fix a port.
+        # If an option is given twice the later one wins, so a caller may choose a port.
         self._command = [sys.executable, "-m", "motelog", "dev", "--json"]
         self._command += [*storage, *ports, *options]
         self._ready_within_s = ready_within_s
@@ -126,7 +126,7 @@ class MotelogProcess:
         return status
 
     def kill(self) -> None:
-        """End the process as a power cut would: SIGKILL, nothing is written any more."""
+        """Kill the process (SIGKILL): nothing more is written, as in a crash."""
         assert self._process is not None, "not started"
         self._process.kill()
         self._process.wait()
@@ -146,7 +146,7 @@ class MotelogProcess:
                 self.ready = json.loads(line)
                 self._answered.set()
         if holds_ready_line:
-            self._answered.set()  # end of output: the process has gone
+            self._answered.set()  # end of output: the process has ended
 
     def _close(self, process: subprocess.Popen[str]) -> None:
         for reader in self._readers:

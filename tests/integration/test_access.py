@@ -185,7 +185,7 @@ def test_our_own_commands_log_in(stack: Stack) -> None:
     assert motelog(*command, SECRETS["bob"]).returncode == 0
     done = motelog(*command, "wrong")
     assert done.returncode != 0
-    assert "wrong" not in done.stderr.replace("user name or password are wrong", "")
+    assert "wrong" not in done.stderr.replace("the user name or password is wrong", "")
 
 
 def test_a_change_takes_effect_and_ends_nobody_else(stack: Stack) -> None:

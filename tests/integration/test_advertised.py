@@ -79,11 +79,11 @@ async def test_brokers_that_clients_would_not_reach_are_told_with_what_to_set(
         assert [one.level for one in here] == ["ok", "ok"]
         _, broker = await look(names, tls=TRUSTING, is_for_others=True)
         assert broker.level == "fault"
-        assert f"it tells clients {stack.broker_address}, which on each" in broker.text
+        assert f"it advertises {stack.broker_address}, which on a client's machine" in broker.text
         assert broker.remedy is not None
         assert 'set [broker] advertise = "IP:' in broker.remedy
         (names_alone,) = await look(names, tls=None, is_for_others=False)
-        assert "perhaps it takes TLS alone" in names_alone.text
+        assert "it may require TLS" in names_alone.text
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -91,7 +91,7 @@ async def test_brokers_that_clients_would_not_reach_are_told_with_what_to_set(
             _, broker = await look(stack.namesrv_address, tls=None, is_for_others=False)
             assert (broker.level, broker.text) == ("fault", f"{nobody}: Connection refused")
             assert broker.remedy is not None
-            assert f"clients are told {nobody}" in broker.remedy
+            assert f"clients connect to {nobody}" in broker.remedy
 
 
 async def dial(*, known: Tls | None = None, **keys: Any) -> tuple[str, str]:
@@ -132,7 +132,7 @@ async def test_listeners_are_tried_by_the_authorities_that_clients_know(tmp_path
     level, text = await tried(files.server, root)
     assert level == "fault"
     assert "unable to get local issuer certificate; " in text
-    assert text.endswith("or the server's file lacks the one in between")
+    assert text.endswith("or the server lacks an intermediate one")
     assert (await tried(files.server, None))[0] == "ok"  # it is the listener's own
 
 
@@ -161,7 +161,7 @@ async def test_listeners_are_dialled_where_people_are_told_to(tmp_path: Path) ->
         assert level == "fault"
         assert "its certificate is not accepted: IP address mismatch" in text
         level, text = await dial(address="0.0.0.0:8883", **tls)
-        assert (level, text) == ("note", "mqtts://0.0.0.0:8883 is no address that clients use")
+        assert (level, text) == ("note", "mqtts://0.0.0.0:8883 is not an address that clients use")
         nursery.cancel_scope.cancel()
     level, text = await dial(address="0.0.0.0:8883", advertise=f"localhost:{port}", **tls)
     assert level == "fault"
@@ -201,5 +201,5 @@ def test_doctor_takes_the_configuration_of_the_server(tmp_path: Path) -> None:
         done = motelog("doctor", "--config", str(file))
     assert done.returncode == 1
     assert f"ws://{nobody}/mqtt: " in done.stdout
-    assert "listener ws: open that port to clients, or set" in done.stdout
+    assert "listener ws: open that port to clients, or change" in done.stdout
     assert f"{nobody}: Connection refused" in done.stdout

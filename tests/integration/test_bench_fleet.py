@@ -117,7 +117,7 @@ def test_a_server_that_never_takes_them_is_told_with_the_refusals(
     with bench_server() as server:
         refuse_behind_the_canary(monkeypatch, server, 0x88)
         with pytest.raises(
-            BenchError, match=r"0 sessions were up, .* \d+ times the server refused"
+            BenchError, match=r"0 sessions were connected, .* \d+ times the busy server refused"
         ):
             run_fleet(BenchOptions(port=server.port, connections=2, duration_s=1), processes=1)
 

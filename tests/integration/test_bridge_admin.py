@@ -186,13 +186,13 @@ async def test_dead_letters_are_sent_again_once_each(tmp_path: Path) -> None:
             Producer(namesrv=namesrv) as producer,
             connected(stack.broker_address) as peer,
         ):
-            with pytest.raises(RouteError, match="no dead letters of a group 'G' that can be read"):
+            with pytest.raises(RouteError, match="no readable dead letters of a group 'G'"):
                 await admin.resend_dead_letters("G")
             for topic in ("T", "%RETRY%G", "%DLQ%G"):
                 await admin.put_topic(topic, queues=1)
             await admin.put_topic("%DLQ%Old", queues=1, permission=2)
             await routed(stack, "%DLQ%Old")
-            with pytest.raises(RouteError, match="topic %DLQ%Old must be made readable"):
+            with pytest.raises(RouteError, match="topic %DLQ%Old must first be made readable"):
                 await admin.resend_dead_letters("Old")
             await admin.put_group("G")
 

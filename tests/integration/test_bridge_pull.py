@@ -268,7 +268,7 @@ async def test_tags_are_told_to_the_broker_and_compared_exactly_here() -> None:
         # It shares with nobody, and so it is no member of its group.
         heartbeat = loads((await cluster.brokers[0].received(RequestCode.HEART_BEAT)).body)
         assert heartbeat["consumerDataSet"] == []
-        with pytest.raises(ValueError, match="names no tag"):
+        with pytest.raises(ValueError, match="has no tag"):
             consumer.assign([Q0], tags="||")
 
 

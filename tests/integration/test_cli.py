@@ -189,7 +189,7 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["pub", "-t", "a", "-m", "x", "--to", "nowhere"], 2, "--to: 'nowhere' is not HOST:PORT"),
         (["pub", "-t", "a", "-m", "x", "--to", "127.0.0.1:1"], 4, "cannot connect to 127.0.0.1:1"),
         (["pub", "-m", "x"], 2, "name the topic: --topic NAME"),
-        (["pub", "-t", "a", "-m", "x", "-n"], 2, "one body at a time"),
+        (["pub", "-t", "a", "-m", "x", "-n"], 2, "give only one of -m, -f, -l, -s and -n"),
         (["pub", "-t", "a", "-f", "nowhere"], 2, "--file nowhere: No such file or directory"),
         (["sub", "-t", "a/#/b"], 2, "--topic 'a/#/b'"),
         (["sub", "-t", "a", "-T", "#/a"], 2, "--filter-out '#/a'"),
@@ -201,9 +201,9 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["consume", "never-written", "--namesrv", "{namesrv}"], 3, "'never-written'"),
         (["consume", "a", "--namesrv", "127.0.0.1:1"], 4, "no name server answered"),
         (["consume", "a", "--sql", "a > 5 AND"], 2, "wrong at column 10: it ends too early"),
-        (["consume", "a", "--sql", "a > 5", "--tags", "b"], 2, "tags and sql are both given"),
+        (["consume", "a", "--sql", "a > 5", "--tags", "b"], 2, "give tags or sql, not both"),
         (["consume", "a", "--from", "1y"], 2, "--from '1y': use begin, end, committed, 1h"),
-        (["consume", "a", "--tags", "||"], 2, "'||' names no tag"),
+        (["consume", "a", "--tags", "||"], 2, "'||' has no tag"),
         (["produce", "bad topic", "-m", "x", "--namesrv", "{namesrv}"], 2, "'bad topic'"),
         (["produce", "a", "-m", "x", "--namesrv", "nowhere"], 2, "'nowhere' is not HOST:PORT"),
         (["consume", "a", "--namesrv", "nowhere"], 2, "'nowhere' is not HOST:PORT"),
@@ -213,7 +213,7 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["produce", "a", "-m", "x", "-p", "novalue"], 2, "'novalue' is not NAME=VALUE"),
         (["pub", "-t", "a", "-m", "x", "--to", "{namesrv}"], 4, "is this MQTT?"),
         (["sub", "-t", "a", "--seconds=0.1", "--count=1", "--to", "{mqtt}"], 6, "0 of 1 messages"),
-        (["spark", "run", "nothing"], 2, "no Spark job is called 'nothing'"),
+        (["spark", "run", "nothing"], 2, "there is no Spark job 'nothing'"),
         (["retained", "list", "--admin", "127.0.0.1:1"], 4, "is it running? `motelog dev`"),
         (["session", "list", "--admin", "127.0.0.1:1"], 4, "admin listener with HOST:PORT"),
         (["session", "list", "--admin", "{mqtt}"], 4, "does not answer"),
@@ -222,7 +222,7 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
         (["retained", "list", "--filter", "a/#/b", "--admin", "{admin}"], 2, "last level"),
         (["session", "describe", "nobody", "--admin", "{admin}"], 3, "no session"),
         (["session", "end", "nobody", "--admin", "{admin}"], 3, "no session"),
-        (["store", "inspect", "/nowhere"], 3, "holds no store"),
+        (["store", "inspect", "/nowhere"], 3, "is not a store"),
         (["bench", "pub", "--to", "127.0.0.1:1"], 4, "is it running? `motelog dev`"),
         (["bench", "connect", "--seconds", "x"], 2, "'x' is not a number of at least 0.1"),
         (["dev", "--flush", "never"], 2, "'never' is not async or sync\n  see: motelog dev --h"),
@@ -338,7 +338,10 @@ def test_doctor_looks_for_motelog_where_spark_s_workers_will(
     assert doctor._spark_workers().level == "ok"
     monkeypatch.setenv("PYSPARK_PYTHON", "/bin/false")
     found = doctor._spark_workers()
-    assert (found.level, found.text) == ("note", "/bin/false, which they run, has no Motelog")
+    assert (found.level, found.text) == (
+        "note",
+        "Motelog is not installed for /bin/false, which they run",
+    )
     assert f"export PYSPARK_PYTHON={sys.executable}" in str(found.remedy)
 
 
@@ -360,7 +363,7 @@ def test_doctor_knows_a_stack_of_ours_and_names_who_has_a_port(
 def test_doctor_says_what_to_do_about_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = motelog("doctor", "--data", str(tmp_path / "file" / "data"))
-    assert "choose another --data, or broker.store.directory" in result.stdout
+    assert "choose a --data or broker.store.directory" in result.stdout
     assert result.returncode == 1
 
 

@@ -29,7 +29,7 @@ def test_a_sound_store_is_shown_verified_dumped_and_counted(folder: Path) -> Non
     shown = motelog("store", "inspect", str(folder))
     assert shown.returncode == 0
     assert "stopped cleanly" in shown.stdout
-    assert "left alone" not in shown.stdout
+    assert "ignored" not in shown.stdout
     assert f"flushed: on disk up to physical offset {10 * 103 + 10 * 104}" in shown.stdout
     verified = motelog("store", "verify", str(folder), "--json")
     assert verified.returncode == 0
@@ -60,7 +60,7 @@ def test_damage_ends_with_status_1_and_says_what_it_costs(folder: Path) -> None:
     path.write_bytes(data)
     verified = motelog("store", "verify", str(folder))
     assert verified.returncode == 1
-    assert f"{path}, byte 0: no record, bad crc" in verified.stdout
+    assert f"{path}, byte 0: not a record, bad crc" in verified.stdout
     assert "are lost" in verified.stdout
     planned = motelog("store", "repair", str(folder), "--dry-run", "--json")
     assert planned.returncode == 1
@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_read_is_said_to_be_so(
 def test_a_folder_without_a_store_ends_with_status_3(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     wrong = motelog("store", "verify", str(tmp_path / "empty"))
-    assert (wrong.returncode, "holds no store" in wrong.stderr) == (3, True)
+    assert (wrong.returncode, "is not a store" in wrong.stderr) == (3, True)
 
 
 def test_wrong_use_ends_with_status_2(folder: Path) -> None:

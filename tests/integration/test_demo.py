@@ -31,7 +31,7 @@ def test_short_demo_with_spark_agrees() -> None:
     result = motelog("demo", "--devices=5", "--seconds=1", within_s=230)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Spark rows" in result.stdout
-    assert "nothing is lost" in result.stdout
+    assert "No message was lost" in result.stdout
 
 
 def test_lost_doubled_and_changed_messages_show() -> None:

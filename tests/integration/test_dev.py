@@ -113,7 +113,7 @@ def test_disk_over_its_limit_is_told_wherever_somebody_looks(
         while "Ctrl-C" not in lines[-1]:
             lines.append(process.stdout.readline())
             assert lines[-1], process.communicate(timeout=20)
-        assert lines[0] == "Motelog runs, and is not ready:\n"
+        assert lines[0] == "Motelog is running, but not ready:\n"
         assert re.match(f"  {text}: messages are refused until there is room; free ", lines[1])
         address = {line.split()[0]: line.split()[1] for line in lines[2:] if "  " in line}
         mqtt, base = address["MQTT"], address["admin"].rstrip("/")
@@ -157,7 +157,7 @@ def test_text_names_the_addresses_and_what_to_try_next() -> None:
         process.communicate(timeout=20)
         text = "".join(lines)
         assert text.startswith("Motelog is ready.\n  MQTT         127.0.0.1:")
-        assert " MiB of the disk)\n" in text
+        assert " MiB on disk)\n" in text
         assert "acknowledged when in the page cache, on the disk within 500 ms" in text
         assert "motelog pub -t telemetry/dev42/temp" in text
         assert "mosquitto_pub" in text
@@ -225,7 +225,7 @@ def test_taken_port_names_the_port_and_the_option(option: str, role: str) -> Non
     assert result.stdout == ""
     assert f"the {role} cannot listen on {address}: another process uses that port" in result.stderr
     assert option in result.stderr
-    assert f"(process {os.getpid()}); stop it" in result.stderr
+    assert f"(process {os.getpid()}); stop that" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -261,7 +261,7 @@ def test_anything_but_loopback_is_refused_with_the_reason(option: str) -> None:
     result = motelog("dev", "--ephemeral", f"{option}=0.0.0.0:0")
     assert result.returncode == 2
     assert f"{option}: 0.0.0.0:0 is not a loopback address" in result.stderr
-    assert "here is no TLS" in result.stderr
+    assert "this listener has no TLS" in result.stderr
 
 
 def test_address_without_a_port_is_explained() -> None:
@@ -273,7 +273,7 @@ def test_address_without_a_port_is_explained() -> None:
 def test_ephemeral_and_data_exclude_each_other(tmp_path: Path) -> None:
     result = motelog("dev", "--ephemeral", "--data", str(tmp_path))
     assert result.returncode == 2
-    assert "exclude each other" in result.stderr
+    assert "cannot be combined" in result.stderr
 
 
 def test_process_that_does_not_become_ready_shows_what_it_printed() -> None:

@@ -251,7 +251,7 @@ def test_our_commands_and_the_log_say_whose_fault_no_tls_is(
     untrusting = motelog(*pub, f"localhost:{secure}", "--cafile", stranger.ca)
     assert untrusting.returncode == 5
     assert "its certificate is not accepted: " in untrusting.stderr
-    assert "--cafile FILE names the authority" in untrusting.stderr
+    assert "name the authority of the server's certificate with --cafile FILE" in untrusting.stderr
     # Others say so to the server.
     context = ssl.create_default_context(cafile=stranger.ca)
     sock = socket.create_connection(("127.0.0.1", secure), DEADLINE_S)
@@ -260,10 +260,10 @@ def test_our_commands_and_the_log_say_whose_fault_no_tls_is(
     why = "the client does not accept the server's certificate: tlsv1 alert unknown ca"
     wait_until(lambda: why in server.errors())
     not_secure = motelog(*pub, f"localhost:{secure}")
-    assert (not_secure.returncode, "perhaps it takes TLS alone" in not_secure.stderr) == (4, True)
+    assert (not_secure.returncode, "if the server requires TLS" in not_secure.stderr) == (4, True)
     wait_until(lambda: "the client does not speak TLS: wrong version number" in server.errors())
     needless = motelog(*pub, f"localhost:{plain}", "--cafile", certificates().ca)
-    assert (needless.returncode, "perhaps it has no TLS" in needless.stderr) == (5, True)
+    assert (needless.returncode, "it may have no TLS" in needless.stderr) == (5, True)
     assert "_ssl.c" not in untrusting.stderr + needless.stderr
     wait_until(lambda: "the client speaks TLS, and this listener does not" in server.errors())
 
@@ -412,7 +412,7 @@ def test_certificate_that_cannot_be_used_is_a_fault_of_the_configuration(
     done = motelog("up", "--config", str(config))
     assert done.returncode == 78, done.stderr
     assert f"cannot use {files.server}, {key}: {text}\n" in done.stderr
-    assert done.stderr.endswith("looks at each certificate, and says what to do\n")
+    assert done.stderr.endswith("check the certificates with motelog doctor --config FILE\n")
     assert "Traceback" not in done.stderr
 
 

@@ -176,7 +176,11 @@ async def test_refused_messages_come_again_and_end_as_dead_letters(
         assert [times for _, body, times in seen if body == b"bad"] == [0, 1, 2]
         assert {topic for topic, *_ in seen} == {"T"}
         assert committed(stack) == 3
-        lines = [r.getMessage() for r in caplog.records if "refused a message" in r.getMessage()]
+        lines = [
+            r.getMessage()
+            for r in caplog.records
+            if "the function failed for a message" in r.getMessage()
+        ]
         assert len(lines) == 3
         assert "no good" in lines[0]
         assert "test_push_consumer.py:" in lines[0]
@@ -522,7 +526,7 @@ async def test_wrong_use_is_said(tmp_path: Path) -> None:
                 consumer.subscribe("T", sql="a >")
         with pytest.raises(ValueError, match="workers"):
             PushConsumer(workers=0)
-        with pytest.raises(ValueError, match="start is"):
+        with pytest.raises(ValueError, match="start must be"):
             PushConsumer(start="begin")  # type: ignore[arg-type]  # the mistake is the test
 
 

@@ -263,5 +263,5 @@ async def test_an_answer_that_cannot_be_encoded_fails_its_request_alone() -> Non
             for _ in range(2):
                 got = await peer.ask(RequestCode.PULL_MESSAGE)
                 assert got.code == ResponseCode.SYSTEM_ERROR
-                assert got.remark == "the server failed at this request, its log says how"
+                assert got.remark == "the server failed to process this request; see its log"
         nursery.cancel_scope.cancel()

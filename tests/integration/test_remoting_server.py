@@ -150,7 +150,7 @@ async def test_a_turn_without_memory_closes_its_connections_and_nobody_else(
             await first.ask(PING)
         plain.split = PlainFails().split  # type: ignore[method-assign]  # there is memory again
         assert await still_served(second)
-    assert "a turn lacks memory" in caplog.text
+    assert "there is no memory for a turn" in caplog.text
 
 
 @pytest.mark.parametrize("code", [LARGE, HUGE_FIELD])
@@ -263,7 +263,7 @@ async def test_a_client_that_does_not_answer_is_given_up_at_the_deadline() -> No
             answer = await read_frame(stream)
             assert (answer.opaque, answer.remark) == (
                 7,
-                "the client has not answered within 0.05 s",
+                "the client did not answer within 0.05 s",
             )
             # Too late.
             late = RemotingCommand(ASKED, opaque=1).answer()
@@ -307,7 +307,7 @@ async def test_there_is_a_most_of_what_one_client_may_owe(monkeypatch: pytest.Mo
         await stream.send_all(b"".join(encode(RemotingCommand(LATER)) for _ in range(3)))
         frames = [await read_frame(stream) for _ in range(3)]
         (refused,) = [frame for frame in frames if frame.is_response]
-        assert refused.remark == "too many requests to clients wait for an answer already"
+        assert refused.remark == "too many requests to clients are already waiting for an answer"
 
 
 async def test_what_fails_on_an_answer_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -162,7 +162,7 @@ def test_operator_lists_reads_and_deletes(motelog_stack: MotelogProcess) -> None
         few = motelog("retained", "list", "-t", "operated/#", "--count", "3", *at)
         assert few.stdout.splitlines()[1].startswith("operated/0000")
         assert len(few.stdout.splitlines()) == 4
-        assert few.stderr == "there may be more: --count N lists further ones\n"
+        assert few.stderr == "there may be more: raise --count to list them\n"
         assert motelog("retained", "list", "-t", "operated/x y/#", *at).stderr == ""
         name = "operated/x y/\u00e9"
         assert motelog("retained", "get", name, *at).stdout == "caf\u00e9\n"

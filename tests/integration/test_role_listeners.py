@@ -121,7 +121,7 @@ def test_broker_and_name_server_listen_for_plain_and_tls_clients_apart(tmp_path:
             assert found[f"TLS of listener {name}"]["level"] != "fault"
             assert (
                 found[f"listener {name}"]["text"]
-                == "tls://127.0.0.1:0 is no address that clients use"
+                == "tls://127.0.0.1:0 is not an address that clients use"
             )
 
 

@@ -122,7 +122,7 @@ async def test_two_topics_are_waited_for_at_once_and_filters_hold(tmp_path: Path
             await routed(stack, topic)
         namesrv = stack.namesrv_address
         async with SimpleConsumer(namesrv=namesrv, group="G") as consumer:
-            with pytest.raises(ClientError, match="nothing is subscribed"):
+            with pytest.raises(ClientError, match="there is no subscription"):
                 await consumer.receive()
             with pytest.raises(RouteError):
                 await consumer.subscribe("None")

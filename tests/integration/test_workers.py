@@ -312,7 +312,10 @@ def test_a_process_that_is_killed_comes_back(server: MotelogProcess, clients: Cl
     assert metric(server, "publishes_received_total") >= received
     clients.at_each(server, "again")[victim].publish("killed/a", b"back")
     found[other].wait(lambda: len(found[other].messages) == 1)
-    assert f"started again worker={victim} reason=ended by SIGKILL" in server.output()
+    assert (
+        f"a gateway process has ended and is restarted worker={victim} reason=ended by SIGKILL"
+        in server.output()
+    )
 
 
 def test_the_address_is_shared_with_nobody_else(server: MotelogProcess) -> None:

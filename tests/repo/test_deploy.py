@@ -10,7 +10,7 @@ import pytest
 
 from motelog.cli.main import COMMANDS
 from motelog.config import MotelogConfig
-from motelog.core.config import load_told
+from motelog.core.config import load_with_origins
 from motelog.core.errors import ConfigError
 from tests.support.repository import ROOT
 
@@ -126,7 +126,7 @@ def test_the_image_does_not_get_the_checkout_s_history_and_builds() -> None:
 def test_the_image_s_configuration_is_accepted() -> None:
     text = (DEPLOY / "container.toml").read_text()
     try:
-        config = load_told(MotelogConfig, text, {}, name="container.toml").section
+        config = load_with_origins(MotelogConfig, text, {}, name="container.toml").section
     except ConfigError as exc:
         pytest.fail(str(exc))
     assert config.broker is not None

@@ -3,10 +3,10 @@
 Owns: the append path, physical offsets, blank records, reading records back. Must not touch: which
 queue a record belongs to (queues), when bytes reach the disk (flush), the start (recovery).
 
-In write-buffer mode (write_buffer) ``commit`` brings what was appended into files.
-Invariants: everything in [begin_offset, end_offset) is whole records and blank records; store
-timestamps do not go back along the log, whatever the clock does; 8 bytes stay free at the end of
-each file for its blank record; committed_offset <= end_offset, and equal without write buffers.
+In write-buffer mode (write_buffer) ``commit`` copies appended records into files.
+Invariants: [begin_offset, end_offset) consists of whole records and blank records; store timestamps
+do not decrease along the log, whatever the clock does; 8 bytes stay free at the end of each file
+for its blank record; committed_offset <= end_offset, and equal without write buffers.
 Concurrency: commit and sync may be called in any thread, everything else in one.
 """
 
@@ -62,8 +62,8 @@ class CommitLog:
             buffers_max=buffers_max,
             touch_bytes=touch_bytes,
         )
-        # The last file's pages are touched up to _touched_offset; an append past _touch_from
-        # has more of them touched.
+        # The last file's pages are prepared up to _touched_offset; an append past _touch_from
+        # prepares more of them.
         self._touch_bytes = touch_bytes
         self._touched_offset = 0
         self._touch_from = OFFSET_MAX
@@ -74,7 +74,7 @@ class CommitLog:
         self._clock = clock
         self.end_offset = 0
         self.last_store_timestamp_ms = 0
-        # Records below were written before this start and not looked at by it: their CRC is
+        # Records below this were written before this start and not checked by it: their CRC is
         # checked when they are read.
         self.verified_from = 0
         self._view = memoryview(b"")
@@ -86,7 +86,7 @@ class CommitLog:
         return self.queue.files[0].begin if self.queue.files else 0
 
     def start_at(self, end_offset: int, last_store_timestamp_ms: int) -> None:
-        """Append from ``end_offset`` on; makes the file for it when there is none."""
+        """Append from ``end_offset`` on; creates the file for it if there is none."""
         self.end_offset = end_offset
         self.last_store_timestamp_ms = last_store_timestamp_ms
         if not self.queue.files or end_offset >= self.queue.files[-1].end:
@@ -109,14 +109,14 @@ class CommitLog:
         self._touch_from = OFFSET_MAX if at_end else self._touched_offset - self._touch_bytes // 2
 
     def make_room(self, total_bytes: int, largest_bytes: int, *, may_wait: bool = True) -> None:
-        """Make the files ready that a batch of this size may need; then append cannot fail.
+        """Prepare the files that a batch of this size may need, so that append cannot fail.
 
-        OSErrors come as they are. RecordTooLargeError for a record that fits no file. Without
-        ``may_wait``, NextFileError where it would have to wait for a file to be made.
+        OSErrors are raised unchanged. RecordTooLargeError for a record that fits into no file.
+        Without ``may_wait``, NextFileError if it would have to wait for a file to be created.
         """
         if self.end_offset + total_bytes + BLANK_BYTES_MIN <= self._file_end:
             return
-        # Each file ends with less than the next record and the blank one unused.
+        # The unused end of a file is smaller than the next record plus a blank record.
         usable = self.queue.file_bytes - largest_bytes - BLANK_BYTES_MIN
         if usable <= 0:
             raise RecordTooLargeError(
@@ -155,14 +155,14 @@ class CommitLog:
                 break
             encode_blank(self._view, position, size)
             if self.queue.files[-1].is_buffered:
-                # A used buffer has an older file's bytes here, which a commit of it all would copy.
+                # A reused buffer has an older file's bytes here, which a full commit would copy.
                 begin = position + BLANK_BYTES_MIN
                 copy_in(self._view, begin, bytes(size - begin))
             self.queue.add()
             self._use_last()
             position = 0
         end_offset = self._file_begin + position
-        # The batch is whole: what no thread takes now is asked for by the next append.
+        # The batch is complete: if no thread is free now, the next append asks again.
         with suppress(OSError, MemoryError):
             if position > size // 2:
                 self.queue.make_ahead()
@@ -188,7 +188,7 @@ class CommitLog:
         return self._committed_offset if self._has_buffers else self.end_offset
 
     def commit(self) -> None:
-        """Bring all that has been appended so far from the buffers into the files; blocks."""
+        """Copy everything appended so far from the buffers into the files; blocks."""
         if not self._has_buffers:
             return
         with self._committing:
@@ -197,12 +197,12 @@ class CommitLog:
             self._committed_offset = end
 
     def sync(self, begin: int, end: int) -> None:
-        """Block until [begin, end) is on the disk."""
+        """Block until [begin, end) is on disk."""
         self.commit()
         self.queue.sync(begin, end)
 
     def gather(self, units: bytes) -> bytes:
-        """Return the records that units name, one after the other; RecordError if one does not.
+        """Return the records that units name, concatenated; RecordError if a unit is wrong.
 
         OSError if a file cannot be mapped or one of its pages cannot be read.
         """
@@ -214,7 +214,7 @@ class CommitLog:
             file = self.queue.find(physical_offset)
             if file is None or physical_offset >= self.end_offset:
                 raise RecordError("a unit names a place outside the log", offset_bytes=begin * 20)
-            # Nearly always the last unit is in the same file, and then all are: they only grow.
+            # The last unit is nearly always in the same file, and then all are: offsets only grow.
             end = count
             while int.from_bytes(units[end * 20 - 20 : end * 20 - 12], "big") >= file.end:
                 end -= 1
@@ -227,7 +227,7 @@ class CommitLog:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def places(self, units: bytes) -> list[Places]:
-        """Return where in which files the records lie that units name."""
+        """Return the places, by file, of the records that units name."""
         found: list[Places] = []
         file, ranges = None, list[tuple[int, int]]()
         for physical_offset, size in _PLACE.iter_unpack(units):
@@ -235,7 +235,7 @@ class CommitLog:
                 if file is not None:
                     found.append(Places(file.path, joined(ranges)))
                 file, ranges = self.queue.find(physical_offset), []
-            # Fillers name nothing, and units that a disk has changed may say anything.
+            # Fillers name nothing, and units corrupted on disk may contain anything.
             if file is not None and 0 < size < FILLER_SIZE:
                 begin = physical_offset - file.begin
                 ranges.append((begin, min(begin + size, file.size)))
@@ -244,7 +244,7 @@ class CommitLog:
         return found
 
     def size_at(self, physical_offset: int) -> int:
-        """Return the size field of the record at an offset; 0 where it cannot be read."""
+        """Return the size field of the record at an offset; 0 if it cannot be read."""
         file = self.queue.find(physical_offset)
         if file is None:
             return 0
@@ -255,9 +255,9 @@ class CommitLog:
             return 0
 
     def record_at(self, physical_offset: int) -> bytes:
-        """Return the intact record that begins there; RecordError if none does.
+        """Return the intact record at an offset; RecordError if there is none.
 
-        OSError as for gather.
+        OSError as in gather.
         """
         file = self.queue.find(physical_offset)
         if file is None or not self.begin_offset <= physical_offset < self.end_offset:
@@ -278,5 +278,5 @@ class CommitLog:
 
 
 def _naming(file: MappedFile, error: OSError) -> OSError:
-    """Return the error with the name of the file it is about."""
+    """Return the error with the name of its file."""
     return OSError(error.errno, error.strerror, file.path)

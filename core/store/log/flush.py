@@ -1,18 +1,18 @@
-"""When bytes reach the disk: group commit for those who wait, an interval for the rest.
+"""When bytes reach the disk: group commit for waiting callers, an interval for the rest.
 
-Owns: GroupFlusher, i.e. the durable offset, who waits for it, and the thread that waits for the
-disk; Committer, for bytes that wait in memory before. Must not touch: files; they are given
-functions that block until the log is on disk, or in the page cache.
+Owns: GroupFlusher, i.e. the durable offset, its waiting callers, and the thread that waits for the
+disk; Committer, for bytes that first wait in memory. Must not touch: files; both receive functions
+that block until the log is on disk, or in the page cache.
 
 Invariants: ``durable_offset`` only grows, and only after such a call has returned without error;
-one call releases everybody who waited for what was appended before it began. After an error
-nothing is tried again: the kernel may have dropped the dirty pages, and a second fdatasync could
-report a false success (threats.md 12).
-Concurrency: all state belongs to the trio thread; the flush thread gets and returns values. It
-lives as long as ``run``: handing it a flush and hearing of its end costs a third of the CPU time
-that a trio worker thread per flush does. It is heard through a pipe that ``run`` waits on, which
-takes half of what trio's own way from a thread does (54 us against 106 us of CPU time for a flush,
-fdatasync included, 2026-11-21, x86_64, busy), and those who want no task of their own are called.
+one call releases all callers that waited for what was appended before it began. After an error
+nothing is retried: the kernel may have dropped the dirty pages, and a second fdatasync could report
+a false success (threats.md 12).
+Concurrency: all state belongs to the trio thread; the flush thread receives and returns values. It
+lives as long as ``run``: passing it a flush and receiving the result costs a third of the CPU time
+of a trio worker thread per flush. Results come through a pipe on which ``run`` waits, which takes
+half of trio's own way from a thread (54 us against 106 us of CPU time for a flush, including
+fdatasync, 2026-11-21, x86_64, busy); callers without a task are called back.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GroupFlusher:
         self._on_flushed = on_flushed
         self._interval_s = interval_ms / 1000
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
-        # What the flush thread has done; a byte in the pipe goes with each.
+        # Results of the flush thread; each comes with a byte in the pipe.
         self._done: deque[tuple[int, Exception | None]] = deque()
         self._wake: int | None = None  # the end of the pipe to write to, while run is running
         self._is_syncing = False
@@ -66,7 +66,7 @@ class GroupFlusher:
         self._flushed = Flag()
         self._fence: str | None = None
         self.durable_offset = 0
-        #: Called whenever durable_offset has grown, and at the fence.
+        #: Called whenever durable_offset grows, and at the fence.
         self.listeners: list[Callable[[], None]] = []
 
     def start_at(self, offset: int) -> None:
@@ -84,12 +84,12 @@ class GroupFlusher:
         return self._fence is not None
 
     def want(self, physical_offset: int) -> None:
-        """Have everything below ``physical_offset`` made durable; ``listeners`` hear when."""
+        """Request that everything below ``physical_offset`` becomes durable; see ``listeners``."""
         self._wanted_offset = max(self._wanted_offset, physical_offset)
         self._request()
 
     async def wait(self, physical_offset: int) -> None:
-        """Return when everything below ``physical_offset`` is on disk; StoreFencedError if not."""
+        """Return when everything below ``physical_offset`` is on disk, or StoreFencedError."""
         has_gathered = False
         while self.durable_offset < physical_offset:
             if self._fence is not None:
@@ -105,9 +105,9 @@ class GroupFlusher:
                 await self._flushed.wait()
 
     async def _gather(self) -> None:
-        """Ask for a sync once those who were released together have all had their turn.
+        """Request a sync after all callers that were released together have run.
 
-        Otherwise the first of them would get a sync of its own, and all others wait for it.
+        Otherwise the first of them would get a sync of its own, and all others would wait for it.
         """
         self._is_gathering = True
         try:
@@ -117,9 +117,9 @@ class GroupFlusher:
             self._request()
 
     async def flush(self) -> None:
-        """Make all that has been appended so far durable; returns when it is, or when fenced.
+        """Make everything appended so far durable; return when it is, or when fenced.
 
-        Works without ``run`` too, which nobody else may start meanwhile.
+        Also works without ``run``, which must not be started meanwhile.
         """
         if self._wake is None:
             begin, end = self.durable_offset, self._end_offset()
@@ -133,7 +133,7 @@ class GroupFlusher:
             await self.wait(self._end_offset())
 
     async def run(self) -> None:
-        """Flush when somebody waits, and what is left each interval; ends when fenced."""
+        """Flush when a caller waits, and the rest each interval; ends when fenced."""
         heard, self._wake = os.pipe()
         os.set_blocking(heard, False)
         thread = threading.Thread(
@@ -145,7 +145,7 @@ class GroupFlusher:
         try:
             await start_thread(thread)
             while self._fence is None:
-                # One scope for all flushes of an interval: one for each would cost as much as them.
+                # One scope for all flushes of an interval: a scope costs as much as a flush.
                 with trio.move_on_after(self._interval_s):
                     while self._fence is None:
                         await trio.lowlevel.wait_readable(heard)
@@ -162,12 +162,12 @@ class GroupFlusher:
             os.close(heard)
             while self._done:
                 self._finished(*self._done.popleft())
-            # Requests behind the stop are not carried out.
+            # Requests after the stop are not executed.
             self._jobs = SimpleQueue()
             self._is_syncing = False
 
     def _request(self) -> None:
-        """Have what has been appended so far synced, unless a sync is under way."""
+        """Request a sync of everything appended so far, unless a sync is in progress."""
         begin, end = self.durable_offset, self._end_offset()
         if end > begin and self._fence is None and not self._is_syncing:
             self._is_syncing = True
@@ -181,8 +181,8 @@ class GroupFlusher:
             and not self._is_syncing
             and not self._lacks_memory
         ):
-            # Those who have just been answered often have more at hand: two rounds of the other
-            # tasks later it is in the log, and the next sync takes it along.
+            # Callers that were just released often append more at once: after two rounds of other
+            # tasks it is in the log, and the next sync includes it.
             await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()
             self._request()
@@ -190,9 +190,9 @@ class GroupFlusher:
     def _finished(self, end: int, error: Exception | None) -> None:
         self._is_syncing = False
         if isinstance(error, MemoryError):
-            # No call for the disk has failed, so the next interval may ask for the same again.
+            # No disk call has failed, so the next interval may request the same again.
             self._lacks_memory = True
-            logger.warning("a flush of the log lacks memory and is tried again: free memory")
+            logger.warning("there is no memory for a flush of the log; it is retried: free memory")
             return
         self._lacks_memory = False
         if error is not None:
@@ -230,7 +230,7 @@ class Committer:
                 return
 
     async def commit(self) -> bool:
-        """Commit what has been appended so far; return whether that could be done."""
+        """Commit what has been appended so far; return False if that failed."""
         try:
             await run_in_thread(self._commit, limiter=self._limiter)
         except OSError as exc:
@@ -245,7 +245,7 @@ def _serve(
     done: deque[tuple[int, Exception | None]],
     wake: int,
 ) -> None:
-    """Carry out one job after the other; the flush thread."""
+    """Execute one job after the other; runs in the flush thread."""
     while (job := jobs.get()) is not _STOP:
         done.append((job[1], _attempt(sync, *job)))
         os.write(wake, b"\0")
@@ -254,6 +254,6 @@ def _serve(
 def _attempt(sync: Callable[[int, int], None], begin: int, end: int) -> Exception | None:
     try:
         sync(begin, end)
-    except Exception as exc:  # whatever went wrong, these bytes may not be on the disk
+    except Exception as exc:  # after any error these bytes may not be on disk
         return exc
     return None

@@ -1,26 +1,26 @@
-"""The CommitLog's row of files: equal sizes, each named by the offset of its first byte.
+"""The CommitLog's list of files, of equal size, each named by the offset of its first byte.
 
-Owns: MappedFile, MappedFileQueue: loading and checking the row, finding a file by offset, adding
-the next one ahead of need, which files are mapped and how. Must not touch: what the bytes mean.
+Owns: MappedFile, MappedFileQueue: loading and checking the list, finding a file by offset, creating
+the next one in advance, which files are mapped and how. Must not touch: the meaning of the bytes.
 
     commitlog/00000000000000000000   [0, n)
     commitlog/00000000001073741824   [n, 2n)        n = 1 GiB unless configured otherwise
 
-Invariants: files are contiguous and have one size; a file appears under its name only with that
+Invariants: files are contiguous and of equal size; a file appears under its name only with that
 size and real blocks, and its directory is synced before anything is written to it; only the file
-that is appended to, full ones not yet on the disk and those made ahead are mapped for writing (in
-write-buffer mode they have buffers instead, as far as there are any), and at most ``mapped_max``
-others read-only, the one looked into last.
+that is appended to, full ones not yet on disk and those created in advance are mapped for writing
+(in write-buffer mode they have buffers instead, if available), and at most ``mapped_max`` others,
+the most recently used, read-only.
 
-When there is no next file, a caller that may wait makes it in its own thread. The event loop may
-not wait. It gets NextFileError until a worker has made the file, and has the batch wait in line
-(core/broker/waiting/append_line.py). The worker began when the file before was half full, so with
-files of 1 GiB it has the time in which 512 MiB come.
+If there is no next file, a caller that may wait creates it in its own thread. The event loop must
+not wait. It gets NextFileError until a worker has created the file, and queues the batch
+(core/broker/waiting/append_line.py). The worker starts when the previous file is half full, so with
+files of 1 GiB it has the time in which 512 MiB arrive.
 
-Concurrency: a worker thread makes files ahead; it hands over finished ones through a future and
-touches nothing else. Another makes pages of the last file ready for the append. The flush thread
-commits, syncs and seals mapped files; buffers are given back in the thread that reads. A file that
-is let go of stays mapped for whoever holds its region or a view of it.
+Concurrency: a worker thread creates files in advance; it returns finished ones through a future and
+touches nothing else. Another one prepares pages of the last file for appends. The flush thread
+commits, syncs and seals mapped files; buffers are returned in the reading thread. A released file
+stays mapped for holders of its region or a view of it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def file_name(begin: int) -> str:
 
 
 class MappedFile:
-    """One file of the row, mapped read-only when it is looked into, writable when asked for."""
+    """One file of the list, mapped read-only when it is read, writable on request."""
 
     __slots__ = ("_is_writable", "_others", "_region", "_storage", "begin", "end", "path", "size")
 
@@ -62,7 +62,7 @@ class MappedFile:
 
     @property
     def region(self) -> Region:
-        # Read once: another thread may let go of the file meanwhile.
+        # Read once: another thread may release the file meanwhile.
         region = self._region
         if region is None:
             region = self._storage.map_file(self.path, self.size, is_read_only=True)
@@ -84,7 +84,7 @@ class MappedFile:
         return self._region
 
     def buffer(self, pool: BufferPool, filled: int) -> bool:
-        """Use a buffer for writes behind ``filled`` bytes; return False if none is free.
+        """Use a buffer for writes after ``filled`` bytes; return False if none is free.
 
         The region is the buffer until the file is sealed.
         """
@@ -116,14 +116,14 @@ class MappedFile:
         return self._region is not None and not self.is_buffered
 
     def commit(self, begin: int, end: int) -> None:
-        """Copy [begin, end) of the log out of the buffer, if there is one; blocks."""
+        """Copy [begin, end) of the log from the buffer, if there is one; blocks."""
         if isinstance(self._region, BufferedFile):
             self._region.commit(
                 max(begin, self.begin) - self.begin, min(end, self.end) - self.begin
             )
 
     def sync(self) -> None:
-        """Block until all that was written to the file, or committed, is on the disk."""
+        """Block until everything written to the file, or committed, is on disk."""
         region = self._region
         if region is not None and self._is_writable:
             region.sync()
@@ -131,14 +131,14 @@ class MappedFile:
             self._storage.sync_file(self.path)
 
     def seal(self) -> None:
-        """Note that the file is full and on the disk; nothing is written to it any more."""
+        """Mark the file as full and on disk; nothing is written to it any more."""
         if self.is_buffered:
             self.close()
         elif self._is_writable:
             self.let_go()
 
     def let_go(self) -> None:
-        """Have the file unmapped once nobody holds its region or view any more."""
+        """Release the file; it is unmapped when no region or view of it is held any more."""
         self._others.forget(self)
         self._region = None
         self._is_writable = False
@@ -151,11 +151,11 @@ class MappedFile:
 
 
 class ReadOnlyFiles:
-    """The files that are mapped read-only, at most ``count_max``: each costs a descriptor."""
+    """The files mapped read-only, at most ``count_max``: each takes a descriptor."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        # In the order in which they were looked into.
+        # In the order of their last use.
         self._files: dict[int, MappedFile] = {}
 
     def note_use(self, file: MappedFile) -> None:
@@ -189,14 +189,14 @@ class MappedFileQueue:
         self._buffered: list[MappedFile] = []
         self._touch_bytes = touch_bytes
         self.files: list[MappedFile] = []
-        # Made but not yet used; never in `files`, so that nobody looks for records there.
+        # Created but not yet used; never in `files`, so that no records are searched there.
         self._ahead: list[MappedFile] = []
         self._workers: Workers | None = None
         self._making: Future[list[MappedFile]] | None = None
         self._is_late = False
 
     def load(self) -> None:
-        """Take the files that are there; StoreDamagedError names the one that does not fit."""
+        """Load the existing files; StoreDamagedError names a file that is wrong."""
         self._storage.make_directory(self._directory)
         entries = self._storage.list_directory(self._directory)
         for entry in entries:
@@ -204,7 +204,7 @@ class MappedFileQueue:
                 self._storage.remove_file(f"{self._directory}/{entry.name}")
         entries = [e for e in entries if not e.name.endswith(TEMPORARY)]
         if entries and entries[0].size > 0 and not entries[0].size % 8:
-            # The first file's size is the folder's, whatever the configuration says for new ones.
+            # The first file's size applies to the folder, whatever the configuration says.
             self.file_bytes = entries[0].size
         for entry in entries:
             self.files.append(self._load_one(entry.name, entry.size, entry.is_directory))
@@ -217,7 +217,7 @@ class MappedFileQueue:
             )
         if size != self.file_bytes:
             raise StoreDamagedError(
-                f"has {size} bytes where the files of this folder have {self.file_bytes}",
+                f"has {size} bytes, but the files of this folder have {self.file_bytes}",
                 path=path,
                 offset_bytes=min(size, self.file_bytes),
             )
@@ -231,7 +231,7 @@ class MappedFileQueue:
         return MappedFile(self._storage, self.read_only, path, begin, size)
 
     def find(self, offset: int) -> MappedFile | None:
-        """Return the file that holds ``offset``."""
+        """Return the file that contains ``offset``."""
         if not self.files:
             return None
         index = (offset - self.files[0].begin) // self.file_bytes
@@ -254,12 +254,12 @@ class MappedFileQueue:
 
     @property
     def free_buffers_count(self) -> int | None:
-        """How many write buffers are not in use; None in the mode without."""
+        """The number of free write buffers; None in the mode without."""
         return None if self._buffers is None else self._buffers.free_count
 
     @property
     def lacks_buffer(self) -> bool:
-        """Whether the last file is written to without a buffer, as all of them are in use."""
+        """Whether the last file is written without a buffer because none was free."""
         files, buffers = self.files, self._buffers
         if buffers is None or buffers.free_count or not files:
             return False
@@ -270,18 +270,18 @@ class MappedFileQueue:
         return [file.size for file in self._made() if file.is_mapped]
 
     def give_back_buffers(self, end: int) -> None:
-        """Seal the files that lie below ``end``, where everything is on the disk.
+        """Seal the files below ``end``, up to which everything is on disk.
 
-        Only in the thread that reads: it may not be looking into one of them.
+        Only in the reading thread, which must not be reading one of them.
         """
         for file in [file for file in self._buffered if file.end <= end]:
             self._buffered.remove(file)
             file.seal()
 
     def open_last(self, filled: int) -> None:
-        """Open the last file, which holds ``filled`` bytes so far, to be appended to.
+        """Open the last file, which has ``filled`` bytes so far, for appends.
 
-        The threads that appends need are started.
+        Start the threads that appends need.
         """
         self._started_workers()
         if self.files[-1] not in self._buffered:
@@ -294,13 +294,13 @@ class MappedFileQueue:
             file.writable()
 
     def between(self, begin: int, end: int) -> list[MappedFile]:
-        """Return the files that hold a byte of [begin, end)."""
+        """Return the files that contain a byte of [begin, end)."""
         return [f for f in self.files if f.begin < end and f.end > begin]
 
     def make_ahead(self, count: int = 1) -> None:
-        """Begin to make the next files in the worker thread, unless they are there or being made.
+        """Start creating the next files in the worker thread, unless they exist or are in progress.
 
-        ``count`` of them are to be ahead then.
+        ``count`` files will then be available in advance.
         """
         missing = count - len(self._ahead)
         if self._making is None and missing > 0:
@@ -309,10 +309,10 @@ class MappedFileQueue:
             )
 
     def touch_ahead(self, offset: int, touched: int) -> int:
-        """Have a worker touch the last file's pages behind ``offset``; return up to where.
+        """Let a worker touch the last file's pages after ``offset``; return up to where.
 
-        A page that is touched first by an append has it wait for the kernel, which may be about to
-        write out that page's neighbours or its journal. Below ``touched`` that is done.
+        An append that touches a page first waits for the kernel, which may be writing adjacent
+        pages or its journal. Pages below ``touched`` are already done.
         """
         file = self.files[-1]
         end = min(offset + self._touch_bytes, file.end)
@@ -323,14 +323,14 @@ class MappedFileQueue:
 
     def _started_workers(self) -> Workers:
         if self._workers is None:
-            # Two: pages are wanted before the next file is made.
+            # Two: pages are needed before the next file is created.
             self._workers = Workers(2, "commitlog-file")
         return self._workers
 
     def ensure_ahead(self, count: int, *, may_wait: bool = True) -> None:
-        """Have ``count`` files ready to be used; OSError when they cannot be made.
+        """Ensure that ``count`` files are ready for use; OSError if they cannot be created.
 
-        Without ``may_wait``, the worker makes missing files, and NextFileError says so.
+        Without ``may_wait``, the worker creates missing files, and NextFileError is raised.
         """
         if self._making is not None and (may_wait or self._making.done()):
             self._take_made(count, may_wait=may_wait)
@@ -339,16 +339,16 @@ class MappedFileQueue:
             if not self._is_late:
                 self._is_late = True
                 logger.warning(
-                    "the next CommitLog file is not there yet: appends wait for it, and are refused"
-                    " if it takes too long; if this comes often, the disk is too slow offset=%d",
+                    "the next CommitLog file is not ready yet: appends wait, and are refused if it"
+                    " takes too long; if this happens often, the disk is too slow offset=%d",
                     self._next_begin(),
                 )
-            raise NextFileError("the next CommitLog file is not there yet")
+            raise NextFileError("the next CommitLog file is not ready yet")
         while len(self._ahead) < count:
             self._ahead.append(self._make(self._next_begin()))
 
     def _take_made(self, count: int, *, may_wait: bool) -> None:
-        """Take over what the worker has made, or its error."""
+        """Take over the worker's files, or raise its error."""
         assert self._making is not None
         making, self._making = self._making, None
         failure = making.exception()
@@ -356,17 +356,17 @@ class MappedFileQueue:
             self._ahead += making.result()
             if self._is_late:
                 self._is_late = False
-                logger.warning("the next CommitLog file is there offset=%d", self._ahead[0].begin)
+                logger.warning("the next CommitLog file is ready offset=%d", self._ahead[0].begin)
         elif not isinstance(failure, OSError) or failure.errno not in NO_ROOM:
             raise failure
         elif not may_wait and self._is_late:
-            # A batch has waited for this. It is refused; there may be room for the next one.
+            # A batch waited for this. It is refused; there may be room for the next one.
             self.make_ahead(count)
             raise failure
-        # Else it is made again: that there was no room ahead of need may be long ago.
+        # Otherwise creation is tried again: the error may be from long ago.
 
     def add(self) -> MappedFile:
-        """Move the next file that is ready into the row and return it."""
+        """Move the next ready file into the list and return it."""
         self.ensure_ahead(1)
         self.files.append(self._ahead.pop(0))
         return self.files[-1]
@@ -378,7 +378,7 @@ class MappedFileQueue:
             self.files.pop()
 
     def drop_from(self, index: int) -> list[MappedFile]:
-        """Take files[index:] out of the row, close and return them."""
+        """Remove files[index:] from the list, close and return them."""
         dropped = self.files[index:]
         del self.files[index:]
         for file in dropped:
@@ -386,9 +386,9 @@ class MappedFileQueue:
         return dropped
 
     def drop_first(self, file: MappedFile) -> None:
-        """Take the oldest file out of the row; it stays mapped for those who hold it.
+        """Remove the oldest file from the list; it stays mapped for its holders.
 
-        The row is a new list afterwards: a thread may be going through the old one.
+        Afterwards the list is a new object: a thread may be iterating over the old one.
         """
         assert self.files[0] is file
         assert len(self.files) > 1, "the newest file stays"
@@ -400,19 +400,19 @@ class MappedFileQueue:
         self.files = [file, *self.files]
 
     def stop_making(self) -> None:
-        """Return when no worker is at work any more, nor ever will be; blocks."""
+        """Stop the workers and return when they have finished; blocks."""
         if self._workers is not None:
             self._workers.shut_down()
 
     def close(self) -> None:
-        """Unmap all; files made ahead and never used are removed."""
+        """Unmap all files; remove unused files that were created in advance."""
         self.stop_making()
         if self._making is not None and self._making.exception() is None:
             self._ahead += self._making.result()
         self._making = None
         for file in self.files:
             file.close()
-        # The last one first: a crash between two must not leave a gap in the row.
+        # The last one first: a crash between two must not leave a gap.
         for file in reversed(self._ahead):
             file.close()
             self._storage.remove_file(file.path)
@@ -423,7 +423,7 @@ class MappedFileQueue:
         return last[-1].end if last else 0
 
     def _make_all(self, begin: int, count: int) -> list[MappedFile]:
-        """Make files in a row; fewer than ``count`` when one of the later ones cannot be made."""
+        """Create consecutive files; fewer than ``count`` if a later one cannot be created."""
         made: list[MappedFile] = []
         try:
             for number in range(count):
@@ -449,7 +449,7 @@ class MappedFileQueue:
         return file
 
     def _made(self) -> list[MappedFile]:
-        """Return the files of the row and those that are ready to follow."""
+        """Return the files of the list and those that are ready to follow."""
         made = [*self.files, *self._ahead]
         making = self._making
         if making is not None and making.done() and making.exception() is None:
@@ -457,7 +457,7 @@ class MappedFileQueue:
         return made
 
     def _check(self) -> None:
-        """Assert the invariants; not while a file is being made."""
+        """Assert the invariants; not while a file is being created."""
         made = self._made()
         for file, following in pairwise(made):
             assert file.end == following.begin

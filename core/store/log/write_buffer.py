@@ -1,6 +1,6 @@
-"""Write-buffer mode: records collect in memory and are copied into the file a little later.
+"""Write-buffer mode: records are collected in memory and copied into the file a little later.
 
-Owns: BufferPool, BufferedFile: the memory that a CommitLog file is appended to, until it has been
+Owns: BufferPool, BufferedFile: the memory to which a CommitLog file is appended until it has been
 copied. Must not touch: when to copy (flush), which file has a buffer
 (mapped_file_queue), the operating system (files).
 Spec: RocketMQ TransientStorePool, CommitRealTimeService.
@@ -8,10 +8,10 @@ Spec: RocketMQ TransientStorePool, CommitRealTimeService.
     append -> buffer -- commit, each 200 ms --> page cache -- flush, each 500 ms --> disk
               wrote                             committed                           flushed
 
-So an append never takes a page fault in a mapped file, where the event loop waits while the kernel
-writes out that page or its journal. The price: a process that is killed loses uncommitted records,
+So an append never causes a page fault in a mapped file, in which the event loop would wait while
+the kernel writes that page or its journal. The cost: a killed process loses uncommitted records,
 the buffers take the memory of two to three files, and each byte is copied twice.
-Invariant: only written bytes are copied; behind them a used buffer holds an older file's bytes.
+Invariant: only written bytes are copied; after them a reused buffer has an older file's bytes.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ COPY_BYTES_MAX = 1 << 23
 
 
 class BufferPool:
-    """At most ``count_max`` buffers of one size, used again and again."""
+    """At most ``count_max`` buffers of one size, which are reused."""
 
     def __init__(self, count_max: int) -> None:
         self.count_max = count_max
         self._free: list[PinnedMemory] = []
         self._made = 0
         self._has_warned = False
-        # The worker that makes files takes buffers, the event loop gives them back.
+        # The worker that creates files takes buffers, the event loop returns them.
         self._lock = threading.Lock()
 
     def take(self, size: int) -> PinnedMemory | None:
-        """Return a buffer, None when all are in use; OSError without memory for one."""
+        """Return a buffer, None if all are in use; OSError if there is no memory for one."""
         with self._lock:
             if self._free:
                 return self._free.pop()
@@ -64,7 +64,7 @@ class BufferPool:
 
     @property
     def free_count(self) -> int:
-        """How many more buffers can be taken."""
+        """The number of buffers that can be taken."""
         with self._lock:
             return self.count_max - self._made + len(self._free)
 
@@ -73,13 +73,13 @@ class BufferPool:
             self._free.append(memory)
 
     def lose(self) -> None:
-        """Forget a buffer that was taken and cannot be used again."""
+        """Forget a taken buffer that cannot be reused."""
         with self._lock:
             self._made -= 1
 
 
 class BufferedFile:
-    """A Region over a buffer and the file it is copied into."""
+    """A Region over a buffer and the file into which it is copied."""
 
     def __init__(self, pool: BufferPool, memory: PinnedMemory, file: InPlaceFile) -> None:
         self._pool = pool
@@ -88,7 +88,7 @@ class BufferedFile:
         self.view = memory.view()
 
     def fill(self, source: memoryview, end: int) -> None:
-        """Take over what a file that was begun earlier holds below ``end``."""
+        """Copy the content below ``end`` of a file that was begun earlier."""
         for at in range(0, end, COPY_BYTES_MAX):
             copy_in(self.view, at, copy_out(source, at, min(at + COPY_BYTES_MAX, end)))
 
@@ -102,7 +102,7 @@ class BufferedFile:
         pass
 
     def sync(self) -> None:
-        """Block until what was committed is on the disk."""
+        """Block until committed bytes are on disk."""
         self._file.sync()
 
     def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
@@ -113,7 +113,7 @@ class BufferedFile:
         pass
 
     def close(self) -> None:
-        """Give the buffer back, unless somebody still looks into it."""
+        """Return the buffer, unless a view of it is still held."""
         self._file.close()
         try:
             self.view.release()

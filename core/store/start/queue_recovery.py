@@ -1,13 +1,13 @@
-"""The ConsumeQueues' half of a start: which units are trusted, corrected, rebuilt or zeroed.
+"""Recovery of ConsumeQueues at a start: which units are kept, corrected, rebuilt or zeroed.
 
-Owns: QueueRecovery. Must not touch: where the log begins and ends, how its records are walked
-(recovery), the running store. The log is the truth: a unit that the log contradicts is not trusted.
+Owns: QueueRecovery. Must not touch: where the log begins and ends, the walk of its records
+(recovery), the running store. The log is authoritative: a unit that contradicts it is discarded.
 
-The walk collects units in the queues' tails. In batches they are compared with those on file, and
+The walk collects units in the queues' tails. They are compared in batches with those on file, and
 written where they differ.
 
-Invariant when a start is done: each queue's units are exactly those of the log's records, with
-fillers for lost records, and no unit points into damage or beyond the end of the log.
+Invariant after a start: each queue's units are exactly those of the log's records, with fillers for
+lost records, and no unit points into damage or beyond the end of the log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class QueueRecovery:
-    """One start. ``queues`` holds the queues found on disk and gets those found in the log."""
+    """One start. ``queues`` has the queues found on disk; those found in the log are added."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class QueueRecovery:
         self._queues = queues
         self._make_queue = make_queue
         self.report = RecoveryReport()
-        # Queues to be rebuilt from the whole log, with the reason.
+        # Queues to rebuild from the whole log, with the reason.
         self._broken: dict[QueueKey, str] = {}
         self._only: set[QueueKey] | None = None
-        # Queues that the current walk has met, and whether it began at the log's first byte.
+        # Queues seen by the current walk, and whether it began at the log's first byte.
         self._met: set[QueueKey] = set()
         self._is_whole = False
-        # Whether the first walk began there, in a log whose first record is already removed.
+        # Whether the first walk began there, in a log whose first record was already removed.
         self._is_cleaned = False
         # Queues with units in their tails, and how many these are.
         self._touched: dict[QueueKey, ConsumeQueue] = {}
@@ -70,11 +70,11 @@ class QueueRecovery:
 
     @property
     def count(self) -> int:
-        """How many queues there are, as far as the log has been read."""
+        """The number of queues in the log as read so far."""
         return len(self._queues)
 
     def load(self, begin: int, table: QueueTable | None) -> None:
-        """Trust each queue's units below ``begin`` if the last one names a record that agrees.
+        """Keep each queue's units below ``begin`` if the last one names a matching record.
 
         A walk of the log from ``begin`` on follows.
         """
@@ -99,7 +99,7 @@ class QueueRecovery:
     def _break(self, key: QueueKey, reason: str) -> None:
         self._broken[key] = reason
         if self._is_whole:
-            # The walk that begins now, or goes on, sees all records of this queue anyway.
+            # The walk that begins now, or continues, sees all records of this queue anyway.
             self._wipe(key)
 
     def _wipe(self, key: QueueKey, begin_offset: int = 0) -> None:
@@ -108,7 +108,7 @@ class QueueRecovery:
         queue.wipe(begin_offset)
 
     def _contradiction(self, queue: ConsumeQueue) -> str | None:
-        """Compare the last trusted unit with the record that it names."""
+        """Compare the last kept unit with the record that it names."""
         offset = queue.max_offset - 1
         while offset >= queue.begin_offset:
             physical_offset, size, _ = queue.unit(offset)
@@ -124,12 +124,12 @@ class QueueRecovery:
         return f"unit {offset} names no record of this queue at {physical_offset}"
 
     def place(self, run: UnitRun) -> None:
-        """Put a run of units where its first record's queue offset says."""
+        """Place a run of units at its first record's queue offset."""
         first, units = run.first_offset, run.units
         physical_offset = int.from_bytes(units[:8], "big")
         topic = run.topic.decode(errors="replace")
         if not is_topic_name(topic):
-            self._refuse(physical_offset, units, "no topic can have its name")
+            self._refuse(physical_offset, units, "its topic name is not valid")
             return
         key = (topic, run.queue_id)
         if self._only is not None and key not in self._only:
@@ -140,14 +140,14 @@ class QueueRecovery:
         if queue is None:
             queue = self._queues[key] = self._make_queue(*key)
         gap = first - queue.max_offset
-        # One more than is known to be lost: a record whose queue id was changed leaves a gap here.
+        # One more than are known to be lost: a record whose queue id was changed leaves a gap.
         possible = self.report.lost_bytes // RECORD_BYTES_MIN + 1
         if gap and key not in self._met:
             if not self._is_whole:
                 self._break(key, f"has {queue.max_offset} units below record {first}")
                 return
-            # When the log no longer begins at 0, the records before this one may have been
-            # cleaned away with their files.
+            # If the log no longer begins at 0, the records before this one may have been removed
+            # with their files.
             is_cleaned = self._log.begin_offset > 0
             self._wipe(key, first if is_cleaned else 0)
             gap = first - queue.max_offset
@@ -156,7 +156,7 @@ class QueueRecovery:
             self._fill_holes(queue, first)
         self._met.add(key)
         if gap < 0:
-            # Only records whose place is taken; the places of those behind them may be free.
+            # Only records whose place is taken; the places of later ones may be free.
             taken = min(-gap, len(units) // UNIT_BYTES)
             self._refuse(
                 physical_offset, units[: taken * UNIT_BYTES], f"queue offset {first} is taken"
@@ -175,7 +175,7 @@ class QueueRecovery:
     def _fill_holes(self, queue: ConsumeQueue, end: int) -> None:
         """Fill holes in the units of removed records; these are all units below ``end``.
 
-        If cleaning went beyond the last checkpoint, their units may not be on the disk.
+        If cleaning went beyond the last checkpoint, their units may not be on disk.
         """
         if self._is_cleaned and queue.fill_holes(end):
             self.report.note_repaired((queue.tail.topic.decode(), queue.tail.queue_id))
@@ -222,7 +222,7 @@ class QueueRecovery:
         self._pending = 0
 
     def _was_wrong(self, key: QueueKey, first: int, units: bytes, there: bytes) -> bool:
-        """Say whether the units on file differ from these; zeros are units that nobody wrote."""
+        """Return whether the units on file differ from these; zeros are units never written."""
         known = min((self._known.get(key, 0) - first) * UNIT_BYTES, len(units))
         written = -(-zeros_from(there, 0, len(there)) // UNIT_BYTES) * UNIT_BYTES
         end = max(known, written)
@@ -236,7 +236,7 @@ class QueueRecovery:
         return False
 
     def _refuse(self, physical_offset: int, units: bytes, reason: str) -> None:
-        """Give no units to records whose header contradicts the log before them."""
+        """Refuse units for records whose header contradicts the log before them."""
         sizes = [unit[1] for unit in UNIT.iter_unpack(units)]
         file = self._log.queue.find(physical_offset)
         assert file is not None
@@ -263,13 +263,13 @@ class QueueRecovery:
         self.report.rebuilt_queues = sorted(self._broken)
         for key, reason in self._broken.items():
             logger.warning(
-                "a ConsumeQueue does not agree with the log and is rebuilt from it; this start "
-                "takes longer and no message is lost by that topic=%s queue_id=%d reason=%s",
+                "a ConsumeQueue does not match the log and is rebuilt from it; this start takes "
+                "longer, but no message is lost topic=%s queue_id=%d reason=%s",
                 *key, reason,
             )  # fmt: skip
         if self._is_whole:
             return
-        # If a crash comes before all is rewritten, the next start must not trust a part of it.
+        # If a crash comes before all is rewritten, the next start must not keep a part of it.
         StateFiles(self._storage, self._directory).forget_checkpoint()
         for key in self._broken:
             self._wipe(key)
@@ -282,13 +282,13 @@ class QueueRecovery:
         self._only = None
 
     def keep_offsets_used(self, table: QueueTable) -> None:
-        """Put fillers where a queue's last records are lost: no offset is given out twice."""
+        """Put fillers for lost records at a queue's end, so that no offset is assigned twice."""
         for topic, queue_id, max_offset in table.queues:
             queue = self._queues.get((topic, queue_id))
             if queue is None:
                 continue
             if queue.max_offset == 0 < max_offset and self._log.begin_offset > 0:
-                # All its records have been cleaned away, and then its files were lost.
+                # All its records were removed by cleaning, and then its files were lost.
                 self._wipe((topic, queue_id), max_offset)
                 self._put((topic, queue_id), FILLER * (max_offset - queue.max_offset))
                 self.report.note_repaired((topic, queue_id))
@@ -298,7 +298,7 @@ class QueueRecovery:
                 self.report.note_repaired((topic, queue_id))
 
     def cut(self) -> None:
-        """Write the units in memory, and zero those that no record backs."""
+        """Write the units in memory, and zero those without a record."""
         self._write()
         for key, queue in self._queues.items():
             if key not in self._met:
@@ -308,7 +308,7 @@ class QueueRecovery:
             while self._is_lost(queue, queue.max_offset + count):
                 count += 1
             if count:
-                # Units that point into damage at the queue's end: their offsets stay used.
+                # Units that point into damage at the queue's end: their offsets are not reused.
                 self._put(key, FILLER * count)
         self._write()
         for key, queue in self._queues.items():
@@ -330,7 +330,7 @@ class QueueRecovery:
 
 
 def names_its_record(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
-    """Say whether the unit at ``offset`` leads to a record that names this place in the queue."""
+    """Return whether the unit at ``offset`` leads to a record with this queue and offset."""
     physical_offset, size, _ = queue.unit(offset)
     file = log.queue.find(physical_offset)
     if file is None:

@@ -1,25 +1,25 @@
-"""What a start does with a store folder: find the log's end, report damage, repair ConsumeQueues.
+"""Recovery at a start: finds the log's end, reports damage, repairs ConsumeQueues.
 
 Owns: Recovery: the walk of the log, its damage and its end. Must not touch: units (queue_recovery),
 the running store; it works before anything is appended.
 
     1. Choose where to begin: at the last file after a clean stop; else where the checkpoint says
-       that all before is complete; else at the newest file whose first record is at least 3 s older
-       than the time in RocketMQ's checkpoint, which has only times; else at the first.
+       that everything before is complete; else at the newest file whose first record is at least
+       3 s older than the time in RocketMQ's checkpoint, which has only times; else at the first.
     2. Walk the records from there to the end: layout, CRC, own physical offset. The log was on disk
-       up to the durable offset, so the place of a bad record says what it means:
+       up to the durable offset, so the place of a bad record decides its meaning:
 
          scanned_from               durable offset                   last byte written
               |  records   XX  records   |   records   X   records       |
                            damage                      the log ends here
 
        Below that offset it is damage: the walk looks for the next intact record that names its own
-       place; the bytes between are reported and stay out of every queue. From that offset on it is
-       what a crash leaves, and the log ends. The rest is zeroed. If it holds records, it is
-       kept aside, since the kernel may have written later pages before earlier ones. After a
+       place; the bytes between are reported and are in no queue. From that offset on it is the
+       result of a crash, and the log ends there. The rest is zeroed. If it contains records, it is
+       saved first, since the kernel may have written later pages before earlier ones. After a
        clean stop, and in a folder without that offset, all of the log counts as below it.
-    3. Each record's unit goes where its queue offset says. A queue whose units below the starting
-       point do not lead up to that offset is rebuilt from the whole log.
+    3. Each record's unit is placed at its queue offset. A queue whose units below the starting
+       point do not reach that offset is rebuilt from the whole log.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ IndexFeed = Callable[[list[IndexItem], int], None]
 
 
 class Recovery:
-    """One start; ``queues`` does the ConsumeQueues' part of it, with the same report."""
+    """One start; ``queues`` recovers the ConsumeQueues, with the same report."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class Recovery:
         if not files:
             return 0
         if was_clean:
-            # Files behind it may have been made ahead and never used: RocketMQ leaves such files,
-            # and a power cut brings back those that a stop has removed.
+            # Files after it may have been created ahead and never used: RocketMQ leaves such files,
+            # and after a power cut those that a stop removed may be back.
             return next(file.begin for file in reversed(files) if self._is_used(file))
         at = checkpoint.complete_offset
         if at is not None and files[0].begin <= at <= files[-1].end and self._may_begin(at):
@@ -144,7 +144,7 @@ class Recovery:
         return stop is not ScanStop.EMPTY or file is self._log.queue.files[0]
 
     def _may_begin(self, at: int) -> bool:
-        """Say whether a record may begin at ``at``; in a folder put together by hand it may not."""
+        """Return whether a record may begin at ``at``; not always in a folder made by hand."""
         file = self._log.queue.find(at)
         if file is None or at >= self._ends_from:
             return True

@@ -1,20 +1,20 @@
-"""Copies of a store folder, made while the store may be open, and put back.
+"""Backups of a store folder, which may be open, and restoring them.
 
-Owns: what is copied in which order, the list of a backup's files. Must not touch: the folder that
-is copied; how a start repairs (recovery).
+Owns: what is copied in which order, the list of a backup's files. Must not touch: the copied
+folder; how a start repairs (recovery).
 
-A backup is a folder that a crash could have left, so that a start repairs it as such:
+A backup is like the folder after a crash, so that a start repairs it as such:
 
-    config/, namesrv/, clock.json        progress is never ahead of the log: they go first
-    checkpoint, index.json, queues.json  what they claim is in files that are copied after them
-    index/, consumequeue/, all the rest  units and keys name records that are in the log already
-    commitlog/                           up to the end that it has now, and zeros behind it
-    backup.json                          the list of all files: without it this is no backup
+    config/, namesrv/, clock.json        copied first, so that progress is never ahead of the log
+    checkpoint, index.json, queues.json  describe files that are copied after them
+    index/, consumequeue/, all the rest  units and keys name records that are already in the log
+    commitlog/                           up to its present end, followed by zeros
+    backup.json                          the list of all files: without it this is not a backup
 
-Invariants: what was acknowledged before the copy began is below the end that is found after it
-began (records in a write buffer are not: they reach the log within ``write_buffer_commit_ms``).
-Holes in files stay holes, but for a log that is put back: what is appended to a mapped hole finds
-no room when the disk is full. The backup is on the disk before its list is.
+Invariants: everything acknowledged before the copy began is below the end that is found after it
+began (except records in a write buffer, which reach the log within ``write_buffer_commit_ms``).
+Holes in files stay holes, except in a restored log: an append to a mapped hole would fail on a full
+disk. The backup is on disk before its list is.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from motelog.core.store.tools.inspection import LogWalk, StoreFolder, plan_repai
 
 LIST: Final = "backup.json"
 VERSION: Final = 1
-# In this order; what is not named comes between them and the log.
+# In this order; other files come between these and the log.
 _FIRST: Final = ("config", "namesrv", "clock.json", "checkpoint", "index.json", "queues.json")
 _LOG: Final = "commitlog"
-# Of the process that has the store open; what can be made anew; what was taken out of the log.
+# Not copied: files of the running process, what can be rebuilt, bytes taken out of the log.
 _LEFT_OUT: Final = frozenset({"lock", "abort", reader_key.NAME, "gateway", "damaged", LIST})
-# Each of the small files is gone for a moment when it is replaced.
+# Each of the small files is missing for a moment while it is replaced.
 _REPLACED_WITHIN_S: Final = 1.0
 _CHUNK_BYTES: Final = 4 << 20
 _ZEROS: Final = bytes(1 << 20)
@@ -49,7 +49,7 @@ Progress = Callable[[int, int], None]  # (bytes done, bytes of the log)
 
 
 class BackupFile(msgspec.Struct, frozen=True):
-    """One file; ``crc32c`` is of all its bytes, holes being zeros."""
+    """One file; ``crc32c`` covers all its bytes, with holes as zeros."""
 
     path: str
     size: int
@@ -57,7 +57,7 @@ class BackupFile(msgspec.Struct, frozen=True):
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """What a backup holds: the log in [begin_offset, end_offset), and its files."""
+    """The content of a backup: the log in [begin_offset, end_offset), and its files."""
 
     version: int
     store: str
@@ -73,12 +73,12 @@ class Backup(msgspec.Struct, frozen=True):
 
 
 def create(store: str, target: str, progress: Progress = lambda done, total: None) -> Backup:
-    """Copy a store folder, open or not, to ``target``, which must be empty or not there.
+    """Copy a store folder, open or not, to ``target``, which must be empty or not exist.
 
-    StoreError if it cannot be; what is in ``target`` then is no backup.
+    StoreError if that fails; ``target`` is then not a backup.
     """
     if not os.path.isdir(f"{store}/{_LOG}"):
-        raise StoreError(f"{store} holds no store: it has no commitlog directory")
+        raise StoreError(f"{store} is not a store: it has no commitlog directory")
     _make_empty(target)
     began_ms = time.time_ns() // 1_000_000
     copied: dict[str, BackupFile] = {}
@@ -99,18 +99,16 @@ def create(store: str, target: str, progress: Progress = lambda done, total: Non
 
 
 def read_list(backup: str) -> Backup:
-    """Return what a backup says that it holds; StoreError if it is none, or was not finished."""
+    """Return the list of a backup; StoreError if it is not a backup, or was not finished."""
     try:
         with open(f"{backup}/{LIST}", "rb") as listed:
             found = msgspec.json.decode(listed.read(), type=Backup)
     except FileNotFoundError as exc:
-        raise StoreError(f"{backup} is no finished backup: it has no {LIST}") from exc
+        raise StoreError(f"{backup} is not a finished backup: it has no {LIST}") from exc
     except msgspec.DecodeError as exc:
         raise StoreError(f"{backup}/{LIST} cannot be read: {exc}") from exc
     if found.version != VERSION:
-        raise StoreError(
-            f"{backup} is of version {found.version}, and this release reads {VERSION}"
-        )
+        raise StoreError(f"{backup} has version {found.version}, but this release reads {VERSION}")
     for file in found.files:
         if os.path.isabs(file.path) or ".." in file.path.split("/"):
             raise StoreError(f"{backup}/{LIST} names a file outside the backup: {file.path!r}")
@@ -118,7 +116,7 @@ def read_list(backup: str) -> Backup:
 
 
 def verify(backup: str, progress: Progress = lambda done, total: None) -> list[str]:
-    """Return what is wrong with a backup, in words; empty if a store can be made of it."""
+    """Return the faults of a backup as texts; empty if a store can be restored from it."""
     found = read_list(backup)
     faults = []
     done = 0
@@ -134,10 +132,10 @@ def verify(backup: str, progress: Progress = lambda done, total: None) -> list[s
 
 
 def restore(backup: str, store: str, progress: Progress = lambda done, total: None) -> Backup:
-    """Copy a backup to ``store``, which must be empty or not there; the next start repairs it.
+    """Copy a backup to ``store``, which must be empty or not exist; the next start repairs it.
 
-    StoreError if a file is not what it was when the backup was made. No start takes a folder that
-    was not restored to its end.
+    StoreError if a file has changed since the backup was made. A start refuses a folder whose
+    restore was not completed.
     """
     found = read_list(backup)
     _make_empty(store)
@@ -153,7 +151,7 @@ def restore(backup: str, store: str, progress: Progress = lambda done, total: No
         except FileNotFoundError as exc:
             raise StoreError(f"{source} is missing") from exc
         if copied != file:
-            raise StoreError(f"{source} is not what it was when the backup was made")
+            raise StoreError(f"{source} has changed since the backup was made")
         done += file.size
         progress(done, found.size_bytes)
     _sync_directories(store)
@@ -171,13 +169,13 @@ def _faults_of_store(backup: str, found: Backup) -> Iterator[str]:
     for damage in report.damage:
         yield f"{damage.path}, byte {damage.offset_bytes}: {damage.size} bytes are not records"
     if report.end_offset != found.end_offset:
-        yield f"the log ends at {report.end_offset}, and ended at {found.end_offset}"
+        yield f"the log ends at {report.end_offset}, but ended at {found.end_offset}"
 
 
 def _paths_before_the_log(store: str) -> Iterator[str]:
-    """Yield the paths to copy, below the folder; each directory is read when it is its turn."""
+    """Yield the paths to copy, relative to the folder; each directory is read in its turn."""
     names = sorted(set(os.listdir(store)) - _LEFT_OUT - {_LOG})
-    # A replaced file may be gone just now; its copy of before is known by its name as well.
+    # A file that is being replaced may be missing now; its previous copy implies its name too.
     first = [name for word in _FIRST for name in (word, f"{word}.bak") if name in names]
     first += [word for word in _FIRST if word not in names]
     for name in [*first, *(name for name in names if name not in first)]:
@@ -192,7 +190,7 @@ def _paths_before_the_log(store: str) -> Iterator[str]:
 
 
 def _copy_if_there(source: str, target: str, path: str) -> BackupFile | None:
-    """Copy a file that may be removed, or be replaced, while that is done."""
+    """Copy a file that may be removed or replaced meanwhile."""
     deadline = time.monotonic() + _REPLACED_WITHIN_S
     while True:
         try:
@@ -207,7 +205,7 @@ def _copy_if_there(source: str, target: str, path: str) -> BackupFile | None:
 def _copy_log(
     store: str, target: str, copied: dict[str, BackupFile], progress: Progress
 ) -> tuple[int, int]:
-    """Copy the log up to its end as it is now; return where the copy begins and ends."""
+    """Copy the log up to its present end; return where the copy begins and ends."""
     folder = StoreFolder(store)
     try:
         files = [(file.begin, file.size) for file in folder.log.files]
@@ -228,7 +226,7 @@ def _copy_log(
             used = min(size, end - file_begin)
             copied[path] = _copy_file(f"{store}/{path}", f"{target}/{path}", path, used)
         except FileNotFoundError:
-            # It was too old, and so were those before it.
+            # The file was expired, and so were those before it.
             for gone in [one for one in copied if one.startswith(f"{_LOG}/")]:
                 os.remove(f"{target}/{gone}")
                 del copied[gone]
@@ -238,7 +236,7 @@ def _copy_log(
 
 
 def _copy_file(source: str, target: str, path: str, used: int | None = None) -> BackupFile:
-    """Copy a file, or its first ``used`` bytes and zeros behind them; holes stay holes."""
+    """Copy a file, or its first ``used`` bytes followed by zeros; holes stay holes."""
     make_folders(os.path.dirname(target))
     with open(source, "rb", buffering=0) as reader:
         size = os.fstat(reader.fileno()).st_size
@@ -253,7 +251,7 @@ def _copy_file(source: str, target: str, path: str, used: int | None = None) -> 
 
 
 def _allocate(path: str, size: int) -> None:
-    """Give a file of the log real blocks, as its store had done."""
+    """Allocate real blocks for a file of the log, as the store does."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.posix_fallocate(descriptor, 0, size)
@@ -267,18 +265,18 @@ def _fault_of(path: str, expected: BackupFile) -> str | None:
         with open(path, "rb", buffering=0) as reader:
             size = os.fstat(reader.fileno()).st_size
             if size != expected.size:
-                return f"{path} has {size} bytes, and had {expected.size}"
+                return f"{path} has {size} bytes, but had {expected.size}"
             crc = _Crc()
             for at, data in _pieces(reader.fileno(), size):
                 crc.add(at, data)
     except OSError as exc:
         return f"{path} cannot be read: {exc.strerror or exc}"
     is_same = crc.up_to(size) == expected.crc32c
-    return None if is_same else f"{path} is not what it was when the backup was made"
+    return None if is_same else f"{path} has changed since the backup was made"
 
 
 class _Crc:
-    """The CRC-32C of a file whose pieces come in order, with holes between them."""
+    """The CRC-32C of a file whose pieces are added in order, with holes between them."""
 
     def __init__(self) -> None:
         self._value = 0
@@ -289,7 +287,7 @@ class _Crc:
         self._at = at + len(data)
 
     def up_to(self, end: int) -> int:
-        """Return the CRC of all bytes below ``end``, which is behind the last piece."""
+        """Return the CRC of all bytes below ``end``, which is after the last piece."""
         while self._at < end:
             zeros = _ZEROS[: end - self._at]
             self._value = crc32c(zeros, self._value)
@@ -298,18 +296,18 @@ class _Crc:
 
 
 def _pieces(descriptor: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield place and bytes of what is no hole in a file, up to ``end``."""
+    """Yield (position, bytes) of the parts of a file that are not holes, up to ``end``."""
     at = 0
     while at < end:
         try:
             at = os.lseek(descriptor, at, os.SEEK_DATA)
             hole = os.lseek(descriptor, at, os.SEEK_HOLE)
         except OSError:
-            return  # ENXIO: there is only a hole left
+            return  # ENXIO: only a hole is left
         while at < min(hole, end):
             data = os.pread(descriptor, min(_CHUNK_BYTES, min(hole, end) - at), at)
             if not data:
-                return  # the file was cut meanwhile
+                return  # the file was truncated meanwhile
             yield at, data
             at += len(data)
 

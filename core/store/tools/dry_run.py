@@ -1,11 +1,11 @@
-"""A store folder looked at without changing it: what would be written stays in this process.
+"""Inspecting a store folder without changing it: writes stay in this process.
 
 Owns: DryRunStorage, a Storage over a real folder. Must not touch: the folder; it takes no lock, so
-a store that is open in another process can be looked at too.
+that a store that is open in another process can be inspected too.
 
-Files are mapped privately: what recovery writes into a map is seen by it and by nobody else. What
-is written in pieces lies over the file in memory. Files made, replaced, moved and removed are so in
-``steps`` and in later answers, not on the disk.
+Files are mapped privately: only recovery sees what it writes into a map. Pieces that are written
+overlay the file in memory. Files that are created, replaced, moved or removed appear so in
+``steps`` and in later answers, not on disk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DryRunStorage:
         self._made: dict[str, ScratchRegion | bytes] = {}
         self._gone: set[str] = set()
         self._directories: set[str] = set()
-        # Files made in pieces, with their sizes; what was written so, pieces that meet as one.
+        # Sizes of files made from pieces; the pieces written, with adjacent ones merged.
         self._sizes: dict[str, int] = {}
         self._pieces: dict[str, list[tuple[int, bytearray]]] = {}
         self.steps: list[tuple[str, str]] = []  # (what would be done, path)
@@ -132,7 +132,7 @@ class DryRunStorage:
         self._gone.add(path)
 
     def rename(self, path: str, new_path: str) -> None:
-        if new_path != path + BACKUP:  # what every start does is no news
+        if new_path != path + BACKUP:  # every start does this, so it is not reported
             self.steps.append(("move", path))
         self._gone.add(path)
 
@@ -150,7 +150,7 @@ class DryRunStorage:
 
 
 class _Discarding:
-    """Nobody reads it again: the start that writes it has read it before."""
+    """Discards writes: a start reads the file only before it writes it."""
 
     def write(self, at: int, data: bytes | memoryview) -> None:
         pass
@@ -163,7 +163,7 @@ class _Discarding:
 
 
 class _DryRunFile:
-    """A real file, or zeros without one, under the pieces that were written over it."""
+    """A real file, or zeros without one, overlaid by the pieces that were written."""
 
     def __init__(self, pieces: list[tuple[int, bytearray]], real: ReadFile | None) -> None:
         self._pieces = pieces

@@ -1,10 +1,10 @@
-"""What is wrong with the index files of a folder: each key of the log is looked for in them.
+"""Checks the index files of a folder: each key of the log is searched in them.
 
 Owns: IndexCheck: headers against index.json, entries against the records' keys, chains against the
-entries. Must not touch: the folder (dry_run), which files a start believes (index_start).
+entries. Must not touch: the folder (dry_run), which files a start uses (index_start).
 
-The log is walked once, by whoever verifies it, and its records with keys are handed in step by
-step: both they and the entries are in the log's order.
+The caller walks the log once and passes its records with keys step by step: both they and the
+entries are in the log's order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from motelog.core.store.index.index import (
 from motelog.core.store.index.index_file import NAME_DIGITS, IndexFile, file_bytes, shape_of
 from motelog.core.store.state.checkpoint import IndexFileState, IndexTable
 
-# RocketMQ's shape, for files that index.json does not name.
+# RocketMQ's shape, for files that are not in index.json.
 SLOTS: Final = 5_000_000
 ENTRIES: Final = 20_000_000
 SCRATCH_ENTRIES: Final = 8_192
@@ -37,21 +37,21 @@ COMPARED_BYTES: Final = 1_048_560  # a multiple of both a slot's and an entry's
 OFFSET_MAX: Final = (1 << 63) - 1
 
 REMADE: Final = "none: the next start rebuilds it from the log"
-KEPT_OUT: Final = "none: what a query finds is compared with the record"
+KEPT_OUT: Final = "none: queries compare what they find with the record"
 
 AddFault = Callable[[str, int, str, str], None]
 
 
 def missed(count: int) -> str:
-    """Say what it costs that so many keys are not found."""
+    """Return the cost of so many missing keys."""
     return (
-        f"queries by key miss {count} messages at most; they are in the log. Remove the file while "
-        "the store is stopped, and the next start rebuilds it"
+        f"queries by key miss at most {count} messages, which are in the log. Remove the file "
+        "while the store is stopped, and the next start rebuilds it"
     )
 
 
 class IndexCheck:
-    """One look at the index; ``add`` gets (path, byte, what is wrong, what it costs)."""
+    """One check of the index; ``add`` receives (path, byte, what is wrong, what it costs)."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class IndexCheck:
         for position, state in enumerate(table.files):
             is_last = position == len(table.files) - 1
             if state.end_physical < self._log_begin and not is_last and not self._size(state.name):
-                continue  # cleaned away since
+                continue  # cleaned up since
             fault = self._load_one(state)
             if fault is not None:
                 path = f"{self._directory}/{state.name}"
@@ -102,7 +102,7 @@ class IndexCheck:
         if size is None:
             return "is missing"
         if not (state.slots > 0 and state.entries > 0 and 1 <= state.count <= state.entries):
-            return "has a line in index.json that makes no sense"
+            return "has an invalid line in index.json"
         if size != file_bytes(state.slots, state.entries):
             return f"has {size} bytes, expected {file_bytes(state.slots, state.entries)}"
         file = self._open(state.name, state.slots, state.entries)
@@ -114,7 +114,7 @@ class IndexCheck:
             )  # fmt: skip
             file.count = state.count
         elif self._is_live or self._has_abort:
-            # What has been put since the last checkpoint.
+            # Entries added since the last checkpoint.
             file.count = state.count
         fault = file.fault() if file.count == self._header_count(file) else None
         if fault is None:
@@ -128,7 +128,7 @@ class IndexCheck:
         return int(header[5])
 
     def _load_unknown(self) -> None:
-        """Take what RocketMQ has left."""
+        """Load index files that RocketMQ wrote."""
         for entry in self._storage.list_directory(self._directory):
             shape = shape_of(entry.size, SLOTS, ENTRIES)
             if entry.is_directory or len(entry.name) != NAME_DIGITS or shape is None:
@@ -190,7 +190,7 @@ class IndexCheck:
             self._missing[self._at_file] = self._missing.get(self._at_file, 0) + missing
 
     def _keys_of(self, items: list[IndexItem]) -> Iterator[tuple[int, int]]:
-        """Yield (physical offset, hash) of each key, as the kernel that writes them has it."""
+        """Yield (physical offset, hash) of each key, as the writing kernel computes it."""
         empty = HEADER.pack(0, 0, 0, 0, 0, 1)
         item = key = 0
         while item < len(items):
@@ -205,7 +205,7 @@ class IndexCheck:
     # -- chains ----------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Say what has been found, and look at the chains."""
+        """Report what was found, and check the chains."""
         for position, file in enumerate(self.files):
             missing, stray = self._missing.get(position, 0), self._stray.get(position, 0)
             if missing:
@@ -217,7 +217,7 @@ class IndexCheck:
                 )
             if stray:
                 self._add(file.path, 0, f"{stray} entries name no record with their key", KEPT_OUT)
-            # Chains of the newest go on beyond the last checkpoint; a start rebuilds them.
+            # Chains of the newest file continue after the last checkpoint; a start rebuilds them.
             goes_on = self._is_live or (self._has_abort and not file.is_full)
             if not (goes_on and position == len(self.files) - 1):
                 self._check_chains(file)
@@ -239,7 +239,7 @@ class IndexCheck:
         if slots or entries:
             self._add(
                 file.path, (slots or entries)[0],
-                f"{len(slots)} slots and {len(entries)} entries do not lead to the entry before",
+                f"{len(slots)} slots and {len(entries)} entries do not lead to the previous entry",
                 missed(len(entries) or file.count - 1),
             )  # fmt: skip
 

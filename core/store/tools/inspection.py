@@ -1,10 +1,10 @@
-"""What is in a store folder and what is wrong with it, for people; nothing in it is changed.
+"""Shows the content of a store folder and its faults; nothing in it is changed.
 
-Owns: StoreFolder (what is there), verify (every record, every unit, the small files), plan_repair
-(what the next start would do), in plain words and with what each fault costs. Must not touch: the
-folder (dry_run), how a start repairs (recovery).
+Owns: StoreFolder (the content), verify (every record, every unit, the small files), plan_repair
+(what the next start would do), with the cost of each fault. Must not touch: the folder (dry_run),
+how a start repairs (recovery).
 
-A store that is open in a process may be looked at: what it appends meanwhile is left out.
+A store that is open in a process may be inspected: what it appends meanwhile is ignored.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ Progress = Callable[[int, int], None]  # (bytes of the log done, bytes of the lo
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong; ``cost`` says which messages it takes, or that it takes none."""
+    """One fault; ``cost`` says which messages it affects, or that it affects none."""
 
     path: str
     offset_bytes: int
@@ -99,7 +99,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Verification:
-    """What ``verify`` found."""
+    """The result of ``verify``."""
 
     records: int = 0
     units: int = 0
@@ -110,19 +110,19 @@ class Verification:
 
 
 class StoreFolder:
-    """A folder with a store in it; StoreError if there is none."""
+    """A folder with a store; StoreError if it is not one."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.storage = DryRunStorage()
         if not os.path.isdir(f"{directory}/commitlog"):
-            raise StoreError(f"{directory} holds no store: it has no commitlog directory")
+            raise StoreError(f"{directory} is not a store: it has no commitlog directory")
         state = StateFiles(self.storage, directory)
         self.checkpoint = state.read_checkpoint()
         self.table = state.read_queues()
         self.index_table = state.read_index()
         durable, noted = DurableFile(self.storage, directory).read(), self.table
-        # Records below are on the disk. A store that is open has appended and committed more.
+        # Records below this are on disk. An open store has appended and committed more.
         self.flushed_offset = max(durable or 0, noted.end_offset if noted is not None else 0)
         self.has_abort = state.has_abort()
         self.log = MappedFileQueue(
@@ -132,7 +132,7 @@ class StoreFolder:
         try:
             self.log.load()
         except StoreDamagedError as exc:
-            # The files before the one that does not fit can be looked at.
+            # The files before the wrong one can still be inspected.
             self.log_fault = exc
         self._files = OpenFiles(self.storage, 64)
         self.queue_faults: dict[QueueKey, str] = {}
@@ -145,7 +145,7 @@ class StoreFolder:
         self.log.close()
 
     def process_id(self) -> int | None:
-        """Return the process that has the store open, None if none has."""
+        """Return the id of the process that has the store open, or None."""
         text = self.storage.read_file(f"{self.directory}/abort")
         if text and text.isdigit() and os.path.exists(f"/proc/{int(text)}"):
             return int(text)
@@ -168,7 +168,7 @@ class StoreFolder:
                         yield topic.name, int(queue.name)
 
     def _find_file_units(self) -> int:
-        """Return how many units most ConsumeQueue files have room for."""
+        """Return the number of units of most ConsumeQueue files."""
         sizes: Counter[int] = Counter()
         for topic, queue_id in self._queue_directories():
             path = f"{self.directory}/consumequeue/{topic}/{queue_id}"
@@ -177,7 +177,7 @@ class StoreFolder:
         return fitting[0] // UNIT_BYTES if fitting else 300_000
 
     def load_queues(self) -> None:
-        """Take the ConsumeQueue files that are there now."""
+        """Load the present ConsumeQueue files."""
         root = f"{self.directory}/consumequeue"
         self.queue_faults.clear()
         for key in self._queue_directories():
@@ -190,7 +190,7 @@ class StoreFolder:
             self.queues[key] = queue
 
     def _short_file(self, key: QueueKey) -> str | None:
-        """Name a file that is too short. After a crash that is no fault: it was being made."""
+        """Return a file that is too short. After a crash that is no fault: it was being created."""
         size = self.file_units * UNIT_BYTES
         path = self.queue_path(key)
         for entry in () if self.has_abort else self.storage.list_directory(path):
@@ -203,7 +203,7 @@ class StoreFolder:
         return self.index_table.files if self.index_table is not None else []
 
     def left_alone(self) -> list[tuple[str, str]]:
-        """Return (name, what it is) of all that is not the store's: no start looks at it."""
+        """Return (name, what it is) of entries that are not the store's and that starts ignore."""
         found = []
         for prefix, ours in (("", OURS), ("config/", OURS_IN_CONFIG)):
             for entry in self.storage.list_directory(f"{self.directory}/{prefix}".rstrip("/")):
@@ -218,7 +218,7 @@ class StoreFolder:
 
 
 class LogWalk:
-    """Every intact record of the log, in order, and the bytes between that are none."""
+    """All intact records of the log in order, and the bytes between them that are not records."""
 
     def __init__(
         self,
@@ -339,8 +339,8 @@ class _Verifier:
             fault = folder.log_fault
             self._add(
                 fault.path, fault.offset_bytes, str(fault),
-                "the store does not start until this file is put right; "
-                "what is in it and behind it was not checked",
+                "the store does not start until this file is fixed; "
+                "its content and the files after it were not checked",
             )  # fmt: skip
         index = IndexCheck(
             folder.storage,
@@ -360,9 +360,9 @@ class _Verifier:
         for file, begin, end, stop in walk.damage:
             self._add(
                 file.path, begin - file.begin,
-                f"no record, {stop.name.lower().replace('_', ' ')}; "
-                f"the log goes on {end - begin} bytes later",
-                f"the messages in {end - begin} bytes are lost; their queue offsets stay used",
+                f"not a record, {stop.name.lower().replace('_', ' ')}; "
+                f"the log continues {end - begin} bytes later",
+                f"the messages in {end - begin} bytes are lost; their queue offsets are not reused",
             )  # fmt: skip
         self._check_units()
         self._check_ends()
@@ -384,7 +384,7 @@ class _Verifier:
             assert file is not None
             self._add(
                 file.path, int.from_bytes(units[:8], "big") - file.begin,
-                f"{count} records name a topic that cannot be, {topic!r}",
+                f"{count} records have an invalid topic name, {topic!r}",
                 f"{count} messages are lost: they are in no queue",
             )  # fmt: skip
             return
@@ -393,7 +393,7 @@ class _Verifier:
             self._add(
                 self._folder.queue_path(key), expected * UNIT_BYTES,
                 f"the log goes from queue offset {expected} to {first} of {topic}/{run.queue_id}",
-                f"{abs(first - expected)} messages of this queue are lost or stand twice",
+                f"{abs(first - expected)} messages of this queue are lost or duplicated",
             )  # fmt: skip
         self._next[key] = first + count
         self._result.units += count
@@ -401,7 +401,7 @@ class _Verifier:
         if key in self._folder.queue_faults:
             return
         if queue is None:
-            # One that appeared meanwhile is looked at again, but not unit by unit.
+            # A queue that appeared meanwhile is checked too, but not unit by unit.
             self._wrong.setdefault(key, [])
             return
         have = queue.read_files(first, count).ljust(len(units), b"\0")
@@ -413,7 +413,7 @@ class _Verifier:
                 self._wrong.setdefault(key, []).append((first + index, units[at : at + UNIT_BYTES]))
 
     def _is_filled(self, key: QueueKey, begin: int, end: int) -> bool:
-        """Say whether these offsets are known to be lost: each has a filler."""
+        """Return whether these offsets are known to be lost: each has a filler."""
         queue = self._folder.queues.get(key)
         if queue is None or key in self._folder.queue_faults or not 0 < end - begin < 1 << 24:
             return False
@@ -457,17 +457,17 @@ class _Verifier:
             self._add(self._folder.queue_path(key), 0, fault, REBUILT)
 
     def _known_units(self, key: QueueKey) -> int:
-        """Return below which queue offset units have to be on file.
+        """Return the queue offset below which units must be on file.
 
-        Those behind may be in the memory of the process that has the store open, or were when it
-        was killed: the next start makes them.
+        Later units may be in the memory of the process that has the store open, or were lost when
+        it was killed: the next start rebuilds them.
         """
         if not self._folder.has_abort:
             return 1 << 62
         return self._known.get(key, 0)
 
     def _check_ends(self) -> None:
-        """Look for units behind the last record of their queue."""
+        """Look for units after the last record of their queue."""
         end_offset = self._result.end_offset
         for key, queue in sorted(self._folder.queues.items()):
             if key in self._folder.queue_faults:
@@ -489,7 +489,7 @@ class _Verifier:
                     file, at, f"units {begin} to {end - 1} have no record in the log",
                     "none: the next start removes them"
                     if self._folder.has_abort
-                    else f"{end - begin} messages of {key[0]}/{key[1]} are lost, or never were",
+                    else f"{end - begin} messages of {key[0]}/{key[1]} are lost, or never existed",
                 )  # fmt: skip
 
     # -- small files -----------------------------------------------------------------------
@@ -501,15 +501,13 @@ class _Verifier:
         if data is None and folder.log.files:
             self._add(checkpoint, 0, "is missing", SLOW_START)
         elif data is not None and StoreCheckpoint.decode(data) is None:
-            self._add(
-                checkpoint, 0, "is too short, or does not agree with its checksum", SLOW_START
-            )
+            self._add(checkpoint, 0, "is too short, or does not match its checksum", SLOW_START)
         elif (last := folder.checkpoint.physic_ms) > self._result.last_store_timestamp_ms > 0 and (
             not self._is_live and self._result.records
         ):
             self._add(
                 checkpoint, 0,
-                f"says that records up to {last} ms are on disk; the last one in the log is of "
+                f"says that records up to {last} ms are on disk; the last one in the log has "
                 f"{self._result.last_store_timestamp_ms} ms",
                 "messages at the log's end may be lost",
             )  # fmt: skip
@@ -519,7 +517,7 @@ class _Verifier:
         if data is not None and IndexTable.decode(data) is None:
             is_kept = folder.index_table is not None
             self._add(
-                path, 0, "does not agree with its checksum",
+                path, 0, "does not match its checksum",
                 "none: the next start reads more of the log"
                 if is_kept
                 else "none: the next start rebuilds the index from the log",
@@ -532,13 +530,13 @@ class _Verifier:
         path = f"{folder.directory}/queues.json"
         data = folder.storage.read_file(path)
         if data is not None and QueueTable.decode(data) is None:
-            self._add(path, 0, "does not agree with its checksum", SLOW_START)
+            self._add(path, 0, "does not match its checksum", SLOW_START)
         table = folder.table
         if table is None:
             return
         if table.end_offset > end and folder.log_fault is None:
             self._add(
-                path, 0, f"the log reached up to {table.end_offset}, it ends at {end} now",
+                path, 0, f"the log reached up to {table.end_offset}, but now ends at {end}",
                 f"the messages in {table.end_offset - end} bytes at the log's end are lost",
             )  # fmt: skip
         self._check_lengths(path, table)
@@ -566,7 +564,7 @@ class _Verifier:
         kept = backup is not None and _is_json(backup) and seal_fault(backup) is None
         self._add(
             path, 0, fault,
-            "the broker takes the previous content from .bak" if kept else "what it held is lost",
+            "the broker uses the previous content in .bak" if kept else "its content is lost",
         )  # fmt: skip
 
 
@@ -575,7 +573,7 @@ SLOW_START = "none: the next start reads more of the log"
 
 
 def _agree(have: bytes, unit: bytes, topic: bytes) -> bool:
-    # When a waiting message is due depends on the broker's delay levels, which are not known here.
+    # The due time of a delayed message depends on the broker's levels, which are not known here.
     size = 12 if topic in WAITING_TOPICS else UNIT_BYTES
     return have[:size] == unit[:size]
 
@@ -606,9 +604,9 @@ def _is_json(data: bytes) -> bool:
 
 
 def plan_repair(folder: StoreFolder) -> tuple[RecoveryReport, list[tuple[str, str]]]:
-    """Return what the next start would find and which files it would make, move and remove.
+    """Return what the next start would find and which files it would create, move and remove.
 
-    The start itself runs, on private copies. StoreDamagedError if it would be refused.
+    An actual start runs on private copies. StoreDamagedError if it would be refused.
     """
     storage = DryRunStorage()
     config = StoreConfig(directory=folder.directory, consume_queue_file_units=folder.file_units)

@@ -1,6 +1,6 @@
-"""``motelog acl``: what the rules of an ACL file come to.
+"""``motelog acl``: what the rules of an ACL file allow.
 
-Owns: the words and the JSON. Must not touch: what a rule means.
+Owns: the text and JSON output. Must not touch: what a rule means.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ from motelog.cli.status import Status
 if TYPE_CHECKING:
     from motelog.gateway.access.acl import Action, Rule
 
-acl = commands("Ask what the rules of an ACL file allow.")
+acl = commands("Show what the rules of an ACL file allow.")
 
 
 @acl.callback()
 def group() -> None:
-    """Ask what the rules of an ACL file allow."""
+    """Show what the rules of an ACL file allow."""
 
 
 @acl.command(epilog="Example: motelog acl check dev42 'telemetry/dev42/#' --file acl.toml")
 def check(
-    user: Annotated[str, typer.Argument(metavar="USER", help="User name; '' is an anonymous one.")],
+    user: Annotated[
+        str, typer.Argument(metavar="USER", help="User name; '' for an anonymous user.")
+    ],
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name or filter.")],
     client_id: Annotated[
-        str, typer.Option("--client-id", "-i", metavar="ID", help="What {client_id} stands for.")
+        str,
+        typer.Option("--client-id", "-i", metavar="ID", help="Value of {client_id} in the rules."),
     ] = "",
     certificate_name: Annotated[
         str,
         typer.Option(
-            "--certificate-name", metavar="NAME", help="What {certificate_name} stands for."
+            "--certificate-name", metavar="NAME", help="Value of {certificate_name} in the rules."
         ),
     ] = "",
     file: Annotated[
@@ -45,13 +48,17 @@ def check(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="TOML file whose access.acl_file it is."),
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Take the ACL file from access.acl_file of this TOML file.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say what a user may do with a topic, and which rule decides.
+    """Show what a user may do with a topic, and which rule decides.
 
-    The exit status is 5 if it may do nothing. A topic filter can be subscribed to alone.
+    The exit status is 5 if the user may do nothing. For a topic filter only subscribing is checked.
     """
     from motelog.gateway.access.acl import read_acl
     from motelog.gateway.access.rights import NONE, Who
@@ -76,23 +83,23 @@ def check(
         if is_filter and action != "subscribe":
             found = NONE, None
         decided[action] = found
-    # What may be retained has to be published.
+    # A message can be retained only if it may be published.
     if decided["publish"][0] == NONE:
         decided["retain"] = decided["publish"]
     if json:
-        write_json({"user": user, "client_id": client_id, "topic": topic} | _told(decided))
+        write_json({"user": user, "client_id": client_id, "topic": topic} | _as_json(decided))
     else:
         rows = [("", "allowed", "highest qos", "rule")]
         for name, (qos, rule) in decided.items():
             is_allowed = qos != NONE
-            told = str(qos) if is_allowed and name != "retain" else "-"
-            rows.append((name, "yes" if is_allowed else "no", told, _rule(rule)))
+            qos_text = str(qos) if is_allowed and name != "retain" else "-"
+            rows.append((name, "yes" if is_allowed else "no", qos_text, _rule(rule)))
         write(table(rows))
     is_any = any(qos != NONE for qos, _ in decided.values())
     stop(Status.DONE if is_any else Status.REFUSED)
 
 
-def _told(decided: dict[Any, tuple[int, Rule | None]]) -> dict[str, Any]:
+def _as_json(decided: dict[Any, tuple[int, Rule | None]]) -> dict[str, Any]:
     return {
         name: {
             "allowed": qos >= 0,
@@ -104,4 +111,4 @@ def _told(decided: dict[Any, tuple[int, Rule | None]]) -> dict[str, Any]:
 
 
 def _rule(rule: Rule | None) -> str:
-    return "none allows it" if rule is None else f"{rule.number}"
+    return "no rule allows it" if rule is None else f"{rule.number}"

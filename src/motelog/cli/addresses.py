@@ -1,4 +1,4 @@
-"""HOST:PORT options: of the commands that connect to something, and of those that listen."""
+"""HOST:PORT options, of commands that connect and of commands that listen."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def address(option: str, text: str) -> tuple[str, int]:
 def next_free(
     option: str, text: str, *, avoid: AbstractSet[int], below: int = 0
 ) -> tuple[str, int]:
-    """Return the address with the next port, from its own on, that nothing has; and that port.
+    """Return the address with the next free port, counting up from its own, and that port.
 
-    Neither the port nor the one ``below`` it is in ``avoid``. Port 0 stays: it takes any.
+    Neither the port nor the one ``below`` it is in ``avoid``. Port 0 (any free port) stays 0.
     """
     from motelog.core.addresses import PORT_MAX, format_address
     from motelog.core.net.listen import open_listener
@@ -43,4 +43,6 @@ def next_free(
         except OSError:
             continue
         return found, port
-    raise CliError(f"{option}: no port from {first} to {port} is free", remedy="port 0 takes any")
+    raise CliError(
+        f"{option}: no port from {first} to {port} is free", remedy="port 0 takes any free port"
+    )

@@ -1,7 +1,7 @@
-"""What the commands share that ask a running server's admin listener.
+"""What the commands share that query a running server's admin listener.
 
-Owns: the option ``--admin``, the request, the pages of a list, how times are written.
-Must not touch: what is asked for.
+Owns: the option ``--admin``, requests, reading a list page by page, how times are printed.
+Must not touch: what is requested.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Admin = Annotated[
     str,
     typer.Option(
         metavar="HOST:PORT",
-        help="The server's admin listener; https://HOST:PORT if it has TLS.",
+        help="The server's admin listener; https://HOST:PORT if it uses TLS.",
         show_default=True,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")]
 ADMIN = "127.0.0.1:8080"
-#: A secret is no option and no variable: other users of the machine see the ones, and every program
-#: that is started gets the others.
+#: A secret is never passed as an option or a variable: other users of the machine can see options,
+#: and every child process inherits variables.
 TOKEN_VARIABLE = "MOTELOG_TOKEN_FILE"
 _HTTPS = "https://"
 ANSWER_WITHIN_S = 30.0
@@ -50,7 +50,7 @@ STATUSES = {
 
 
 def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, Any]:
-    """Return what the server answers; CliError if it refuses or cannot be reached."""
+    """Return the server's answer; CliError if it refuses or cannot be reached."""
     response, body = send(admin, method, f"{path}?{urlencode(query)}")
     try:
         answer: dict[str, Any] = json_module.loads(body)
@@ -59,13 +59,13 @@ def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, 
     if response.status != http.client.OK:
         status = STATUSES.get(response.status, Status.FAILED)
         is_unknown = response.status == http.client.UNAUTHORIZED
-        remedy = f"{TOKEN_VARIABLE}=FILE names a file with the token" if is_unknown else None
+        remedy = f"{TOKEN_VARIABLE}=FILE names a file that holds the token" if is_unknown else None
         raise CliError(str(answer.get("error", response.reason)), remedy=remedy, status=status)
     return answer
 
 
 def send(admin: str, method: str, path: str) -> tuple[http.client.HTTPResponse, bytes]:
-    """Return the response and its body, whatever they say; CliError if there is none."""
+    """Return the response and its body, whatever the status; CliError if there is no response."""
     context = contexts.of_admin(admin)
     connection = _connection(admin, context.ca_file if context else "")
     headers = {"X-Motelog": "motelog"} | _token(context.token_file if context else "")
@@ -97,7 +97,7 @@ def _connection(admin: str, ca_file: str) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(host, port, timeout=ANSWER_WITHIN_S)
     import ssl
 
-    # Certificates are checked as Python does; SSL_CERT_FILE names further authorities, too.
+    # Certificates are checked as Python does by default; SSL_CERT_FILE adds authorities.
     try:
         tls = ssl.create_default_context(cafile=ca_file or None)
     except OSError as exc:
@@ -107,14 +107,14 @@ def _connection(admin: str, ca_file: str) -> http.client.HTTPConnection:
 
 
 def _token(file: str) -> dict[str, str]:
-    """Return the header that names the token, of the variable or else of this file."""
+    """Return the header with the token, from the variable's file or else from ``file``."""
     path = os.environ.get(TOKEN_VARIABLE)
     if not path:
         return {"Authorization": f"Bearer {contexts.secret_in(file)}"} if file else {}
     try:
         text = Path(path).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is no token"
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not a token"
         raise CliError(f"cannot read the token in {path}: {reason}", status=Status.CONFIG) from exc
     return {"Authorization": f"Bearer {text}"}
 
@@ -122,9 +122,9 @@ def _token(file: str) -> dict[str, str]:
 def ask_pages(
     admin: str, path: str, name: str, query: dict[str, str], *, count: int, page_count: int
 ) -> Generator[dict[str, Any], None, str | None]:
-    """Yield up to ``count`` entries of a list, ``page_count`` a request; ``name`` is its key.
+    """Yield up to ``count`` entries of a list, ``page_count`` per request; ``name`` is its key.
 
-    Return what the list goes on behind, None if that was all.
+    Return the key after which the list continues, None if it is complete.
     """
     after: str | None = ""
     while after is not None and count:
@@ -139,10 +139,10 @@ def ask_pages(
 def ask_list(
     admin: str, path: str, name: str, query: dict[str, str], *, count: int, page_count: int
 ) -> Iterator[dict[str, Any]]:
-    """Do as ``ask_pages``, and tell a person that --count has cut the list."""
+    """Do as ``ask_pages``, and print a note if --count has cut the list."""
     after = yield from ask_pages(admin, path, name, query, count=count, page_count=page_count)
     if after is not None:
-        write_note("there may be more: --count N lists further ones")
+        write_note("there may be more: raise --count to list them")
 
 
 def time_text(ms: int | None) -> str:

@@ -1,12 +1,13 @@
-"""Whether clients reach what they are told: each advertised address is dialled, TLS included.
+"""Whether clients can reach the advertised addresses: each is dialled, TLS included.
 
-Owns: which addresses those are, what is said of each. Must not touch: machines (doctor), settings.
+Owns: which addresses those are, the finding for each. Must not touch: the machine (doctor),
+settings.
 
-    name server ---> the brokers' addresses        what a client is told by it
-    configuration ---> the listeners' addresses    what people are told
+    name server ---> the brokers' addresses        what it answers to clients
+    configuration ---> the listeners' addresses    what people configure in clients
 
-That an address cannot be reached from here does not say that it cannot from elsewhere: run it
-where clients are.
+An address that cannot be reached from here may be reachable from elsewhere: run this where the
+clients are.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from motelog.core.remoting.credentials import Credentials
 
 WITHIN_S = 5.0
-LOOPBACK = "it tells clients {address}, which on each of their machines is that machine"
+LOOPBACK = "it advertises {address}, which on a client's machine means that machine itself"
 ADVERTISE = (
-    'clients are told {address}: open that port to them, or set [broker] advertise = "IP:PORT" to'
-    " one that they reach (RocketMQ's brokerIP1)"
+    'clients connect to {address}: open that port to them, or set [broker] advertise = "IP:PORT"'
+    " to an address that they can reach (RocketMQ's brokerIP1)"
 )
 
 
@@ -43,9 +44,10 @@ def cluster_findings(
     tls: Tls | None,
     is_for_others: bool | None = None,
 ) -> list[Finding]:
-    """Return what is to say of name servers and of the brokers that they tell clients of.
+    """Return the findings on name servers and on the brokers that they name to clients.
 
-    ``is_for_others`` says whether clients are on other machines; None: unless it is on loopback.
+    ``is_for_others`` says whether clients are on other machines; None: they are, unless the name
+    server is on loopback.
     """
     if is_for_others is None:
         hosts = [parse_address(one)[0] for one in namesrv.split(";")]
@@ -62,12 +64,15 @@ async def _ask_cluster(
         try:
             brokers = await admin.brokers()
         except MotelogError as exc:
-            remedy = "is it running, and are --tls and --credentials what it wants?"
+            remedy = "check that it is running, and that --tls and --credentials are right"
             return [Finding("name server", "fault", str(exc), remedy)]
     found = [Finding("name server", "ok", f"{namesrv} answers")]
     if not brokers:
-        remedy = "a broker names it: [broker] namesrv"
-        return [*found, Finding("brokers", "note", f"{namesrv} knows of none", remedy)]
+        remedy = "a broker registers with the name servers of [broker] namesrv"
+        return [
+            *found,
+            Finding("brokers", "note", f"no broker is registered with {namesrv}", remedy),
+        ]
     looked = [await _look_at_broker(one.name, one.address, tls, is_for_others) for one in brokers]
     return [*found, *looked]
 
@@ -81,7 +86,7 @@ async def _look_at_broker(name: str, address: str, tls: Tls | None, is_for_other
             title, "fault", f"it has registered {exc}", ADVERTISE.format(address=address)
         )
     if is_for_others and is_loopback(host):
-        remedy = f'set [broker] advertise = "IP:{port}" to the address that they reach it at'
+        remedy = f'set [broker] advertise = "IP:{port}" to the address at which clients reach it'
         return Finding(title, "fault", LOOPBACK.format(address=address), remedy)
     try:
         await _greet(address, tls)
@@ -92,7 +97,7 @@ async def _look_at_broker(name: str, address: str, tls: Tls | None, is_for_other
 
 
 async def _greet(address: str, tls: Tls | None) -> None:
-    """Return when a broker has answered, whatever it says; RemotingError if it does not."""
+    """Return when the broker has answered anything at all; RemotingError if it does not."""
     client = RemotingClient(await connect(address, timeout_s=WITHIN_S, tls=tls), peer=address)
     failed: RemotingError | None = None
     async with trio.open_nursery() as nursery:
@@ -108,9 +113,9 @@ async def _greet(address: str, tls: Tls | None) -> None:
 
 
 def listener_findings(config: MotelogConfig, tls: Tls | None) -> list[Finding]:
-    """Return what is to say of the listeners of a configuration that is running.
+    """Return the findings on the listeners of a configuration that is running.
 
-    ``tls`` is what clients know; None: only a listener's own certificate will do.
+    ``tls`` is what clients trust; None: only the listener's own certificate is accepted.
     """
     listeners = [one for one in config.listeners if one.unix_path is None]
     return trio.run(_dial_listeners, listeners, tls)
@@ -126,29 +131,29 @@ async def _dial(listener: ListenerConfig, known: Tls | None) -> Finding:
     text = listener.text_of(listener.address)
     if not listener.advertise:
         if listener.proxy_protocol:
-            remedy = "set its advertise to the balancer's address, to have that tried"
+            remedy = "to have it checked, set advertise to the balancer's address"
             return Finding(title, "note", "it is behind a balancer", remedy)
         if host in ("0.0.0.0", "::") or not port:
-            remedy = 'set its advertise = "HOST:PORT", which people are told, to have that tried'
-            return Finding(title, "note", f"{text} is no address that clients use", remedy)
+            remedy = 'to have it checked, set advertise = "HOST:PORT" to what clients connect to'
+            return Finding(title, "note", f"{text} is not an address that clients use", remedy)
     tls = (known or Tls(ca=listener.tls_certificate)) if listener.tls_certificate else None
     address = format_address(host, port)
     try:
         await trio.aclose_forcefully(await connect(address, timeout_s=WITHIN_S, tls=tls))
     except ConfigError as exc:
-        remedy = "its certificate first (TLS of that listener), then ask again"
-        return Finding(title, "fault", f"{text} is not tried: {exc}", remedy)
+        remedy = "fix the certificate first (TLS of that listener), then check again"
+        return Finding(title, "fault", f"{text} was not tried: {exc}", remedy)
     except RemotingError as exc:
         certificate = f", with a certificate for {host}" if tls is not None else ""
-        remedy = f"open that port to clients{certificate}, or set another advertise of the listener"
+        remedy = f"open that port to clients{certificate}, or change the listener's advertise"
         return Finding(title, "fault", f"{text}: {str(exc).removeprefix(f'{address}: ')}", remedy)
     return Finding(title, "ok", f"{text} answers")
 
 
 def own_namesrv(config: MotelogConfig) -> str | None:
-    """Return where clients of a configuration ask for brokers; None if it names no such place.
+    """Return the name server that a configuration gives to clients; None if there is none.
 
-    A name server that takes any free port has none.
+    A name server on any free port (port 0) counts as none.
     """
     if "namesrv" in config.roles:
         host, port = parse_address(config.namesrv.advertise or config.namesrv.listen)

@@ -1,6 +1,6 @@
-"""``motelog backup``: copy a store while it runs, check the copy, and put it back.
+"""``motelog backup``: back up a store while it runs, verify and restore backups.
 
-Owns: the words and the JSON. Must not touch: what is copied (core.store.tools.backup).
+Owns: the text and JSON output. Must not touch: what is copied (core.store.tools.backup).
 """
 
 from __future__ import annotations
@@ -21,24 +21,22 @@ from motelog.cli.store import progress_of
 if TYPE_CHECKING:
     from motelog.core.store.tools.backup import Backup
 
-backup = commands("Copy a store while it runs, check the copy, put it back.")
+backup = commands("Back up a store while it runs, verify and restore backups.")
 
-Store = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Store folder: the one with commitlog in it.")
-]
+Store = Annotated[Path, typer.Argument(metavar="DIR", help="Store folder (it contains commitlog).")]
 Folder = Annotated[Path, typer.Argument(metavar="BACKUP", help="Folder of the backup.")]
 
 
 @backup.callback()
 def group() -> None:
-    """Copy a store while it runs, check the copy, put it back."""
+    """Back up a store while it runs, verify and restore backups."""
 
 
 @backup.command(epilog="Example: motelog backup create /var/lib/motelog /backup/2026-11-23")
 def create(store: Store, folder: Folder, json: Json = False) -> None:
-    """Copy a store folder, open or not, to a folder that is empty or not there.
+    """Copy a store, running or stopped, to a folder that is empty or does not exist.
 
-    The backup has every message that was acknowledged before it began.
+    The backup contains every message that was acknowledged before it began.
     """
     from motelog.core.store.tools import backup as tool
 
@@ -50,9 +48,9 @@ def create(store: Store, folder: Folder, json: Json = False) -> None:
 
 @backup.command(epilog="Example: motelog backup verify /backup/2026-11-23")
 def verify(folder: Folder, json: Json = False) -> None:
-    """Read a backup whole and say whether a store can be made of it.
+    """Read a whole backup and say whether a store can be restored from it.
 
-    The exit status is 1 if not.
+    The exit status is 1 if it cannot.
     """
     from motelog.core.store.tools import backup as tool
 
@@ -72,9 +70,9 @@ def verify(folder: Folder, json: Json = False) -> None:
 
 @backup.command(epilog="Example: motelog backup restore /backup/2026-11-23 /var/lib/motelog")
 def restore(folder: Folder, store: Store, json: Json = False) -> None:
-    """Put a backup into a store folder that is empty or not there.
+    """Restore a backup into a folder that is empty or does not exist.
 
-    The next start repairs it as after a crash: it ends where the backup ends.
+    The next start recovers the store as after a crash; its log ends where the backup ends.
     """
     from motelog.core.store.tools import backup as tool
 
@@ -106,7 +104,7 @@ def _tell(made: Backup, folder: Path, json: bool) -> None:
 
 
 def _find(folder: Path) -> None:
-    """Refuse a folder to read from that is not there."""
+    """CliError if there is no such folder to read from."""
     if not folder.is_dir():
         raise CliError(f"there is no folder {folder}", status=Status.NOT_FOUND)
 

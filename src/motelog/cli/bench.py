@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from motelog.testing import MotelogProcess
 
 MQTT_PORT = 1883
-PROGRESS_EVERY_S = 9.5  # of lines that stay: each tenth of those that come each second
-SERVER_LINES = 20  # of a server of our own, when the bench has failed
-START_S = 3.0  # for each worker of a stack of our own: they start together, and cores are few
+PROGRESS_EVERY_S = 9.5  # off a terminal: every tenth of the lines that come each second
+SERVER_LINES = 20  # of the server that we started, shown if the bench fails
+START_S = 3.0  # for each worker of our own stack: they start together on few cores
 
 
 class Kind(StrEnum):
@@ -54,15 +54,16 @@ def bench(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="MQTT server. [default: that of --context or MOTELOG_CONTEXT, else a stack of"
-            " its own]",
+            help="MQTT server. [default: that of --context or MOTELOG_CONTEXT, else a stack that"
+            " it starts itself]",
         ),
     ] = None,
     connections: Annotated[int, typer.Option(min=1, help="Publishers, or sessions.")] = 100,
     sessions: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Sessions of connect, from as many processes as they ask, beside a canary."
+            min=1,
+            help="connect: sessions, opened by as many processes as needed, beside a canary.",
         ),
     ] = None,
     subscribers: Annotated[int, typer.Option(min=1, help="Subscribers of fanout.")] = 100,
@@ -72,31 +73,33 @@ def bench(
         typer.Option(
             min=0,
             show_default=False,
-            help="Messages a second that all publishers send together, evenly."
-            " [default: as many as the windows let]",
+            help="Messages a second of all publishers together, evenly spaced."
+            " [default: as many as the windows allow]",
         ),
     ] = 0,
     names: Annotated[
         int,
         typer.Option(
-            min=0, show_default=False, help="Topic names of pub in all. [default: one each]"
+            min=0,
+            show_default=False,
+            help="pub: number of topic names. [default: one per publisher]",
         ),
     ] = 0,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="0, 1 or 2.")] = 1,
     payload_bytes: Annotated[int, typer.Option("--bytes", min=16, help="Payload bytes.")] = 64,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 5.0,
     keep_alive: Annotated[
-        int, typer.Option(min=1, max=65_535, help="Seconds, of all clients.")
+        int, typer.Option(min=1, max=65_535, help="Keep alive of all clients, in seconds.")
     ] = 60,
     protocol: Annotated[int, typer.Option(min=4, max=5, help="4 is MQTT 3.1.1.")] = 4,
     pid: Annotated[
-        int | None, typer.Option(help="Server process whose CPU and memory are shown.")
+        int | None, typer.Option(help="Process id of the server, to show its CPU and memory.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
 ) -> None:
     """Measure an MQTT server. The exit status is 1 if messages were lost or connections failed.
 
-    Standard error says how it goes: each second on a terminal, else every ten seconds.
+    Standard error shows the progress: every second on a terminal, else every ten seconds.
     """
     from motelog.cli.addresses import address
     from motelog.loadtest.bench_fleet import processes_for, run_fleet
@@ -162,7 +165,7 @@ def bench(
 
 
 def _say_what_it_said(own: MotelogProcess, kind: object, error: object, trace: object) -> None:
-    """Show the last lines of a server of our own when the bench has failed."""
+    """Show the last lines of the server that we started if the bench has failed."""
     del kind, trace
     if isinstance(error, CliError):
         lines = own.output().splitlines(keepends=True)[-SERVER_LINES:]
@@ -170,9 +173,9 @@ def _say_what_it_said(own: MotelogProcess, kind: object, error: object, trace: o
 
 
 def _of_context() -> str | None:
-    """Return the MQTT server of the context that this command names, None for none.
+    """Return the MQTT server of the context that this command names, None if it names none.
 
-    One that is only used (`motelog context use`) does not count: load goes where it was sent.
+    The current context (`motelog context use`) does not count: load must be aimed explicitly.
     """
     context = contexts.chosen() if os.environ.get(contexts.VARIABLE) else None
     if context is None or not context.mqtt:
@@ -180,8 +183,8 @@ def _of_context() -> str | None:
     url = urlsplit(context.mqtt)
     if url.scheme != "mqtt" or context.user_name:
         raise CliError(
-            "bench speaks MQTT without TLS and login, which the context has",
-            remedy="--to HOST:PORT names a listener without them",
+            "the context has TLS or a login, and bench supports neither",
+            remedy="name a listener without them: --to HOST:PORT",
             status=Status.USAGE,
         )
     return format_address(url.hostname or "", url.port or MQTT_PORT)
@@ -189,7 +192,7 @@ def _of_context() -> str | None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Give what takes a line each second; a terminal shows it in place of the last one."""
+    """Yield a function that takes a line each second; on a terminal it replaces the last one."""
     if not sys.stderr.isatty():
         said_s = time.monotonic()
 
@@ -242,9 +245,9 @@ def _text_of_fleet(report: FleetReport) -> str:
         ("sessions", f"{report.sessions:,} from {report.processes} processes"),
         ("connected", f"in {report.seconds:.1f} s, {report.rate:,.0f} /s"),
         ("a CONNECT", f"p50 {report.connect_us_p50:,.0f}, p99 {report.connect_us_p99:,.0f} us"),
-        ("tried again", f"{report.tried_again:,}, as the server could not take them then"),
+        ("tried again", f"{report.tried_again:,}, because the server was busy"),
         ("held", f"{report.held_s:g} s"),
-        ("keep alives", f"{report.pings:,}, {report.pings_missing:,} not answered"),
+        ("keep alives", f"{report.pings:,}, {report.pings_missing:,} unanswered"),
         ("canary", f"{report.canary_messages:,} messages, {report.canary_lost:,} lost"),
         (
             "  meanwhile",

@@ -1,8 +1,8 @@
-"""``motelog cert``: an authority of one's own for trying TLS, and certificates read again.
+"""``motelog cert``: a development authority for trying TLS, and reloading certificates.
 
 Owns: what is in these certificates, their files. Must not touch: how servers and clients use them.
-The authority's key lies beside the certificates: whoever reads it can make more. A fleet needs an
-authority whose key is kept elsewhere.
+The authority's key lies beside the certificates, and anyone who can read it can issue more. A fleet
+needs an authority whose key is kept elsewhere.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
     Signed = tuple[x509.Certificate, EllipticCurvePrivateKey]
 
-cert = commands("Make certificates for trying TLS; have a server read its own again.")
+cert = commands("Create certificates for trying TLS; reload a server's certificates.")
 
 AUTHORITY_DAYS: Final = 3650
-#: Clocks of devices may be behind.
+#: The clocks of devices may be slow.
 _BEFORE: Final = timedelta(days=1)
 
 
 @cert.callback()
 def group() -> None:
-    """Make certificates for trying TLS; have a server read its own again."""
+    """Create certificates for trying TLS; reload a server's certificates."""
 
 
 @cert.command(epilog="Example: motelog cert reload --admin 127.0.0.1:8080")
@@ -46,25 +46,25 @@ def reload(
         bool, typer.Option("--json", help="JSON, one object per file and line.")
     ] = False,
 ) -> None:
-    """Have a running server read its certificates now, and say what came of each file.
+    """Have a running server reload its certificates now, and print the result for each file.
 
-    It does so by itself within seconds of a change; this tells whether it could. Certificates,
-    keys, authorities and lists of what these have revoked are taken for new connections. The exit
-    status is 1 if one cannot be used: those before stay in use then.
+    The server reloads them by itself within seconds of a change; this shows whether that worked.
+    New connections use the new certificates, keys, authorities and revocation lists. The exit
+    status is 1 if a file cannot be used: then the previous ones stay in use.
     """
     files = ask(admin, "POST", "/api/v1/certificates/reload", {})["files"]
     for one in files if json else ():
         write_json(one)
     if not json:
-        rows = [(one["listener"], one["path"], one["fault"] or "was read") for one in files]
-        write(table(rows) if rows else "no listener has TLS")
+        rows = [(one["listener"], one["path"], one["fault"] or "reloaded") for one in files]
+        write(table(rows) if rows else "no listener uses TLS")
     stop(Status.FAILED if any(one["fault"] for one in files) else Status.DONE)
 
 
 @cert.command("dev-ca", epilog="Example: motelog cert dev-ca certs --host localhost --client dev42")
 def dev_ca(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the files; made if it is not there.")
+        Path, typer.Argument(metavar="DIR", help="Folder for the files; created if missing.")
     ] = Path("certs"),
     host: Annotated[
         list[str] | None,
@@ -76,21 +76,21 @@ def dev_ca(
     ] = None,
     client: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Make a certificate for this client. May be repeated."),
+        typer.Option(metavar="NAME", help="Create a certificate for this client. May be repeated."),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="How long they hold.")] = 365,
+    days: Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="Validity in days.")] = 365,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Make an authority, a certificate for the server, and one for each client.
+    """Create an authority, a certificate for the server, and one for each client.
 
-    An authority that is in the folder already is used again, so that more clients can follow; the
-    server's certificate is made anew. The authority's key is not protected: for a fleet, have one
-    whose key is kept elsewhere.
+    An authority that is already in the folder is used again, so that you can add clients later;
+    the server's certificate is created again. The authority's key is not encrypted: for a fleet,
+    use an authority whose key is kept elsewhere.
     """
     hosts = host or ["localhost", "127.0.0.1", "::1"]
     for name in client or ():
         if not name or name in ("ca", "server") or "/" in name or name.startswith("."):
-            raise CliError(f"--client {name!r} cannot be a file's name here", status=Status.USAGE)
+            raise CliError(f"--client {name!r} cannot be used as a file name", status=Status.USAGE)
     try:
         make_folders(directory)
         authority = _authority(directory)
@@ -119,7 +119,7 @@ tls_client_ca = "{at}/ca.pem"
 
 
 def _authority(directory: Path) -> Signed:
-    """Return the authority of the folder; it is made if there is none."""
+    """Return the authority of the folder; it is created if there is none."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -131,7 +131,9 @@ def _authority(directory: Path) -> Signed:
         found = load_pem_private_key(key.read_bytes(), password=None)
         made = x509.load_pem_x509_certificate(certificate.read_bytes())
     except (ValueError, TypeError) as exc:
-        raise CliError(f"{certificate} and {key} are no authority of this command: {exc}") from exc
+        raise CliError(
+            f"{certificate} and {key} are not an authority that this command created: {exc}"
+        ) from exc
     if not isinstance(found, ec.EllipticCurvePrivateKey) or made.public_key() != found.public_key():
         raise CliError(f"{key} is not the key of {certificate}")
     return made, found
@@ -145,9 +147,9 @@ def _make(
     *,
     hosts: list[str] | None = None,
 ) -> Signed:
-    """Make a certificate and its key: for a server with ``hosts``, else for a client.
+    """Create a certificate and its key: for a server if ``hosts`` are given, else for a client.
 
-    Without ``authority`` it is one itself.
+    Without ``authority`` the certificate is an authority itself.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -225,7 +227,7 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Replace a file, which is whole at each moment."""
+    """Replace a file atomically."""
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -1,8 +1,8 @@
-"""Whether the server of a configuration can use its certificates and keys, file by file.
+"""Whether a server with this configuration can use its certificates and keys, file by file.
 
-Owns: which files those are, whether clients can follow a certificate up to an authority that they
-know, the remedy for each. Must not touch: addresses (``advertised``).
-It looks with the rights of whoever runs it: run it as the user that the server runs as.
+Owns: which files those are, whether clients can verify a certificate up to an authority that they
+trust, the remedy for each fault. Must not touch: addresses (``advertised``).
+The files are read with the rights of the caller: run it as the server's user.
 """
 
 from __future__ import annotations
@@ -23,29 +23,33 @@ if TYPE_CHECKING:
     from motelog.config import MotelogConfig
     from motelog.core.net.config import TlsKeys
 
-MISSING = "name a file that is there; `motelog cert dev-ca` makes some for a try"
+MISSING = "name an existing file; `motelog cert dev-ca` creates certificates for trying TLS"
 UNREADABLE = "let the server's user read it: chgrp GROUP {path} && chmod 640 {path}"
 UNFIT = (
-    "it takes PEM files: the certificate with the chain above it, and its key, not encrypted; see"
-    " both with openssl x509 -in {certificate} -noout -pubkey and openssl pkey -in {key} -pubout"
+    "give PEM files: the certificate followed by its chain, and its unencrypted key; compare them"
+    " with openssl x509 -in {certificate} -noout -pubkey and openssl pkey -in {key} -pubout"
 )
-RENEW = "renew the file in place: new connections get it within seconds, and nobody is dropped"
-ORDER = "the server's certificate comes first, behind each that of the authority that issued it"
+RENEW = (
+    "renew the file in place: new connections use it within seconds, and no client is disconnected"
+)
+ORDER = (
+    "put the server's certificate first, then after each the one of the authority that issued it"
+)
 APPEND = (
-    "append the certificate of {issuer} to {path}: clients that know only the authority above it"
-    " refuse the server"
+    "append the certificate of {issuer} to {path}: clients that trust only the authority above it"
+    " reject the server"
 )
-#: Renewal that runs by itself has been due for weeks by then.
+#: By then an automatic renewal has been overdue for weeks.
 SOON: Final = timedelta(days=14)
 
 
 def certificate_findings(config: MotelogConfig) -> list[Finding]:
-    """Return what is to say of each section that has TLS."""
+    """Return the findings on each section that uses TLS."""
     return [_look(title, keys) for _, title, keys in _sections(config)]
 
 
 def certificate_faults(config: MotelogConfig) -> Iterator[tuple[str, str]]:
-    """Yield (key, what is wrong) of each file that a start would not take."""
+    """Yield (key, what is wrong) for each file that would stop a start."""
     for place, _, keys in _sections(config):
         found = list(_unreadable(keys))
         yield from ((f"{place}.{name}", text) for name, text, _ in found)
@@ -58,7 +62,7 @@ def certificate_faults(config: MotelogConfig) -> Iterator[tuple[str, str]]:
 
 
 def _sections(config: MotelogConfig) -> Iterator[tuple[str, str, TlsKeys]]:
-    """Yield what has TLS: its place in the file, and what it is called."""
+    """Yield (place in the file, title, keys) of each section that uses TLS."""
     if "namesrv" in config.roles and config.namesrv.tls_certificate:
         yield "namesrv", "[namesrv]", config.namesrv
     broker = config.broker if "broker" in config.roles else None
@@ -78,7 +82,7 @@ def _paths(keys: TlsKeys) -> Iterator[tuple[str, str]]:
 
 
 def _unreadable(keys: TlsKeys) -> Iterator[tuple[str, str, str]]:
-    """Yield (name of the key, text, remedy) of each file that is missing or cannot be read."""
+    """Yield (key, text, remedy) for each file that is missing or unreadable."""
     for name, path in _paths(keys):
         try:
             with Path(path).open("rb"):
@@ -103,29 +107,31 @@ def _look(title: str, keys: TlsKeys) -> Finding:
 
 
 def _follow(name: str, path: str, client_ca: str) -> Finding:
-    """Look at when a certificate holds, and how clients get from it to an authority."""
+    """Check when a certificate is valid, and whether clients can verify it up to an authority."""
     chain = _read(path)
     own = chain[0]
     now = datetime.now(UTC)
     until = f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
     if own.not_valid_after_utc <= now:
-        return Finding(name, "fault", f"{path} has expired at {until}", RENEW)
+        return Finding(name, "fault", f"{path} expired at {until}", RENEW)
     if own.not_valid_before_utc > now:
         since = f"{own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
-        return Finding(name, "fault", f"{path} does not hold before {since}", "is the clock right?")
+        return Finding(name, "fault", f"{path} is not valid before {since}", "check the clock")
     for one, above in pairwise(chain):
         if not _has_issued(above, one):
-            text = f"{path}: behind {_name(one.subject)} comes {_name(above.subject)}, which has"
-            return Finding(name, "fault", f"{text} not issued it", ORDER)
+            text = f"{path}: {_name(one.subject)} is followed by {_name(above.subject)}, which did"
+            return Finding(name, "fault", f"{text} not issue it", ORDER)
     if len(chain) == 1 and client_ca:
         _lengthen(chain, _read(client_ca))
     authority = _name(chain[-1].issuer)
     if len(chain) == 1 and _names_its_issuer(own):
         append = APPEND.format(issuer=authority, path=path)
-        return Finding(name, "note", f"{path} is for clients that know {authority}", append)
+        return Finding(
+            name, "note", f"{path} works only for clients that trust {authority}", append
+        )
     if own.not_valid_after_utc - now < SOON:
         return Finding(name, "note", f"{path} expires at {until}", RENEW)
-    text = f"{path} can be used until {until}, by clients that know {authority}"
+    text = f"{path} is valid until {until}, for clients that trust {authority}"
     return Finding(name, "ok", text)
 
 
@@ -136,7 +142,7 @@ def _read(path: str) -> list[x509.Certificate]:
 
 
 def _lengthen(chain: list[x509.Certificate], known: list[x509.Certificate]) -> None:
-    """Add what OpenSSL sends with a certificate alone: those above it that clients' come from."""
+    """Add what OpenSSL sends when the file has one certificate: its issuers in the client CA."""
     while chain[-1].issuer != chain[-1].subject:
         above = next((one for one in known if _has_issued(one, chain[-1])), None)
         if above is None:
@@ -155,7 +161,7 @@ def _has_issued(issuer: x509.Certificate, one: x509.Certificate) -> bool:
 
 
 def _names_its_issuer(one: x509.Certificate) -> bool:
-    """Return whether a certificate says where that of its issuer is, as few below a root do."""
+    """Return whether a certificate links to its issuer's; few certificates below a root do."""
     from cryptography import x509
     from cryptography.x509.oid import AuthorityInformationAccessOID
 

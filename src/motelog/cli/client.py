@@ -1,6 +1,6 @@
 """``motelog client``: the connected clients of a running server.
 
-Owns: the words and the JSON. Must not touch: the gateway; the server's admin listener is asked.
+Owns: the text and JSON output. Must not touch: the gateway; the server's admin listener is asked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list, tim
 from motelog.cli.options import commands
 from motelog.cli.output import table, write, write_json, write_note
 
-client = commands("Look at connected clients, trace and disconnect them.")
+client = commands("List, trace and disconnect connected clients.")
 
 ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client identifier.")]
 PAGE = 100
@@ -24,15 +24,15 @@ TRACE_PATH = f"{PATH}/trace"
 
 @client.callback()
 def group() -> None:
-    """Look at the connected clients of a running server, trace and disconnect them.
+    """List, trace and disconnect the connected clients of a running server.
 
-    What is kept of clients that are away is a session: motelog session.
+    For the sessions of clients that are not connected, see motelog session.
     """
 
 
 @client.command("list", epilog="Example: motelog client list --prefix dev --count 20")
 def list_clients(
-    prefix: Annotated[str, typer.Option(help="How client identifiers begin.")] = "",
+    prefix: Annotated[str, typer.Option(help="Only client identifiers that begin with this.")] = "",
     count: Annotated[int, typer.Option(min=1, help="How many clients at most.")] = 1000,
     admin: Admin = ADMIN,
     json: Json = False,
@@ -60,7 +60,7 @@ def list_clients(
 
 @client.command(epilog="Example: motelog client describe dev42")
 def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
-    """Print what was agreed with a client, and how much waits for it."""
+    """Print what was negotiated with a client, and how much is waiting for it."""
     one = ask(admin, "GET", f"{PATH}/client", {"client_id": client_id})
     if json:
         write_json(one)
@@ -73,10 +73,10 @@ def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> N
         ("connected", time_text(one["since_ms"])),
         ("keep alive", f"{one['keep_alive_s']} s" if one["keep_alive_s"] else "none"),
         ("in flight", f"{one['inflight']} of {one['inflight_max']}"),
-        ("not read yet", f"{one['output_bytes']} bytes"),
-        ("takes packets of", f"{one['packet_bytes_max']} bytes"),
+        ("unread output", f"{one['output_bytes']} bytes"),
+        ("largest packet", f"{one['packet_bytes_max']} bytes"),
         ("topic aliases", str(one["topic_alias_max"])),
-        ("passed over", ", ".join(f"{n} {why}" for why, n in session["dropped"].items()) or "-"),
+        ("dropped", ", ".join(f"{n} {why}" for why, n in session["dropped"].items()) or "-"),
         ("filters", ", ".join(f["filter"] for f in session["filters"]) or "-"),
     ]
     write(table(rows))
@@ -86,18 +86,18 @@ def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> N
 def trace(
     client_id: ClientId,
     seconds: Annotated[
-        int, typer.Option(min=1, max=600, help="End after this time at the latest.")
+        int, typer.Option(min=1, max=600, help="Stop after this time at the latest.")
     ] = 60,
     packets: Annotated[
-        int, typer.Option(min=1, max=10_000, help="End after this many packets.")
+        int, typer.Option(min=1, max=10_000, help="Stop after this many packets.")
     ] = 1000,
     admin: Admin = ADMIN,
     json: Json = False,
 ) -> None:
-    """Print the packets that a client sends and gets, as they come, without their payloads.
+    """Print the packets that a client sends and receives, as they come, without payloads.
 
-    "<" is from the client, ">" to the client. The trace ends by itself, when the connection does,
-    and at Ctrl-C. It needs the role operate, and the audit log has a line of it.
+    "<" is from the client, ">" to the client. The trace stops at its limits, when the connection
+    ends, and at Ctrl-C. It needs the role operate, and is recorded in the audit log.
     """
     query = {"client_id": client_id, "seconds": str(seconds), "packets": str(packets)}
     answer = ask(admin, "POST", TRACE_PATH, query)
@@ -141,7 +141,7 @@ def _packet_text(one: dict[str, Any]) -> str:
 def kick(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
     """Disconnect a client; its session stays, and it may connect again.
 
-    An MQTT 5 client is told reason code 0x98, administrative action.
+    An MQTT 5 client receives reason code 0x98, administrative action.
     """
     ask(admin, "DELETE", f"{PATH}/client", {"client_id": client_id})
     if json:

@@ -1,4 +1,4 @@
-"""``motelog completion``: the script by which a shell completes commands, options and choices.
+"""``motelog completion``: the script with which a shell completes commands, options and choices.
 
 Owns: the choice of the shell. Must not touch: the script; it is typer's.
 """
@@ -27,14 +27,14 @@ def print_script(
         str | None,
         typer.Argument(
             metavar="[bash|zsh|fish|powershell]",
-            help="The shell to complete in. [default: that of $SHELL]",
+            help="The shell. [default: that of $SHELL]",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Print the script that completes commands, options and choices in a shell.
+    """Print the script with which a shell completes commands, options and choices.
 
-    `motelog --install-completion` puts it where the shell you are in finds it.
+    `motelog --install-completion` installs it for the current shell.
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]  # no other name
 

@@ -1,6 +1,6 @@
-"""``motelog config``: what a configuration file says, where each value is from, what it may say.
+"""``motelog config``: check, show and compare configurations; reload and set keys of a server.
 
-Owns: the words and the JSON. Must not touch: how files are read (motelog.config).
+Owns: the text and JSON output. Must not touch: how files are read (motelog.config).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from motelog.config import MotelogConfig
     from motelog.core.config import ConfigFault, Loaded, Setting
 
-config = commands("Look at the configuration and check it.")
+config = commands("Show, check and change the configuration.")
 
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="As in gateway.retained_count_max.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Dotted name: gateway.retained_count_max.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="TOML file.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")]
 
 
 @config.callback()
 def group() -> None:
-    """Look at the configuration and check it."""
+    """Show, check and change the configuration."""
 
 
 @config.command(epilog="Example: motelog config check motelog.toml")
@@ -41,25 +41,25 @@ def check(
     has_no_files: Annotated[
         bool,
         typer.Option(
-            "--no-files", help="Leave out the files that it names, where they are not at hand."
+            "--no-files", help="Do not check the files that it names, where they are not available."
         ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Report everything that is wrong with a file, the environment and the files that it names.
+    """Report everything that is wrong in a file, the environment and the files that it names.
 
-    Those are certificates, keys, logins, rules, tokens and accounts of the roles that it runs; they
-    are read with the rights of whoever asks, so ask as the user that the server runs as. It is what
-    `motelog up` checks first. The exit status is 78 if anything is wrong. Sizes and times may have
-    units: "64MiB", "1GB", "500ms", "72h".
+    Those files are the certificates, keys, passwords, rules, tokens and accounts of the roles that
+    it runs. They are read with your rights, so run this as the server's user. `motelog up` checks
+    the same first. The exit status is 78 if anything is wrong. Sizes and times may have units:
+    "64MiB", "1GB", "500ms", "72h".
     """
-    from motelog.config import load_told, unread_variables
+    from motelog.config import load_with_origins, unread_variables
     from motelog.core.config import ConfigFaultsError
 
     unread = unread_variables()
     faults: list[dict[str, object]] = []
     try:
-        loaded = load_told(file)
+        loaded = load_with_origins(file)
         found = [] if has_no_files else _file_faults(loaded)
         if found:
             raise ConfigFaultsError(found)
@@ -79,7 +79,7 @@ def check(
 def show(
     file: File,
     has_origin: Annotated[
-        bool, typer.Option("--origin", help="Say where each value is from.")
+        bool, typer.Option("--origin", help="Show where each value comes from.")
     ] = False,
     under: Annotated[
         str, typer.Option(metavar="SECTION", help="Only the keys of this section.")
@@ -88,8 +88,8 @@ def show(
 ) -> None:
     """Print every key with the value that `motelog up` would use.
 
-    A value is from the environment if a variable sets it, else from the file, else the default.
-    User and password of a URL are not shown.
+    A value comes from the environment if a variable sets it, else from the file, else it is the
+    default. User names and passwords in URLs are hidden.
     """
     found = [one for one in _settings(file) if _is_under(one.key, under)]
     if not found:
@@ -113,7 +113,7 @@ def diff(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print the keys whose values differ from the defaults, or from those of another file.
+    """Print the keys whose values differ from the defaults, or from those in another file.
 
     The exit status is 0 whether or not there is a difference.
     """
@@ -144,7 +144,7 @@ def diff(
 
 @config.command(epilog="Example: motelog config schema > motelog.schema.json")
 def schema() -> None:
-    """Print the JSON Schema of configuration files, by which editors complete and check them."""
+    """Print the JSON Schema of configuration files, for editors to complete and check them."""
     import json
 
     from motelog.config_schema import json_schema
@@ -155,15 +155,15 @@ def schema() -> None:
 @config.command(epilog="Example: motelog config reload --dry-run")
 def reload(
     is_dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; say what would be.")
+        bool, typer.Option("--dry-run", help="Change nothing; print what would change.")
     ] = False,
     admin: Admin = ADMIN,
     json: Json = False,
 ) -> None:
-    """Have a running server read its configuration again.
+    """Have a running server reload its configuration.
 
-    All of it is checked before anything is applied; if anything is wrong, nothing is, and the exit
-    status is 78. For each key that differs it says whether it was applied or needs a restart.
+    All of it is checked before anything is applied; if anything is wrong, nothing is applied and
+    the exit status is 78. For each changed key it says whether it was applied or needs a restart.
     """
     method, path = ("GET", "changes") if is_dry_run else ("POST", "reload")
     _write_changes(ask(admin, method, f"/api/v1/config/{path}", {}), json)
@@ -175,15 +175,19 @@ def reload(
 def set_key(
     key: Key,
     value: Annotated[
-        str, typer.Argument(metavar="VALUE", help="As in a variable: 8, true, 64MiB, [1, 2].")
+        str,
+        typer.Argument(
+            metavar="VALUE", help="As in an environment variable: 8, true, 64MiB, [1, 2]."
+        ),
     ],
     admin: Admin = ADMIN,
     json: Json = False,
 ) -> None:
-    """Set a key of a running server that neither file, environment nor option sets.
+    """Set a key of a running server that no file, variable or option sets.
 
-    It is checked with all the others, stored, and holds after a restart too; `config show --origin`
-    has it as of the runtime store. It says whether it was applied or needs a restart.
+    The value is checked with all others and stored, so that it survives a restart; `config show
+    --origin` lists it under the runtime store. The output says whether it was applied or needs a
+    restart.
     """
     answer = ask(admin, "POST", "/api/v1/config/key", {"key": key, "value": value})
     _write_changes(answer, json)
@@ -191,12 +195,12 @@ def set_key(
 
 @config.command("unset", epilog="Example: motelog config unset gateway.retained_count_max")
 def unset_key(key: Key, admin: Admin = ADMIN, json: Json = False) -> None:
-    """Give up a key that `config set` has set; its default counts again."""
+    """Return a key that `config set` has set to its default."""
     _write_changes(ask(admin, "DELETE", "/api/v1/config/key", {"key": key}), json)
 
 
 def _write_changes(answer: dict[str, Any], json: bool) -> None:
-    """Print what a reload has changed or would; CliError if the configuration is wrong."""
+    """Print what a reload changed or would change; CliError if the configuration is wrong."""
     if answer["faults"]:
         text = "\n".join(answer["faults"])
         raise CliError(f"nothing was changed: the configuration cannot be used\n{text}", status=78)
@@ -211,7 +215,7 @@ def _write_changes(answer: dict[str, Any], json: bool) -> None:
 
 
 def _file_faults(loaded: Loaded[MotelogConfig]) -> list[ConfigFault]:
-    """Return what keeps a start from using each file that is named, with its key."""
+    """Return the fault, with its key, of each named file that a start could not use."""
     from motelog.cli.certificates import certificate_faults
     from motelog.cli.named_files import file_findings
     from motelog.core.config import ConfigFault, settings
@@ -223,11 +227,11 @@ def _file_faults(loaded: Loaded[MotelogConfig]) -> list[ConfigFault]:
 
 
 def _settings(file: Path) -> list[Setting]:
-    from motelog.config import load_told, unread_variables
+    from motelog.config import load_with_origins, unread_variables
     from motelog.core.config import settings
 
     tell_unread(unread_variables())
-    return settings(load_told(file))
+    return settings(load_with_origins(file))
 
 
 def _is_under(key: str, section: str) -> bool:
@@ -235,12 +239,16 @@ def _is_under(key: str, section: str) -> bool:
 
 
 def _toml(value: Any) -> str:
-    """Return a value as TOML has it; one that is not there is in no file, and shown as -."""
+    """Return a value as TOML; None, which TOML cannot express, is shown as -."""
     return "-" if value is None else dumps(value, ensure_ascii=False)
 
 
 def tell_unread(variables: Mapping[str, str | None]) -> None:
-    """Name the variables that look like ours and have no effect."""
+    """Warn of variables that look like ours and have no effect."""
     for name, nearest in variables.items():
-        hint = f"did you mean {nearest}?" if nearest else "keys are set by MOTELOG__SECTION__KEY"
+        hint = (
+            f"did you mean {nearest}?"
+            if nearest
+            else "a variable that sets a key is named MOTELOG__SECTION__KEY"
+        )
         write_error(f"environment variable {name} has no effect; {hint}")

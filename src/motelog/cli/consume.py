@@ -33,8 +33,8 @@ def consume(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="begin, end, committed (where the group has got to), 15m, 1h or 7d ago, a time in"
-            " ISO 8601 (UTC unless it says otherwise) or in milliseconds, or offset:N.",
+            help="begin, end, committed (the group's committed offset), 15m, 1h or 7d ago, a time"
+            " in ISO 8601 (UTC without an offset) or in milliseconds, or offset:N.",
         ),
     ] = BEGIN,
     group: Annotated[str, typer.Option(help="Consumer group.")] = GROUP,
@@ -47,20 +47,22 @@ def consume(
             help="Only messages whose properties match: \"temperature > 30 AND a = 'b'\"."
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="End after this many messages.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="End after this time.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop after this time.")] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="End at the message that is the last one now.")
+        bool, typer.Option("--until-end", help="Stop at the message that is the last one now.")
     ] = False,
     commit: Annotated[
-        bool, typer.Option("--commit", help="Commit the group's offsets at the end.")
+        bool, typer.Option("--commit", help="Commit the group's offsets when it stops.")
     ] = False,
     *,
     servers: Servers,
     is_hex: Annotated[bool, typer.Option("--hex", help="Print bodies in hexadecimal.")] = False,
     json: Annotated[
         bool,
-        typer.Option("--json", help="One JSON object per message; bodies not UTF-8 in base64."),
+        typer.Option(
+            "--json", help="One JSON object per message; bodies that are not UTF-8 in base64."
+        ),
     ] = False,
 ) -> None:
     """Print messages as they arrive, until --count, --seconds, --until-end or Ctrl-C."""
@@ -106,7 +108,7 @@ def consume(
 
 
 async def _seek(consumer: PullConsumer, start: StreamStart | str) -> None:
-    """Begin in all queues where ``--from`` says; an offset that is not there is the nearest one."""
+    """Begin all queues where ``--from`` says; a missing offset becomes the nearest one."""
     if start == COMMITTED:
         return
     if start == BEGIN:
@@ -124,7 +126,7 @@ async def _has_reached(consumer: PullConsumer, ends: dict[MessageQueue, int]) ->
     for queue, end in ends.items():
         position = consumer.position(queue)
         if position is None:
-            # Nothing was handed out yet: the queue is done if there is nothing in it.
+            # Nothing was returned yet: the queue is done if it is empty.
             begins = begins or await consumer.begin_offsets(list(ends))
             position = begins[queue]
         if position < end:

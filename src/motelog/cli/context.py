@@ -1,6 +1,6 @@
-"""``motelog context``: the clusters that the command line knows.
+"""``motelog context``: manage named clusters for the command line.
 
-Owns: the words and the JSON. Must not touch: the file of contexts (``contexts``), servers.
+Owns: the text and JSON output. Must not touch: the file of contexts (``contexts``), servers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from motelog.cli.options import commands
 from motelog.cli.output import CliError, table, write, write_json
 from motelog.cli.status import Status
 
-context = commands("Keep the clusters that commands ask.")
+context = commands("Manage named clusters for the commands.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
 
 
 @context.callback()
 def group() -> None:
-    """Keep the clusters that commands ask: addresses, and the files with what opens them.
+    """Manage named clusters: their addresses, and the files with their credentials.
 
-    --context NAME before a command, or MOTELOG_CONTEXT, means one of them; `motelog context use`
-    sets the one that is meant without either. An option of a command goes before its context.
+    --context NAME before a command, or MOTELOG_CONTEXT, selects one; `motelog context use` sets the
+    default. An option of the command overrides its context.
     """
 
 
@@ -43,14 +43,16 @@ def add(
         str, typer.Option(metavar="URL", help="Admin listener: https://HOST:PORT, or HOST:PORT.")
     ] = "",
     namesrv: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Name server; more separated by ';'.")
+        str, typer.Option(metavar="HOST:PORT", help="Name server; separate several by ';'.")
     ] = "",
     mqtt: Annotated[
         str, typer.Option(metavar="URL", help="MQTT: mqtts://HOST[:PORT], or mqtt:// without TLS.")
     ] = "",
     ca_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Trust the certificates in this file, for admin, MQTT."),
+        typer.Option(
+            metavar="FILE", help="Trust the certificates in this file (admin listener, MQTT)."
+        ),
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the admin listener's token.")
@@ -63,33 +65,32 @@ def add(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Speak TLS to name servers and brokers: as --tls of the commands; a"
-            " tls.properties names the client's certificate and key too.",
+            help="Use TLS to name servers and brokers, as --tls of the commands; a"
+            " tls.properties file names the client's certificate and key too.",
         ),
     ] = None,
-    user_name: Annotated[str, typer.Option(metavar="NAME", help="MQTT login.")] = "",
+    user_name: Annotated[str, typer.Option(metavar="NAME", help="MQTT user name.")] = "",
     password_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with its password.")
+        Path | None, typer.Option(metavar="FILE", help="File with the user's password.")
     ] = None,
-    is_used: Annotated[
-        bool, typer.Option("--use", help="Mean this one where no context is named.")
-    ] = False,
+    is_used: Annotated[bool, typer.Option("--use", help="Make this the default context.")] = False,
     is_replaced: Annotated[
-        bool, typer.Option("--replace", help="Take the place of one of this name.")
+        bool, typer.Option("--replace", help="Replace an existing context of this name.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Add a context: the addresses of a cluster, and the files with what opens it.
+    """Add a context: the addresses of a cluster, and the files with its credentials.
 
-    Of secrets the names of their files are kept; only you may read those (mode 600).
+    Only the names of files with secrets are stored; those files must be readable by you alone
+    (mode 600).
     """
     known = contexts.load()
     if not name or name.startswith("-"):
         raise CliError("a context needs a name", status=Status.USAGE)
     if name in known.by_name and not is_replaced:
         raise CliError(
-            f"there is a context {name!r} already",
-            remedy="--replace puts this one in its place",
+            f"the context {name!r} already exists",
+            remedy="replace it with --replace",
             status=Status.REFUSED,
         )
     made = contexts.Context(
@@ -113,12 +114,12 @@ def add(
     if json:
         write_json({"context": name, "is_used": used == name, **asdict(made)})
     else:
-        write(f"added {name}" + (", which is used" if used == name else ""))
+        write(f"added {name}" + (", the default context" if used == name else ""))
 
 
 @context.command("list", epilog="Example: motelog context list")
 def list_contexts(json: Json = False) -> None:
-    """List the contexts; * is the one that commands mean now. Secrets are not read."""
+    """List the contexts; * marks the one that commands use now. Secrets are not read."""
     known = contexts.load()
     meant = os.environ.get(contexts.VARIABLE, known.used)
     rows: list[tuple[str, ...]] = [("", "context", "admin", "name server", "MQTT")]
@@ -136,7 +137,7 @@ def use(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context; '' for none.")],
     json: Json = False,
 ) -> None:
-    """Have commands mean this context unless they name another; '' for none."""
+    """Make a context the default for commands that name no other; '' for none."""
     known = contexts.load()
     if name:
         known.get(name)
@@ -144,12 +145,12 @@ def use(
     if json:
         write_json({"context": name, "is_used": bool(name)})
     else:
-        write(f"{name} is used" if name else "no context is used")
+        write(f"{name} is the default context" if name else "there is no default context")
 
 
 @context.command(epilog="Example: motelog context remove site-a")
 def remove(name: Name, json: Json = False) -> None:
-    """Remove a context; the files that it names stay."""
+    """Remove a context; the files that it names are kept."""
     contexts.save(contexts.load().without(name))
     if json:
         write_json({"context": name, "is_removed": True})
@@ -178,7 +179,7 @@ def _mqtt(text: str) -> str:
 
 
 def _file(file: Path | None) -> str:
-    """Return a file's name that means the same from every folder."""
+    """Return the file's absolute path; CliError if there is no such file."""
     if file is None:
         return ""
     if not file.is_file():

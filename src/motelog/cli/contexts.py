@@ -1,9 +1,9 @@
-"""Contexts: the clusters that the command line knows, and which one a command means.
+"""Contexts: named clusters for the command line, and which one a command uses.
 
-Owns: their file, reading files of secrets. Must not touch: options (``main`` gives commands their
-defaults), what a command does.
-Invariants: the file has addresses and names of files, and no secret. It is replaced as a whole, and
-its owner alone reads it. What belongs to a context goes to the addresses of that context only.
+Owns: the file of contexts, reading files of secrets. Must not touch: options (``main`` sets the
+defaults of commands), what a command does.
+Invariants: the file holds addresses and file names, never a secret. It is replaced as a whole, and
+only its owner can read it. A context's credentials are sent to that context's addresses only.
 
     the context of a command:  --context NAME, else MOTELOG_CONTEXT, else `motelog context use NAME`
 """
@@ -21,7 +21,7 @@ from motelog.cli.status import Status
 from motelog.core.private_files import make_folders
 
 VARIABLE: Final = "MOTELOG_CONTEXT"
-#: Commands that ask servers which run elsewhere, and mean those of the context.
+#: Commands that query remote servers, and take their addresses from the context.
 CLIENTS: Final = frozenset(
     [
         "pub",
@@ -45,7 +45,7 @@ CLIENTS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One cluster; "" is what the context does not say. Files are named, and not read before."""
+    """One cluster; a value that the context does not set is "". Files are read only when needed."""
 
     admin: str = ""
     namesrv: str = ""
@@ -58,7 +58,7 @@ class Context:
     password_file: str = ""
 
     def defaults(self) -> dict[str, str]:
-        """Return the options that commands have unless they are given: name -> value."""
+        """Return the defaults of the commands' options: name -> value."""
         found = {
             "admin": self.admin,
             "namesrv": self.namesrv,
@@ -70,7 +70,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """All contexts by name; ``used`` is the one that counts where none is named, "" for none."""
+    """All contexts by name; ``used`` is the default one, "" for none."""
 
     by_name: dict[str, Context]
     used: str = ""
@@ -80,7 +80,7 @@ class Contexts:
         if name not in self.by_name:
             raise CliError(
                 f"there is no context {name!r}",
-                remedy="`motelog context list` has those there are",
+                remedy="`motelog context list` lists them",
                 status=Status.NOT_FOUND,
             )
         return self.by_name[name]
@@ -92,7 +92,7 @@ class Contexts:
 
 
 def path() -> Path:
-    """Return where the contexts of this user are."""
+    """Return the path of this user's contexts."""
     folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(folder) / "motelog" / "contexts.json"
 
@@ -100,13 +100,13 @@ def path() -> Path:
 def load() -> Contexts:
     """Return the contexts of this user; CliError if their file cannot be read."""
     try:
-        told: dict[str, Any] = json.loads(path().read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path().read_text(encoding="utf-8"))
         known = {field.name for field in fields(Context)}
         by_name = {
             str(name): Context(**{key: str(one[key]) for key in known & set(one)})
-            for name, one in told["contexts"].items()
+            for name, one in content["contexts"].items()
         }
-        return Contexts(by_name, str(told.get("used", "")))
+        return Contexts(by_name, str(content.get("used", "")))
     except FileNotFoundError:
         return Contexts({})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
@@ -116,8 +116,8 @@ def load() -> Contexts:
 
 
 def save(contexts: Contexts) -> None:
-    """Replace the file of this user; CliError if that cannot be done, and it stays as it is."""
-    told = {
+    """Replace this user's file; on CliError it is unchanged."""
+    content = {
         "used": contexts.used,
         "contexts": {
             name: {key: value for key, value in asdict(one).items() if value}
@@ -130,7 +130,7 @@ def save(contexts: Contexts) -> None:
         make_folders(file.parent)
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            json.dump(told, stream, indent=2)
+            json.dump(content, stream, indent=2)
             stream.flush()
             os.fsync(descriptor)
         os.replace(fresh, file)
@@ -140,7 +140,7 @@ def save(contexts: Contexts) -> None:
 
 
 def chosen() -> Context | None:
-    """Return the context that this command means, None for none; CliError if it is not there."""
+    """Return the context that this command uses, None for none; CliError if it does not exist."""
     name = os.environ.get(VARIABLE)
     contexts = load()
     name = contexts.used if name is None else name
@@ -148,17 +148,17 @@ def chosen() -> Context | None:
 
 
 def of_admin(admin: str) -> Context | None:
-    """Return the context whose admin listener this is, if the command means that."""
+    """Return the command's context if this is its admin listener, else None."""
     context = chosen()
     return context if context is not None and context.admin == admin else None
 
 
 def secret_in(file: str) -> str:
-    """Return the secret that is a file's only line; CliError if others may read it."""
+    """Return the file's only line, a secret; CliError if other users may read the file."""
     try:
         if os.stat(file).st_mode & 0o077:
             raise CliError(
-                f"others than its owner may read {file}",
+                f"users other than its owner may read {file}",
                 remedy=f"chmod 600 {file}",
                 status=Status.CONFIG,
             )

@@ -1,9 +1,9 @@
 """``--credentials`` of the commands that are native clients.
 
-Owns: the option, reading its file, a word about one that everybody may read.
+Owns: the option, reading its file, a warning if all users may read it.
 Must not touch: what is signed (core.remoting.credentials).
-A secret is no option and no variable: other users of the machine see the ones, and every program
-that is started gets the others.
+A secret is never passed as an option or a variable: other users of the machine can see options,
+and every child process inherits variables.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ CredentialsFile = Annotated[
         "--credentials",
         metavar="FILE",
         envvar=VARIABLE,
-        help="File with accessKey and secretKey, for servers with access control.",
+        help="File with accessKey and secretKey, for servers that check access.",
     ),
 ]
 
 
 def credentials_of(file: str | None) -> Credentials | None:
-    """Return what the file of the option says; ConfigError if it cannot be used."""
+    """Return the credentials in the file; ConfigError if it cannot be used."""
     from motelog.core.acl.files import read_credentials
 
     if not file:

@@ -1,4 +1,4 @@
-"""``motelog demo``: runs the whole path once on real input and says whether anything was lost.
+"""``motelog demo``: runs the whole path once and says whether any message was lost.
 
 Owns: its options, the table, the verdict. Must not touch: the counting (motelog.cli.demo_run).
 """
@@ -13,15 +13,19 @@ from motelog.cli.output import stop, table, write, write_json
 
 
 def demo(
-    devices: Annotated[int, typer.Option(min=1, max=1000, help="Simulated devices.")] = 50,
+    devices: Annotated[
+        int, typer.Option(min=1, max=1000, help="Number of simulated devices.")
+    ] = 50,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long they publish.")] = 10.0,
-    rate: Annotated[float, typer.Option(min=0.1, help="Messages per second and device.")] = 20.0,
+    rate: Annotated[
+        float, typer.Option(min=0.1, help="Messages per second of each device.")
+    ] = 20.0,
     spark: Annotated[
-        bool, typer.Option("--spark/--no-spark", help="Read with Spark too, if Java is there.")
+        bool, typer.Option("--spark/--no-spark", help="Read with Spark too, if Java is installed.")
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
 ) -> None:
-    """Run devices, broker, consumer and Spark for a moment and compare what each has seen.
+    """Run devices, broker, consumer and Spark briefly and compare what each has seen.
 
     The exit status is 0 only if every message was acknowledged, stored and read by each reader.
     """
@@ -43,9 +47,9 @@ def demo(
         write(f"Spark was not run: {report.spark_skipped}")
     write()
     if report.agrees:
-        write("Every message that was sent was acknowledged, stored and read; nothing is lost.")
+        write("Every message that was sent was acknowledged, stored and read. No message was lost.")
     else:
         for difference in report.differences:
             write(difference)
-        write("The counts do not agree.")
+        write("The counts differ.")
     stop(0 if report.agrees else 1)

@@ -4,7 +4,7 @@ Owns: the devices' messages and what each step has seen of them, per device. Mus
 terminal, the stack's own folder (it is ephemeral).
 
 A tally is (messages, sum of CRC-32 of the payloads): the sum does not depend on the order in which
-queues are read, and every payload is different, so lost, doubled and changed messages all show.
+queues are read, and every payload is different, so lost, duplicated and changed messages all show.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class DemoReport:
                 f"{name}: {device}: {_text(seen.get(device))}, sent {_text(sent.get(device))}"
             )
         if len(wrong) > 5:
-            self.differences.append(f"{name}: and {len(wrong) - 5} devices more")
+            self.differences.append(f"{name}: and {len(wrong) - 5} more devices")
         verdict = "agree" if not wrong else f"{len(wrong)} devices differ"
         self.steps.append(DemoStep(name, sum(n for n, _ in seen.values()), len(seen), verdict))
 
     def add_count(self, name: str, messages: int, devices: int, wanted: int) -> None:
-        """Compare a step that counts messages without looking into them."""
+        """Compare a step that counts messages without reading them."""
         if messages != wanted:
             self.differences.append(f"{name}: {messages}, sent {wanted}")
         verdict = "count agrees" if messages == wanted else "count differs"
@@ -105,7 +105,7 @@ class Device:
         client_id = f"motelog-demo-{os.getpid()}-{self.name}"
         async with connect(mqtt, replace(WANTED, client_id=client_id)) as client:
             begin = trio.current_time()
-            # Devices do not tick together.
+            # Devices do not publish in step.
             due = begin + self._random.random() / rate
             while due < begin + seconds:
                 await trio.sleep_until(due)
@@ -125,7 +125,7 @@ class Device:
 
 
 def run_demo(options: DemoOptions, say: Say) -> DemoReport:
-    """Run everything in a stack of its own, which is gone afterwards."""
+    """Run everything in a temporary stack of its own."""
     report = DemoReport()
     with MotelogProcess() as stack:
         say(f"stack: process {stack.pid}, MQTT {stack.ready['mqtt']}")
@@ -187,7 +187,7 @@ async def _publish_and_consume(
 
 
 def _spark_tallies(namesrv: str) -> dict[str, Tally]:
-    """Return the tally per device as a Spark batch read has seen it."""
+    """Return the tally per device of a Spark batch read."""
     from motelog.spark.session import start_session
 
     session = start_session("motelog demo", master="local[2]")

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from motelog.config import MotelogConfig
     from motelog.roles import Roles
 
-# Small, so that the first message does not fill a developer's disk. A folder that has files keeps
-# their size.
+# Small, so that the first message does not fill a developer's disk. A folder that already has files
+# keeps their size.
 COMMITLOG_FILE_BYTES = 64 * 1024 * 1024
-# For a folder that goes away with the process. Elsewhere ConsumeQueue files have the usual size.
+# For a temporary folder. Elsewhere ConsumeQueue files have the usual size.
 EPHEMERAL_QUEUE_UNITS = 10_000
 
-# The variables behind the options below: the option counts if given, then the variable.
+# The variables behind the options below: an option overrides its variable.
 LISTEN_VARIABLES = {
     "--mqtt": "MOTELOG__GATEWAY__LISTEN",
     "--namesrv": "MOTELOG__NAMESRV__LISTEN",
@@ -44,7 +44,7 @@ WORKERS_VARIABLE = "MOTELOG__GATEWAY__WORKERS"
 # All roles run here, whatever a variable says.
 ROLES_VARIABLE = "MOTELOG__ROLES"
 
-# What a fault of the configuration calls a listener -> what it is called here.
+# A listener's name in configuration faults -> its option here.
 OPTION_OF_KEY = {
     "gateway.listen": "--mqtt",
     "namesrv.listen": "--namesrv",
@@ -74,7 +74,7 @@ def _listener(option: str, what: str) -> Any:
 
 def dev(
     mqtt: Annotated[
-        str, _listener("--mqtt", "MQTT listener; port 0 takes any free one.")
+        str, _listener("--mqtt", "MQTT listener; port 0 takes any free port.")
     ] = "127.0.0.1:1883",
     namesrv: Annotated[str, _listener("--namesrv", "Name server.")] = "127.0.0.1:9876",
     broker: Annotated[str, _listener("--broker", "Broker.")] = "127.0.0.1:10911",
@@ -84,17 +84,17 @@ def dev(
         typer.Option(
             min=1,
             metavar="N",
-            help="Gateway processes that share the MQTT listener; 1: none of its own.",
+            help="Gateway processes that share the MQTT listener; 1: run it in this process.",
             envvar=WORKERS_VARIABLE,
             show_envvar=False,
         ),
     ] = 1,
     auto_port: Annotated[
-        bool, typer.Option("--auto-port", help="Where a port is taken, use the next free one.")
+        bool, typer.Option("--auto-port", help="If a port is taken, use the next free one.")
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where messages are kept. [default: ./motelog-data]"),
+        typer.Option(metavar="DIR", help="Folder for messages. [default: ./motelog-data]"),
     ] = None,
     ephemeral: Annotated[
         bool, typer.Option("--ephemeral", help="Keep messages in a temporary folder.")
@@ -102,7 +102,7 @@ def dev(
     flush: Annotated[
         Flush,
         typer.Option(
-            help="When to acknowledge. async: in the page cache; sync: on the disk.",
+            help="Acknowledge a message when it is in the page cache (async) or on disk (sync).",
             envvar=FLUSH_VARIABLE,
             show_envvar=False,
         ),
@@ -113,20 +113,20 @@ def dev(
 ) -> None:
     """Run the whole stack in one process on loopback.
 
-    MOTELOG__SECTION__KEY in the environment sets the keys that have no option here.
+    Variables named MOTELOG__SECTION__KEY set the keys that have no option here.
     """
     import os
     import shutil
     import tempfile
 
-    # Now: from the making of the folder to the first look at signals little time may pass.
+    # Imported now, so that little time passes between creating the folder and handling signals.
     import motelog.cli.serve  # noqa: F401  # imports what takes longest
     from motelog.cli.config import tell_unread
     from motelog.config import unread_variables
 
     tell_unread(unread_variables())
     if ephemeral and data is not None:
-        raise CliError("--data and --ephemeral exclude each other", status=2)
+        raise CliError("--data and --ephemeral cannot be combined", status=2)
     listen = {"--mqtt": mqtt, "--namesrv": namesrv, "--broker": broker, "--admin": admin}
     _check_addresses(listen)
     if auto_port:
@@ -153,7 +153,7 @@ def _check_addresses(listen: dict[str, str]) -> None:
 
 
 def _free_addresses(listen: dict[str, str]) -> dict[str, str]:
-    """Return addresses whose ports are free, and tell which ones are not those that were meant."""
+    """Return addresses whose ports are free; print which ones differ from those asked for."""
     from motelog.cli.addresses import next_free
     from motelog.cli.port_owner import port_owner
     from motelog.core.addresses import parse_address
@@ -225,7 +225,7 @@ def _serve(config: MotelogConfig, directory: Path, *, json: bool) -> None:
 
 
 def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
-    """Return what a script gets when the stack is ready."""
+    """Return the line that a script gets when the stack is ready."""
     import os
 
     from motelog.core.addresses import format_address
@@ -246,7 +246,7 @@ def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
 
 
 def _used_bytes(directory: Path) -> int:
-    """Return how much of the disk the files below a folder take; holes in them do not count."""
+    """Return the disk space that the files below a folder take, not counting holes."""
     import os
 
     used = 0
@@ -263,7 +263,7 @@ def _ready_text(roles: Roles, directory: Path, promise: str) -> str:
     to = "" if line["mqtt"] == "127.0.0.1:1883" else f" --to {line['mqtt']}"
     used_bytes = line["data_bytes"]
     assert isinstance(used_bytes, int)
-    used = f"{used_bytes / 1024**2:,.0f} MiB of the disk"
+    used = f"{used_bytes / 1024**2:,.0f} MiB on disk"
     processes = f" ({roles.workers} processes)" if roles.workers > 1 else ""
     namesrv = "" if line["namesrv"] == "127.0.0.1:9876" else f" --namesrv {line['namesrv']}"
     return f"""{ready_text(roles.faults())}

@@ -1,6 +1,6 @@
-"""``motelog dlq``: dead letters, the messages that a consumer group has failed for too often.
+"""``motelog dlq``: dead letters, the messages that a consumer group gave up after its retries.
 
-Owns: the words and the JSON. Must not touch: sending again (bridge.dead_letters), requests.
+Owns: the text and JSON output. Must not touch: sending again (bridge.dead_letters), requests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-dlq = commands("Look at dead letters and send them again.")
+dlq = commands("List, export and resend dead letters.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group.")]
 Since = Annotated[
@@ -39,22 +39,23 @@ Since = Annotated[
 
 @dlq.callback()
 def root() -> None:
-    """Look at dead letters and send them again, on our brokers and Apache RocketMQ's."""
+    """List, export and resend dead letters, on our brokers and Apache RocketMQ's."""
 
 
 @dlq.command("list", epilog="Example: motelog dlq list billing --from 1d")
 @asks_servers
 def list_letters(
     group: Annotated[
-        str | None, typer.Argument(metavar="GROUP", help="Consumer group. [default: count for all]")
+        str | None,
+        typer.Argument(metavar="GROUP", help="Consumer group. [default: count those of all]"),
     ] = None,
     begin: Since = "begin",
-    count: Annotated[int, typer.Option(min=1, help="How many messages at most.")] = 100,
+    count: Annotated[int, typer.Option(min=1, help="At most this many messages.")] = 100,
     *,
     servers: Servers,
     json: Json = False,
 ) -> None:
-    """List a group's dead letters, oldest first; without a group, which groups have any."""
+    """List a group's dead letters, oldest first; without a group, the groups that have any."""
     if group is None:
         _list_groups(servers, json=json)
         return
@@ -97,7 +98,7 @@ def _list_groups(servers: Servers, *, json: bool) -> None:
         return [one for one in found if one["messages"]]
 
     found = servers.with_admin(ask)
-    rows = [("group", "dead letters", "not sent again", "last")]
+    rows = [("group", "dead letters", "not resent", "last")]
     for one in found:
         if json:
             write_json(one)
@@ -111,21 +112,22 @@ def _list_groups(servers: Servers, *, json: bool) -> None:
 @asks_servers
 def resend(
     group: Group,
-    count: Annotated[int | None, typer.Option(min=1, help="Send this many at most.")] = None,
-    per_second: Annotated[float, typer.Option(min=0.001, help="Send at this rate.")] = 100.0,
+    count: Annotated[int | None, typer.Option(min=1, help="Resend at most this many.")] = None,
+    per_second: Annotated[float, typer.Option(min=0.001, help="Messages a second.")] = 100.0,
     to_all_groups: Annotated[
         bool,
         typer.Option(
-            "--to-all-groups", help="To their own topic, where every group gets them again."
+            "--to-all-groups",
+            help="Send to the original topic, where every group receives them again.",
         ),
     ] = False,
     *,
     servers: Servers,
     json: Json = False,
 ) -> None:
-    """Send a group's dead letters to it again, oldest first, each once.
+    """Resend a group's dead letters to the group, oldest first, each once.
 
-    The next call goes on where this one ends. The messages stay in the log.
+    The next call continues where this one ends. The messages stay in the log.
     """
 
     async def send(admin: Admin) -> int:
@@ -148,14 +150,17 @@ def export(
         Path | None, typer.Option(metavar="FILE", help="[default: standard output]")
     ] = None,
     begin: Since = "begin",
-    count: Annotated[int | None, typer.Option(min=1, help="How many messages at most.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="At most this many messages.")] = None,
     *,
     servers: Servers,
     json: Annotated[
-        bool, typer.Option("--json", help="With --out: say as JSON how many were written.")
+        bool, typer.Option("--json", help="With --out: print as JSON how many were written.")
     ] = False,
 ) -> None:
-    """Write a group's dead letters as JSON, one object per line; bodies not UTF-8 in base64."""
+    """Write a group's dead letters as JSON, one object per line.
+
+    Bodies that are not UTF-8 are in base64.
+    """
     written = 0
 
     def put(stream: TextIO) -> Callable[[StoredMessage], None]:
@@ -188,7 +193,7 @@ def _for_each(
     servers: Servers,
     take: Callable[[StoredMessage], None],
 ) -> None:
-    """Hand ``take`` the dead letters of a group, ``count`` at most."""
+    """Pass the dead letters of a group to ``take``, at most ``count``."""
     from motelog.bridge.dead_letters import dead_letter_queues
 
     start = start_of("--from", begin)
@@ -218,9 +223,9 @@ def _found(group: str, work: Callable[[], T]) -> T:
         return work()
     except* RouteError as exc:
         raise CliError(
-            f"there are no dead letters of a group {group!r} that can be read",
-            remedy="`motelog dlq list` has the groups that have some; on RocketMQ 4 their topic"
-            f" must first be readable: motelog topic create '%DLQ%{group}' --change --queues 1",
+            f"there are no readable dead letters of a group {group!r}",
+            remedy="`motelog dlq list` lists the groups that have some; on RocketMQ 4, first make"
+            f" their topic readable: motelog topic create '%DLQ%{group}' --change --queues 1",
             status=Status.NOT_FOUND,
         ) from exc
 
@@ -230,7 +235,7 @@ def _letter_value(one: StoredMessage) -> dict[str, Any]:
 
 
 def _origin(one: StoredMessage) -> str:
-    """Return the topic that the message was in before its group failed for it."""
+    """Return the topic that the message was in before its group gave it up."""
     from motelog.core.message import RETRY_TOPIC
 
     return one.properties.get(RETRY_TOPIC, "-")

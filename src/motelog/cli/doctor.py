@@ -1,4 +1,4 @@
-"""``motelog doctor``: what this machine has, what is missing, and the remedy for each.
+"""``motelog doctor``: what this machine has, what it lacks, and the remedy for each.
 
 Owns: the checks of the machine. Must not touch: fixing anything.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PYTHON_MIN = (3, 11)
 DESCRIPTORS_WANTED = 20_000
-FREE_BYTES_WANTED = 4 * 1024**3  # a server's CommitLog file of 1 GiB, its successor, room to work
+FREE_BYTES_WANTED = 4 * 1024**3  # a CommitLog file of 1 GiB, its successor, and working space
 JAVA_VERSIONS = range(17, 26)
 ADMIN_PORT = 8080
 READY_WITHIN_S = 2.0
@@ -52,14 +52,14 @@ def doctor(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where messages would be kept. [default: that of --config, else motelog-data]",
+            help="Folder for messages. [default: that of --config, else motelog-data]",
         ),
     ] = None,
     namesrv: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Dial the brokers that this name server tells clients of.",
+            help="Dial the brokers that are registered with this name server.",
             callback=checked_namesrv,
         ),
     ] = None,
@@ -68,25 +68,26 @@ def doctor(
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Dial what the server with this configuration tells clients of."
+            metavar="FILE",
+            help="Dial the addresses that the server with this configuration advertises.",
         ),
     ] = None,
     ca_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With --config: the authorities (PEM) that clients of listeners know.",
+            help="With --config: the authorities (PEM) that clients of its listeners trust.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Check this machine, and the addresses that clients are told.
+    """Check this machine, and the addresses that servers advertise to clients.
 
-    The exit status is 1 if Motelog cannot work here, or if clients here would not reach a broker
-    or listener. Run it where clients are: --namesrv asks as they do. --config looks at the files
-    that it names too (logins, rights, tokens, accounts, certificates, keys): run that as the
-    server's user. With --ca-file its listeners are tried as by clients that know no other
-    authority. In a context, and without either, its name servers are asked.
+    The exit status is 1 if Motelog cannot work here, or if a client here could not reach a broker
+    or listener. Run it where clients are: --namesrv connects as they do. --config also checks the
+    files that the configuration names (passwords, rules, tokens, accounts, certificates, keys): run
+    that as the server's user. With --ca-file its listeners are checked as by clients that trust no
+    other authority. With a context and neither option, the context's name servers are checked.
     """
     loaded = _loaded(config)
     found = findings(data or _folder(loaded))
@@ -119,7 +120,7 @@ def _loaded(file: Path | None) -> MotelogConfig | None:
 
 
 def _folder(config: MotelogConfig | None) -> Path:
-    """Return where a server would keep messages: as `motelog dev` does, if it has no file."""
+    """Return the server's folder for messages; without a configuration, that of `motelog dev`."""
     if config is None or config.broker is None:
         return Path("motelog-data")
     return Path(config.broker.store.directory)
@@ -128,7 +129,7 @@ def _folder(config: MotelogConfig | None) -> Path:
 def _of_config(
     config: MotelogConfig, credentials: str | None, tls: str | None, ca_file: Path | None
 ) -> list[Finding]:
-    """Look at what a server that runs with a configuration tells clients."""
+    """Check what a server that runs with a configuration advertises to clients."""
     from motelog.cli.advertised import (
         cluster_findings,
         is_for_others,
@@ -142,7 +143,7 @@ def _of_config(
 
     known = None if ca_file is None else Tls(ca=str(ca_file))
     if known is not None:
-        known.context()  # a file that cannot be used is an option's fault, and no listener's
+        known.context()  # a file that cannot be used is the option's fault, not a listener's
     found = file_findings(config) + certificate_findings(config)
     found += listener_findings(config, known)
     namesrv = own_namesrv(config)
@@ -151,8 +152,8 @@ def _of_config(
         try:
             account, secure = credentials_of(credentials or own_credentials), tls_of(tls or own_tls)
         except ConfigError as exc:
-            remedy = "credentials_file and tls_file, or --credentials and --tls, must be readable"
-            return [*found, Finding("name server", "fault", f"is not asked: {exc}", remedy)]
+            remedy = "make credentials_file and tls_file, or --credentials and --tls, readable"
+            return [*found, Finding("name server", "fault", f"not checked: {exc}", remedy)]
         found += cluster_findings(
             namesrv,
             credentials=account,
@@ -163,7 +164,7 @@ def _of_config(
 
 
 def findings(data: Path) -> list[Finding]:
-    """Return what there is to say of this machine; ``data`` is where messages would be kept."""
+    """Return the findings on this machine; ``data`` is the folder for messages."""
     return [
         _python(),
         _compiler(),
@@ -235,7 +236,7 @@ def _pyspark() -> list[Finding]:
 
 
 def _spark_workers() -> Finding:
-    """Look for Motelog where Spark will: in the Python that its workers run."""
+    """Look for Motelog where Spark will look: in the Python that its workers run."""
     command = os.environ.get("PYSPARK_PYTHON", "python3")
     find = "from importlib.util import find_spec as f; print(f('pyspark_motelog') is not None)"
     try:
@@ -245,20 +246,22 @@ def _spark_workers() -> Finding:
         is_there = False
     if is_there:
         return Finding("spark workers", "ok", f"{command} has Motelog")
-    remedy = f"for spark-submit and sessions of your own: export PYSPARK_PYTHON={sys.executable}"
-    return Finding("spark workers", "note", f"{command}, which they run, has no Motelog", remedy)
+    remedy = f"for spark-submit and your own sessions: export PYSPARK_PYTHON={sys.executable}"
+    return Finding(
+        "spark workers", "note", f"Motelog is not installed for {command}, which they run", remedy
+    )
 
 
 def _mosquitto() -> Finding:
     found = shutil.which("mosquitto_pub")
     if found is None:
-        remedy = "only for comparisons: apt install mosquitto mosquitto-clients"
+        remedy = "only needed for comparisons: apt install mosquitto mosquitto-clients"
         return Finding("mosquitto", "note", "clients not found", remedy)
     return Finding("mosquitto", "ok", found)
 
 
 def _ports() -> list[Finding]:
-    """Look at the ports that ``motelog dev`` takes; a stack of ours that has them is no fault."""
+    """Check the ports of ``motelog dev``; a running stack of ours on them is no fault."""
     findings = []
     stacks: dict[int, str] = {}
     for port in PORTS:
@@ -275,7 +278,7 @@ def _ports() -> list[Finding]:
             continue
         else:
             text = f"used by {owner}"
-        remedy = f"stop what uses it, or motelog dev {PORTS[port]} 127.0.0.1:0, or --auto-port"
+        remedy = f"stop it, or use motelog dev {PORTS[port]} 127.0.0.1:0, or --auto-port"
         findings.append(Finding(f"port {port}", "note", text, remedy))
     return [*findings, *(_stack(name) for name in stacks.values())]
 
@@ -291,7 +294,7 @@ def _bind_fault(port: int) -> OSError | None:
 
 
 def _stack(name: str) -> Finding:
-    """Say how a running stack of ours is, if its admin listener is at the usual address."""
+    """Report the state of a running stack of ours, if its admin port is the usual one."""
     import http.client
     import json as json_module
 
@@ -301,13 +304,13 @@ def _stack(name: str) -> Finding:
         health = json_module.loads(connection.getresponse().read())
         faults = {str(role): str(why) for role, why in dict(health["faults"]).items()}
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return Finding("stack", "ok", f"{name} is running; port {ADMIN_PORT} says nothing of it")
+        return Finding("stack", "ok", f"{name} is running; its state is not on port {ADMIN_PORT}")
     finally:
         connection.close()
     if not faults:
         return Finding("stack", "ok", f"{name} is running and ready")
-    told = "; ".join(f"{role}: {why}" for role, why in faults.items())
-    return Finding("stack", "note", f"{name} is running, but not ready: {told}")
+    reasons = "; ".join(f"{role}: {why}" for role, why in faults.items())
+    return Finding("stack", "note", f"{name} is running, but not ready: {reasons}")
 
 
 def _disk(data: Path) -> Finding:
@@ -317,10 +320,10 @@ def _disk(data: Path) -> Finding:
     free = shutil.disk_usage(place).free
     text = f"{free / 1024**3:.1f} GiB free at {place}"
     if not (place.is_dir() and os.access(place, os.W_OK)):
-        remedy = "choose another --data, or broker.store.directory, that this user may write to"
+        remedy = "choose a --data or broker.store.directory that this user may write to"
         return Finding("disk", "fault", f"{place} cannot be used", remedy)
     if free < FREE_BYTES_WANTED:
-        remedy = "motelog dev takes 64 MiB at a time, but motelog up 1 GiB: make room for that"
+        remedy = "free some space: motelog dev takes 64 MiB at a time, motelog up 1 GiB"
         return Finding("disk", "note", text, remedy)
     return Finding("disk", "ok", text)
 
@@ -328,6 +331,6 @@ def _disk(data: Path) -> Finding:
 def _descriptors() -> Finding:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_WANTED:
-        remedy = f"each connection takes one: raise it with ulimit -Hn {DESCRIPTORS_WANTED}"
+        remedy = f"each connection takes one: raise the limit with ulimit -Hn {DESCRIPTORS_WANTED}"
         return Finding("descriptors", "note", f"at most {hard}", remedy)
     return Finding("descriptors", "ok", f"at most {hard}")

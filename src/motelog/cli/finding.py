@@ -1,6 +1,6 @@
 """One line of what ``motelog doctor`` reports.
 
-Owns: Finding. Must not touch: how anything is found out.
+Owns: Finding. Must not touch: the checks.
 """
 
 from __future__ import annotations

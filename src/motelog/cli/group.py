@@ -1,6 +1,6 @@
-"""``motelog group``: consumer groups, how far they are, and setting them elsewhere.
+"""``motelog group``: consumer groups, their progress, and resetting their offsets.
 
-Owns: the words and the JSON, what a reset would do. Must not touch: requests (bridge.admin,
+Owns: the text and JSON output, what a reset would do. Must not touch: requests (bridge.admin,
 bridge.pull).
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
     from motelog.core.message import MessageQueue
 
-group = commands("Look at consumer groups and reset their offsets.")
+group = commands("Show consumer groups and reset their offsets.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group.")]
 OneTopic = Annotated[str | None, typer.Option(help="This queue topic only.")]
@@ -35,7 +35,7 @@ END: Final = "end"
 
 @group.callback()
 def root() -> None:
-    """Look at consumer groups and reset their offsets, on our brokers and Apache RocketMQ's."""
+    """Show consumer groups and reset their offsets, on our brokers and Apache RocketMQ's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Lag:
     committed_offset: int
     messages: int
     ms: int | None
-    """Age of the first message that waits; not known of some at RocketMQ's brokers."""
+    """Age of the first waiting message; RocketMQ's brokers do not always report it."""
 
 
 @group.command("list", epilog="Example: motelog group list")
@@ -57,7 +57,7 @@ def list_groups(
     servers: Servers,
     json: Json = False,
 ) -> None:
-    """List the consumer groups with their members and how many messages wait for them."""
+    """List the consumer groups with their members and the number of waiting messages."""
 
     async def ask(admin: Admin) -> list[dict[str, Any]]:
         return [
@@ -93,7 +93,7 @@ def describe(
     servers: Servers,
     json: Json = False,
 ) -> None:
-    """Print a group's settings, its members, and how far it is in each queue."""
+    """Print a group's settings, its members, and its progress in each queue."""
 
     async def ask(admin: Admin) -> tuple[dict[str, Any] | None, list[ClientInfo], list[_Lag]]:
         settings = (await admin.groups()).get(name)
@@ -111,7 +111,7 @@ def describe(
     shown = [
         ("may consume", "yes" if settings.get("consumeEnable", True) else "no"),
         ("broadcast allowed", "yes" if settings.get("consumeBroadcastEnable", True) else "no"),
-        ("retries at most", str(settings.get("retryMaxTimes", "-"))),
+        ("maximum retries", str(settings.get("retryMaxTimes", "-"))),
         ("retry queues", str(settings.get("retryQueueNums", "-"))),
     ]
     write(table(shown))
@@ -132,7 +132,7 @@ def lag(
     topic: OneTopic = None,
     waiting_max: Annotated[
         int | None,
-        typer.Option("--max", min=0, help="End with status 1 if more messages wait."),
+        typer.Option("--max", min=0, help="Exit with status 1 if more messages are waiting."),
     ] = None,
     *,
     servers: Servers,
@@ -140,8 +140,8 @@ def lag(
 ) -> None:
     """Print how far a group is behind in each queue, in messages and in time.
 
-    The time is the age of the first message that waits. RocketMQ's brokers tell that of the message
-    that it consumed last, and none where it has consumed nothing.
+    The time is the age of the first waiting message. RocketMQ's brokers report the age of the
+    message consumed last instead, and nothing where the group has not consumed yet.
     """
 
     async def ask(admin: Admin) -> list[_Lag]:
@@ -158,7 +158,7 @@ def lag(
         write_json({"group": name, "waiting": waiting, "behind_ms": behind_ms, "queues": values})
     else:
         write(_lag_table(lags))
-        write(f"{waiting} messages wait")
+        write(f"{waiting} messages are waiting")
     stop(Status.FAILED if waiting_max is not None and waiting > waiting_max else Status.DONE)
 
 
@@ -171,22 +171,22 @@ def reset_offsets(
         str,
         typer.Argument(
             metavar="WHERE",
-            help="begin, end, 15m, 1h or 7d ago, a time in ISO 8601 (UTC unless it says"
-            " otherwise) or in milliseconds.",
+            help="begin, end, 15m, 1h or 7d ago, a time in ISO 8601 (UTC without an"
+            " offset) or in milliseconds.",
         ),
     ],
     is_dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; say what would be.")
+        bool, typer.Option("--dry-run", help="Change nothing; print what would change.")
     ] = False,
     is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     *,
     servers: Servers,
     json: Json = False,
 ) -> None:
-    """Have a group go on elsewhere in a topic, also while its members run.
+    """Set a group's offsets in a topic; its members may be running.
 
-    What it jumps over is not consumed; what it goes back over is consumed again. Apache's 4.x
-    brokers refuse it for a group without members.
+    Messages that are skipped are not consumed; after an earlier offset messages are consumed again.
+    Apache's 4.x brokers refuse this for a group without members.
     """
     where = _reset_to(to)
 
@@ -211,7 +211,7 @@ def reset_offsets(
     if not is_dry_run:
         again = sum(max(0, before - after) for _, before, after in steps if before >= 0)
         over = sum(max(0, after - before) for _, before, after in steps if before >= 0)
-        what = f"set {name} elsewhere in {topic}: {again} messages again, {over} passed over"
+        what = f"reset {name} in {topic}: {again} messages again, {over} skipped"
         agreed(is_agreed, what)
         set_to = servers.with_admin(change)
         steps = [(queue, before, set_to.get(queue, after)) for queue, before, after in steps]
@@ -229,11 +229,11 @@ def reset_offsets(
         return
     rows = [("broker", "queue", "from", "to", "")]
     for queue, before, after in steps:
-        told = str(before) if before >= 0 else "-"
+        before_text = str(before) if before >= 0 else "-"
         change_text = _change_text(before, after)
-        rows.append((queue.broker_name, str(queue.queue_id), told, str(after), change_text))
+        rows.append((queue.broker_name, str(queue.queue_id), before_text, str(after), change_text))
     write(table(rows, right=frozenset({1, 2, 3})))
-    write("nothing was changed" if is_dry_run else f"{name} goes on there")
+    write("nothing was changed" if is_dry_run else f"{name} continues there")
 
 
 def _reset_to(text: str) -> ResetTo:
@@ -242,7 +242,7 @@ def _reset_to(text: str) -> ResetTo:
     start = start_of("WHERE", text, also=(END,))
     if start.queue_offset or text.startswith("offset:"):
         raise CliError(
-            f"WHERE {text!r}: brokers set groups to times, not to offsets", status=Status.USAGE
+            f"WHERE {text!r}: brokers reset groups to a time, not to an offset", status=Status.USAGE
         )
     return start.time_ms / 1000
 
@@ -250,7 +250,7 @@ def _reset_to(text: str) -> ResetTo:
 def _change_text(before: int, after: int) -> str:
     if before < 0 or before == after:
         return "-"
-    return f"{before - after} again" if after < before else f"{after - before} passed over"
+    return f"{before - after} again" if after < before else f"{after - before} skipped"
 
 
 async def _lags(admin: Admin, name: str, topic: str | None = None) -> list[_Lag]:
@@ -281,7 +281,7 @@ def _lag_value(one: _Lag) -> dict[str, Any]:
 
 def _lag_table(lags: list[_Lag]) -> str:
     if not lags:
-        return "it has consumed nothing yet"
+        return "the group has not consumed anything yet"
     rows: list[tuple[str, ...]] = [
         ("topic", "broker", "queue", "committed", "end", "waiting", "behind")
     ]
@@ -304,6 +304,6 @@ def _span(ms: int | None) -> str:
 def _refuse_unknown(name: str) -> None:
     raise CliError(
         f"there is no consumer group {name!r}",
-        remedy="motelog group list has those that there are",
+        remedy="motelog group list lists them",
         status=Status.NOT_FOUND,
     )

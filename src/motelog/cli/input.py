@@ -1,6 +1,6 @@
 """Message bodies from an option or from standard input, shared by ``pub`` and ``produce``.
 
-Owns: reading standard input. Must not touch: what a body becomes.
+Owns: reading standard input. Must not touch: what is done with a body.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ async def whole() -> bytes:
 
 
 async def _parts() -> AsyncIterator[bytes]:
-    """Yield what comes on standard input, as it comes."""
+    """Yield pieces of standard input as they arrive."""
     import os
 
     import trio
 
-    # The descriptor and not sys.stdin: an abandoned thread would keep the buffer's lock at exit.
+    # The descriptor, not sys.stdin: an abandoned thread would hold the buffer's lock at exit.
     while part := await trio.to_thread.run_sync(os.read, 0, READ_BYTES, abandon_on_cancel=True):
         yield part

@@ -1,4 +1,4 @@
-"""Which kernels there are and whether each is compiled.
+"""The kernels, and whether each is compiled.
 
 Owns: the list of chooser modules. Must not touch: the kernels.
 """
@@ -10,7 +10,7 @@ from typing import Final
 
 from motelog.cli.tools import install_command
 
-# Chooser module -> the extra of the package that it needs, None if it needs none.
+# Chooser module -> the package extra that it needs, or None.
 KERNELS: Final = {
     "motelog.core.net.reactor": None,
     "motelog.core.net.websocket_frames": None,
@@ -32,7 +32,7 @@ COMPILED: Final = "compiled"
 
 
 def kernel_states() -> dict[str, str]:
-    """Return chooser -> "compiled" or why it cannot be imported."""
+    """Return chooser -> "compiled", or why it cannot be imported."""
     return {name: _state(name, extra) for name, extra in KERNELS.items()}
 
 

@@ -29,11 +29,11 @@ class Format(StrEnum):
 
 
 LogLevel = Annotated[
-    Level | None, typer.Option(help="The least that the log has. [default: log.level, or info]")
+    Level | None, typer.Option(help="Lowest level that is logged. [default: log.level, or info]")
 ]
 LogFormat = Annotated[
     Format | None,
-    typer.Option(help="The log's lines, on standard error. [default: log.format, or text]"),
+    typer.Option(help="Format of log lines (on standard error). [default: log.format, or text]"),
 ]
 ServeJson = Annotated[
     bool,
@@ -41,10 +41,10 @@ ServeJson = Annotated[
 ]
 
 
-def told_with_log(
+def loaded_with_log(
     loaded: Loaded[MotelogConfig], level: Level | None, form: Format | None
 ) -> Loaded[MotelogConfig]:
-    """As ``with_log``, with the options as origins."""
+    """Do as ``with_log``, and record the options as the values' origins."""
     from motelog.core.config import Loaded
 
     given = {"level": level, "format": form}
@@ -55,7 +55,7 @@ def told_with_log(
 
 
 def with_log(config: MotelogConfig, level: Level | None, form: Format | None) -> MotelogConfig:
-    """Return the configuration with what the options say of the log."""
+    """Return the configuration with the options for the log applied."""
     from msgspec.structs import replace
 
     given = {"level": level, "format": form}

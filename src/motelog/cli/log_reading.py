@@ -1,6 +1,6 @@
-"""Reading messages of queue topics for commands: where to begin, what lies between two ends.
+"""Reading messages of queue topics for commands: where to begin, and a range of a queue.
 
-Owns: the texts of ``--from``, one walk over a queue. Must not touch: what is done with messages.
+Owns: the values of ``--from``, reading one queue. Must not touch: what is done with messages.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _PULL_COUNT: Final = 512
 
 
 def start_of(option: str, text: str, *, also: Iterable[str] = ()) -> StreamStart:
-    """Return where ``text`` says that reading begins; CliError names the option.
+    """Return where reading begins according to ``text``; CliError names the option.
 
-    ``also`` are the words that the caller knows itself.
+    ``also`` are further words that the caller handles itself.
     """
     from motelog.core.past_times import before_now
     from motelog.gateway.sessions.stream import StreamStart, parse_start
@@ -45,7 +45,7 @@ def start_of(option: str, text: str, *, also: Iterable[str] = ()) -> StreamStart
 async def begins_of(
     consumer: PullConsumer, queues: Iterable[MessageQueue], start: StreamStart
 ) -> dict[MessageQueue, int]:
-    """Return the queue offset where each queue begins; one that is not there is the nearest."""
+    """Return the queue offset at which to begin each queue, or the nearest one that exists."""
     queues = tuple(queues)
     begins = await consumer.begin_offsets(queues)
     ends = await consumer.end_offsets(queues)
@@ -63,7 +63,7 @@ async def read_queue(
     end: int,
     take: Callable[[StoredMessage], bool],
 ) -> None:
-    """Hand ``take`` the messages of a queue with offsets in [begin, end), until it says False."""
+    """Pass a queue's messages with offsets in [begin, end) to ``take``, until it returns False."""
     while begin < end:
         found = await consumer.pull(queue, begin, count_max=min(_PULL_COUNT, end - begin))
         for message in found.messages():

@@ -1,9 +1,9 @@
-"""``motelog``: the list of commands and how their errors end.
+"""``motelog``: the list of commands, and how errors become exit statuses.
 
-Owns: the table of commands. Must not touch: any subject; a command's file is
-imported when that command is called, so that ``motelog --help`` stays under 200 ms.
+Owns: the table of commands. Must not touch: what a command does; a command's file is imported only
+when that command is called, so that ``motelog --help`` takes less than 200 ms.
 
-How a command ends is a ``Status``.
+A command ends with a ``Status``.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ if TYPE_CHECKING:
     from typer._click.exceptions import UsageError
     from typer._click.formatting import HelpFormatter
 else:
-    # What typer raises for wrong use; it has no public name of its own.
+    # What typer raises for wrong usage; typer does not export it.
     UsageError = typer.BadParameter.__bases__[0]
 
 # Command -> what it is for; motelog/cli/<command>.py has a function or a Typer group of that name.
 COMMANDS: Final = {
     "dev": "Run the whole stack in one process on loopback.",
-    "demo": "Run devices, consumer and Spark once and check that nothing is lost.",
+    "demo": "Run devices, a consumer and Spark once and check that no message is lost.",
     "up": "Run the roles that a configuration file names.",
     "pub": "Publish MQTT messages.",
     "sub": "Print MQTT messages as they arrive.",
     "produce": "Send messages to a queue topic.",
-    "consume": "Print messages of a queue topic.",
-    "topic": "Look at queue topics, create and delete them.",
-    "group": "Look at consumer groups and reset their offsets.",
-    "message": "Look at single messages of the log.",
-    "dlq": "Look at dead letters and send them again.",
+    "consume": "Print the messages of a queue topic.",
+    "topic": "Show, create, change and delete queue topics.",
+    "group": "Show consumer groups and reset their offsets.",
+    "message": "Show single messages of the log.",
+    "dlq": "List, export and resend dead letters.",
     "bench": "Measure throughput and latency.",
     "spark": "Run Spark jobs on messages.",
-    "status": "Say whether a running server takes work, and what it has.",
-    "top": "Print what a running server does, a line each second.",
-    "client": "Look at connected clients and disconnect them.",
-    "retained": "Look at retained messages and delete them.",
-    "session": "Look at sessions and end them.",
-    "user": "Keep the users of a password file.",
-    "token": "Keep the tokens of an admin listener.",
-    "acl": "Ask what the rules of an ACL file allow.",
-    "context": "Keep the clusters that commands ask.",
-    "cert": "Make certificates for trying TLS; have a server read its own again.",
-    "store": "Look into a store folder.",
-    "backup": "Copy a store while it runs, check the copy, put it back.",
-    "config": "Look at the configuration and check it.",
-    "support-bundle": "Put what somebody needs to help you into one file, without secrets.",
-    "doctor": "Check this machine.",
-    "completion": "Print the script that completes commands in a shell.",
-    "version": "Show release, Python and kernels.",
+    "status": "Show whether a running server is ready, and what it holds.",
+    "top": "Print the rates of a running server, a line each second.",
+    "client": "List, trace and disconnect connected clients.",
+    "retained": "Show and delete retained messages.",
+    "session": "Show and end sessions.",
+    "user": "Manage the users of a password file.",
+    "token": "Manage the tokens of an admin listener.",
+    "acl": "Show what the rules of an ACL file allow.",
+    "context": "Manage named clusters for the commands.",
+    "cert": "Create certificates for trying TLS; reload a server's certificates.",
+    "store": "Inspect a store folder.",
+    "backup": "Back up a store while it runs, verify and restore backups.",
+    "config": "Show, check and change the configuration.",
+    "support-bundle": "Collect diagnostics for support in one file, without secrets.",
+    "doctor": "Check this machine and the advertised addresses.",
+    "completion": "Print the shell completion script.",
+    "version": "Show the release, Python and kernels.",
 }
-# An example of each that is a function; those of groups have theirs beside them.
+# An example for each command that is a function; the commands of groups carry their own.
 EXAMPLES: Final = {
     "dev": "motelog dev --data motelog-data --auto-port",
     "demo": "motelog demo",
@@ -78,13 +78,13 @@ EXAMPLES: Final = {
     "doctor": "motelog doctor --config /etc/motelog/motelog.toml",
     "version": "motelog version",
 }
-# Commands whose names are no names in Python, or those of other modules.
+# Commands whose names are not identifiers, or are taken by other modules.
 MODULES: Final = {"status": "server_status", "support-bundle": "support_bundle"}
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 
 
 class LazyGroup(TyperGroup):
-    """The top level: knows its commands by name and imports one when it is called."""
+    """The top level: knows its commands by name and imports each when it is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -143,7 +143,7 @@ def _show_version(is_wanted: bool) -> None:
 
 
 def _use_context(ctx: typer.Context, name: str | None) -> None:
-    """Give a command that asks servers the addresses of the context as its defaults."""
+    """Give a command that queries servers the context's addresses as its defaults."""
     from motelog.cli import contexts
 
     if name is not None:
@@ -163,7 +163,7 @@ def root(
     ctx: typer.Context,
     context: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Ask the cluster of this context (motelog context)."),
+        typer.Option(metavar="NAME", help="Use the cluster of this context (see motelog context)."),
     ] = None,
     version: Annotated[
         bool,
@@ -177,18 +177,18 @@ def root(
 
 
 def main() -> NoReturn:
-    """Run the command line and exit; an error raised on purpose ends in one message."""
+    """Run the command line and exit; an expected error is printed as one message."""
     try:
         status = app(prog_name="motelog", standalone_mode=False)
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as exc:
         sys.exit(_status(exc))
-    if status == Status.INTERRUPTED:  # typer has made it of a KeyboardInterrupt
+    if status == Status.INTERRUPTED:  # typer's translation of KeyboardInterrupt
         sys.exit(_status(KeyboardInterrupt()))
     sys.exit(status if isinstance(status, int) else Status.DONE)
 
 
 def _status(error: BaseException) -> int:
-    """Say what an error means and return the exit status; raise it if nobody expected it."""
+    """Print what an error means and return the exit status; raise it if it is unexpected."""
     match _telling(error):
         case UsageError() as exc:
             return _refuse_usage(exc)
@@ -204,7 +204,7 @@ def _status(error: BaseException) -> int:
             write_error("interrupted")
             return Status.INTERRUPTED
         case BrokenPipeError():
-            # The reader of a pipe has gone; Python would complain again when it flushes at exit.
+            # The reader of a pipe is gone; Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return Status.FAILED
         case _:
@@ -212,9 +212,9 @@ def _status(error: BaseException) -> int:
 
 
 def _refuse_usage(error: UsageError) -> Status:
-    """Say what was typed wrong, in one line, and where the right use is described."""
+    """Print what was typed wrong, in one line, and where the usage is described."""
     if error.ctx is not None and error.message == error.ctx.get_help():
-        error.show()  # a group without a command: its help
+        error.show()  # a group without a command shows its help
         return Status.USAGE
     text = error.format_message()
     words = text.split(maxsplit=1)
@@ -225,7 +225,7 @@ def _refuse_usage(error: UsageError) -> Status:
 
 
 def _telling(error: BaseException) -> BaseException:
-    """Return the error that ended the command; each nursery has wrapped it once."""
+    """Return the error that ended the command, unwrapped from each nursery's group."""
     found = [error]
     while any(isinstance(one, BaseExceptionGroup) for one in found):
         found = [

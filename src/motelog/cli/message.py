@@ -1,6 +1,6 @@
 """``motelog message``: single messages of the log, by id, key, time or offset.
 
-Owns: the words, where an id is looked for. Must not touch: requests (bridge.admin, bridge.pull).
+Owns: the output, where an id is looked up. Must not touch: requests (bridge.admin, bridge.pull).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
     from motelog.core.records.decode import StoredMessage
 
-message = commands("Look at single messages of the log.")
+message = commands("Show single messages of the log.")
 
 IsHex = Annotated[bool, typer.Option("--hex", help="Print bodies in hexadecimal.")]
 
 
 @message.callback()
 def group() -> None:
-    """Look at single messages of the log, on our brokers and Apache RocketMQ's."""
+    """Show single messages of the log, on our brokers and Apache RocketMQ's."""
 
 
 @message.command(epilog="Example: motelog message get 7F000001000078BF000000000000012C")
@@ -40,14 +40,14 @@ def get(
     ],
     topic: Annotated[
         str | None,
-        typer.Option(help="Look in this queue topic. [default: in all that have messages]"),
+        typer.Option(help="Search this queue topic. [default: all topics that have messages]"),
     ] = None,
     *,
     servers: Servers,
     is_hex: IsHex = False,
     json: Json = False,
 ) -> None:
-    """Print all there is to know of one message."""
+    """Print everything that is known about one message."""
 
     async def look(admin: Admin, consumer: PullConsumer) -> StoredMessage | None:
         brokers = await admin.brokers()
@@ -65,7 +65,7 @@ def get(
     if found is None:
         raise CliError(
             f"there is no message with the id {message_id}",
-            remedy="motelog message query TOPIC --key KEY looks for the words of KEYS",
+            remedy="to search by the words of KEYS: motelog message query TOPIC --key KEY",
             status=Status.NOT_FOUND,
         )
     show_all(found, json=json, is_hex=is_hex)
@@ -76,7 +76,8 @@ def get(
 def query(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     key: Annotated[
-        str | None, typer.Option(help="With this word among its KEYS, or this unique id.")
+        str | None,
+        typer.Option(help="Only messages with this word in KEYS, or with this unique id."),
     ] = None,
     begin: Annotated[
         str,
@@ -85,25 +86,24 @@ def query(
         ),
     ] = BEGIN,
     until: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Stored before then: 15m ago, or a time.")
+        str | None,
+        typer.Option(metavar="WHEN", help="Only messages stored before: 15m ago, or a time."),
     ] = None,
-    queue_id: Annotated[
-        int | None, typer.Option("--queue", min=0, help="In this queue only.")
-    ] = None,
-    broker: Annotated[str | None, typer.Option(metavar="NAME", help="On this broker only.")] = None,
+    queue_id: Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")] = None,
+    broker: Annotated[str | None, typer.Option(metavar="NAME", help="Only this broker.")] = None,
     tags: Annotated[
         str, typer.Option(help="Only messages with one of these tags: 'a || b'.")
     ] = "*",
-    count: Annotated[int, typer.Option(min=1, help="How many messages at most.")] = 32,
+    count: Annotated[int, typer.Option(min=1, help="At most this many messages.")] = 32,
     *,
     servers: Servers,
     is_hex: IsHex = False,
     json: Json = False,
 ) -> None:
-    """Print the messages of a topic that have a key, or follow a time or an offset.
+    """Print the messages of a topic that have a key, or that follow a time or an offset.
 
-    By key the newest come first and a broker gives 64 at most; otherwise the oldest come first.
-    The exit status is 3 if there is none.
+    By key the newest come first and a broker returns at most 64; otherwise the oldest come first.
+    The exit status is 3 if there is no such message.
     """
     start = start_of("--from", begin)
     end_ms = None if until is None else start_of("--until", until).time_ms
@@ -149,13 +149,13 @@ def query(
     for one in found:
         show(one, json=json, is_hex=is_hex)
     if not found:
-        raise CliError(f"no message of {topic} is meant by that", status=Status.NOT_FOUND)
+        raise CliError(f"no message in {topic} matches these options", status=Status.NOT_FOUND)
 
 
 def _broker_of(message_id: str) -> str | None:
     """Return the address that an offset id names; None for other texts.
 
-    A unique id looks the same: the address may be anybody's.
+    A unique id looks the same, so the address may be that of any machine.
     """
     from motelog.bridge.query import view_command
 
@@ -171,4 +171,4 @@ async def _viewed(consumer: PullConsumer, message_id: str) -> StoredMessage | No
     try:
         return await consumer.view(message_id)
     except BrokerError:
-        return None  # this is how a broker says that there is no record at that place
+        return None  # a broker's answer if there is no record at that offset

@@ -26,26 +26,26 @@ Piece = Callable[[Received, int], bytes]
 
 
 class MessageFormatError(ValueError):
-    """The format string says something that has no meaning."""
+    """The format string contains an unknown or incomplete sequence."""
 
 
 class NoJsonError(ValueError):
-    """%J needs a payload that is JSON, and this one is not."""
+    """%J needs a JSON payload, and this payload is not JSON."""
 
 
 class MessageFormat:
-    """A format string, read once. MessageFormatError says what is wrong with it."""
+    """A format string, parsed once. MessageFormatError says what is wrong with it."""
 
     def __init__(self, text: str, *, is_pretty: bool = False) -> None:
         self._pieces = [_piece(match, is_pretty) for match in _SEQUENCE.finditer(text)]
 
     def render(self, message: Received, at_ns: int) -> bytes:
-        """Return what to print; NoJsonError if it holds %J and the payload is no JSON."""
+        """Return what to print; NoJsonError if it contains %J and the payload is not JSON."""
         return b"".join(piece(message, at_ns) for piece in self._pieces)
 
 
 def payload_fields(name: str, payload: bytes) -> dict[str, str | None]:
-    """Return the JSON members of a body: as text, or in base64 if it is not UTF-8."""
+    """Return the JSON members for a body: as text, or in base64 if it is not UTF-8."""
     try:
         return {name: payload.decode()}
     except UnicodeDecodeError:
@@ -64,7 +64,7 @@ _ESCAPES: Final = {
     "n": b"\n", "r": b"\r", "t": b"\t", "v": b"\v",
 }  # fmt: skip
 
-# What strftime knows on every system that Python runs on, and glibc's additions.
+# What strftime supports on every system that Python runs on, and glibc's additions.
 _TIMES: Final = frozenset("aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ")
 
 
@@ -112,7 +112,7 @@ def _piece(match: re.Match[str], is_pretty: bool) -> Piece:
         literal = text.encode(errors="surrogateescape")
         return lambda message, at_ns: literal
     if "" in (match["part"], match["time"], match["escape"]):
-        raise MessageFormatError(f"{match[0]!r} is not complete")
+        raise MessageFormatError(f"{match[0]!r} is incomplete")
     if match["escape"] is not None:
         return _escape(match["escape"])
     if match["time"] is not None:
@@ -190,7 +190,7 @@ def _json(message: Received, at_ns: int, holds_json: bool, is_pretty: bool) -> b
 
 
 def json_properties(properties: Properties) -> dict[str, Any]:
-    """Return what a PUBLISH carries beside its payload, under mosquitto's names."""
+    """Return a PUBLISH's properties under mosquitto's names."""
     found: dict[str, Any] = {
         "payload-format-indicator": properties.payload_format_indicator,
         "message-expiry-interval": properties.message_expiry_interval_s,

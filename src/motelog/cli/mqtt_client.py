@@ -2,8 +2,8 @@
 
 Owns: one connection, its packet identifiers, the publish window. Must not touch: the terminal;
 bytes of packets (gateway.mqtt). Faults of the server end the connection with MqttClientError.
-Invariants: a message is acknowledged when the caller takes it, never before. So what a persistent
-session has sent and nobody has taken is sent again to the next connection.
+Invariants: a message is acknowledged when the caller takes it, never before. So messages of a
+persistent session that the caller has not taken are sent again to the next connection.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from motelog.gateway.mqtt.properties import decode_properties, encode_properties
 from motelog.gateway.mqtt.subscribe import decode_suback, encode_subscribe, encode_unsubscribe
 
 CONNECT_WITHIN_S: Final = 10.0
-TRUST: Final = "--cafile FILE names the authority of the server's certificate"
-PERHAPS_TLS: Final = "perhaps it takes TLS alone: --cafile FILE, or --tls-use-os-certs"
+TRUST: Final = "name the authority of the server's certificate with --cafile FILE"
+PERHAPS_TLS: Final = "if the server requires TLS, add --cafile FILE or --tls-use-os-certs"
 ANSWER_WITHIN_S: Final = 30.0
 RECEIVE_BYTES: Final = 65_536
 PACKET_BYTES_MAX: Final = 4_194_304
 WINDOW_MAX: Final = 64
-RECEIVED_MAX: Final = 1000  # messages that wait for the caller; then we stop reading
+RECEIVED_MAX: Final = 1000  # messages waiting for the caller; beyond that we stop reading
 FAILURE: Final = 0x80  # reason codes from here on are failures
 KEEP_ALIVE_S: Final = 60
 WANTED: Final = Connect(version=5, clean_start=True, keep_alive_s=KEEP_ALIVE_S, client_id="")
@@ -67,7 +67,7 @@ RETURN_CODES: Final = {
 
 
 class MqttClientError(CliError):
-    """The connection could not be made, was refused, or has ended."""
+    """The connection failed, was refused, or has ended."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class MqttClient:
     """One connection. Its state changes between awaits only, so several tasks may publish.
 
     ``acknowledged`` and ``refused`` count publishes of QoS 1 and 2; ``refusals`` keeps one text per
-    reason. ``session_present`` says whether the server had a session of the client identifier.
+    reason. ``session_present`` says whether the server had a session for the client identifier.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class MqttClient:
         self._answers: dict[int, bytes] = {}
         self._window = trio.Semaphore(WINDOW_MAX)
         self._send_received, self._received = trio.open_memory_channel[Received](RECEIVED_MAX)
-        # Identifiers of QoS 2 messages that have come and are not released yet.
+        # Identifiers of QoS 2 messages that have arrived and are not yet released.
         self._unreleased: set[int] = set()
         self.session_present = False
         self.acknowledged = 0
@@ -152,7 +152,7 @@ class MqttClient:
     async def subscribe(
         self, entries: Sequence[SubscribeEntry], *, properties: Properties = NO_PROPERTIES
     ) -> SubscriptionAck:
-        """Return the reason code of each filter, below 0x80 the granted QoS, and why."""
+        """Return (reason code, reason) of each filter; a code below 0x80 is the granted QoS."""
         packet_id = self._next_packet_id()
         packet = Subscribe(packet_id, tuple(entries), properties)
         body = await self._ask(packet_id, encode_subscribe(self._version, packet), "SUBSCRIBE")
@@ -221,14 +221,14 @@ class MqttClient:
                 buffer += await self._receive()
             except MqttClientError:
                 if self._is_leaving:
-                    return  # the server may close as soon as it has our DISCONNECT
+                    return  # the server may close as soon as it has received our DISCONNECT
                 raise
 
     async def _receive(self) -> bytes:
         try:
             data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except trio.BrokenResourceError as exc:
-            # With TLS 1.3 a server says only now that it does not like our certificate.
+            # With TLS 1.3 a server rejects our certificate only now.
             why = f": {tls_fault(exc.__cause__)}" if isinstance(exc.__cause__, ssl.SSLError) else ""
             raise MqttClientError(f"the connection broke{why}") from exc
         if not data:
@@ -312,11 +312,11 @@ async def connect(
 ) -> AsyncIterator[MqttClient]:
     """Connect, and disconnect at the end of the block; MqttClientError says what went wrong.
 
-    ``bind`` is the local address to connect from; ``trace`` is told of each packet.
+    ``bind`` is the local address to connect from; ``trace`` is called for each packet.
     """
     host, port = address
     if not wanted.client_id:
-        # A name of our own, since servers of MQTT 3 may refuse an empty one; 3.1 allows 23 letters.
+        # We make up a name, since MQTT 3 servers may refuse an empty one; 3.1 allows 23 characters.
         wanted = msgspec.structs.replace(wanted, client_id=f"motelog-{os.urandom(6).hex()}")
     with _deadline(CONNECT_WITHIN_S, f"no answer from {host}:{port}"):
         stream = await _open_stream(host, port, bind, tls)
@@ -340,10 +340,10 @@ async def connect(
 async def _open_stream(
     host: str, port: int, bind: str | None, tls: ssl.SSLContext | None
 ) -> trio.abc.Stream:
-    """Return a stream to the server, behind a TLS handshake if that is asked for."""
+    """Return a stream to the server, after a TLS handshake if TLS is asked for."""
     try:
         stream = await trio.open_tcp_stream(host, port, local_address=bind)
-    except (OSError, ValueError) as exc:  # ValueError: what is no address cannot be bound
+    except (OSError, ValueError) as exc:  # ValueError: not an address, so it cannot be bound
         why = _os_reason(exc) if isinstance(exc, OSError) else f"-A {bind}: {exc}"
         text = f"cannot connect to {host}:{port}: {why}"
         raise MqttClientError(text, remedy=IS_IT_RUNNING if bind is None else None) from exc
@@ -417,7 +417,7 @@ async def _keep_alive(client: MqttClient, keep_alive_s: int) -> None:
 
 
 def _packet_text(packet: bytes) -> str:
-    """Return a packet's type and flags and its size, as --debug tells of it."""
+    """Return a packet's type, flags and size, as --debug prints them."""
     first_byte = packet[0]
     try:
         name = PacketType(first_byte >> 4).name
@@ -471,11 +471,11 @@ def _most_telling(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _os_reason(exc: OSError) -> str:
-    # trio tells the attempts at all addresses of a name in __cause__, as a group if several.
+    # trio puts the errors of all addresses of a name into __cause__, as a group if several.
     cause: BaseException | None = exc.__cause__
     while cause is not None:
         exc = cause if isinstance(cause, OSError) else exc
         cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__
-    if isinstance(exc, socket.gaierror):  # its numbers are not those of the system
+    if isinstance(exc, socket.gaierror):  # its numbers are not errno values
         return exc.strerror or str(exc)
     return os.strerror(exc.errno) if exc.errno else str(exc)

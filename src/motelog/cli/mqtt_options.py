@@ -1,10 +1,10 @@
-"""The options that ``pub`` and ``sub`` share: where to connect, as whom, with which will.
+"""The options that ``pub`` and ``sub`` share: server, login, will, TLS.
 
 Owns: their names, which are those of mosquitto_pub and mosquitto_sub, and the CONNECT that they
-ask for. Must not touch: the connection (mqtt_client), what is published or printed.
+result in. Must not touch: the connection (mqtt_client), what is published or printed.
 
-``wanted`` takes all of them. A command that ``connects`` has its parameters as options of its own,
-and gets what it returns.
+``wanted`` takes all of them. A command decorated with ``connects`` has these options in addition to
+its own, and receives what ``wanted`` returns.
 """
 
 from __future__ import annotations
@@ -50,17 +50,18 @@ Port = Annotated[
         metavar="N",
         min=1,
         max=65535,
-        help=f"Its port. [default: {PORT}, with TLS {TLS_PORT}]",
+        help=f"The server's port. [default: {PORT}, with TLS {TLS_PORT}]",
     ),
 ]
-To = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Both in one.")]
+To = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Host and port in one.")]
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
         "-L",
         metavar="URL",
-        help="All in one: mqtt://[user[:password]@]host[:port]/topic, mqtts:// with TLS.",
+        help="Server, login and topic in one: mqtt://[user[:password]@]host[:port]/topic,"
+        " mqtts:// with TLS.",
     ),
 ]
 ClientId = Annotated[
@@ -68,13 +69,17 @@ ClientId = Annotated[
 ]
 IdPrefix = Annotated[
     str | None,
-    typer.Option("--id-prefix", "-I", metavar="TEXT", help="Client identifier: this and a number."),
+    typer.Option(
+        "--id-prefix", "-I", metavar="TEXT", help="Client identifier: this text and a number."
+    ),
 ]
 Bind = Annotated[
     str | None, typer.Option("-A", metavar="ADDRESS", help="Connect from this local address.")
 ]
 UserName = Annotated[str | None, typer.Option("--username", "-u", metavar="NAME", help="Login.")]
-Password = Annotated[str | None, typer.Option("--pw", "-P", metavar="TEXT", help="Its password.")]
+Password = Annotated[
+    str | None, typer.Option("--pw", "-P", metavar="TEXT", help="The user's password.")
+]
 Version = Annotated[
     str,
     typer.Option(
@@ -98,7 +103,7 @@ KeepAlive = Annotated[
 KeepSession = Annotated[
     bool,
     typer.Option(
-        "--disable-clean-session", "-c", help="Go on with the session of --id, and leave it behind."
+        "--disable-clean-session", "-c", help="Resume the session of --id, and keep it at the end."
     ),
 ]
 SessionExpiry = Annotated[
@@ -109,16 +114,18 @@ SessionExpiry = Annotated[
         metavar="SECONDS",
         min=-1,
         max=NEVER_EXPIRES,
-        help="Keep the session this long after the end; -1: for ever. MQTT 5.",
+        help="Keep the session this many seconds after the end; -1: for ever. MQTT 5.",
     ),
 ]
 WillTopic = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Have a message published here if the connection breaks."),
+    typer.Option(
+        metavar="NAME", help="Topic name of the will, published if the connection breaks."
+    ),
 ]
-WillPayload = Annotated[str | None, typer.Option(metavar="TEXT", help="Body of that message.")]
+WillPayload = Annotated[str | None, typer.Option(metavar="TEXT", help="Body of the will.")]
 WillQos = Annotated[int | None, typer.Option(metavar="N", min=0, max=2, help="Its QoS.")]
-WillRetain = Annotated[bool, typer.Option("--will-retain", help="Retain it.")]
+WillRetain = Annotated[bool, typer.Option("--will-retain", help="Retain the will.")]
 Property = Annotated[
     list[str] | None,
     typer.Option(
@@ -131,33 +138,33 @@ Property = Annotated[
 ]
 CaFile = Annotated[
     Path | None,
-    typer.Option("--cafile", metavar="PATH", help="TLS; trust the certificates in this file."),
+    typer.Option("--cafile", metavar="PATH", help="TLS: trust the certificates in this file."),
 ]
 CaPath = Annotated[
     Path | None,
-    typer.Option("--capath", metavar="DIR", help="TLS; trust the certificates in this folder."),
+    typer.Option("--capath", metavar="DIR", help="TLS: trust the certificates in this folder."),
 ]
 UseOsCerts = Annotated[
     bool,
-    typer.Option("--tls-use-os-certs", help="TLS; trust what the operating system trusts."),
+    typer.Option("--tls-use-os-certs", help="TLS: trust what the operating system trusts."),
 ]
 Cert = Annotated[
     Path | None, typer.Option(metavar="PATH", help="TLS: the client's own certificate.")
 ]
 Key = Annotated[Path | None, typer.Option(metavar="PATH", help="TLS: the key of --cert.")]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="TLS: the certificate may be of another host.")
+    bool, typer.Option("--insecure", help="TLS: accept a certificate for another host.")
 ]
 TlsVersion = Annotated[
     str | None,
-    typer.Option(metavar="VERSION", help="TLS: tlsv1.2 or tlsv1.3. [default: what both have]"),
+    typer.Option(
+        metavar="VERSION", help="TLS: tlsv1.2 or tlsv1.3. [default: the highest that both support]"
+    ),
 ]
-Debug = Annotated[
-    bool, typer.Option("--debug", "-d", help="Tell of each packet on standard error.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on standard error but errors.")]
+Debug = Annotated[bool, typer.Option("--debug", "-d", help="Print each packet on standard error.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only errors on standard error.")]
 
-# What -D may set, by packet; the attribute is that of Properties.
+# The properties that -D may set, by packet; attributes are those of Properties.
 _TEXT, _NUMBER, _BYTES = str, int, bytes
 _MESSAGE: Final = {
     "content-type": ("content_type", _TEXT),
@@ -180,7 +187,7 @@ _SETTABLE: Final[dict[str, dict[str, tuple[str, type]]]] = {
     "will": {**_MESSAGE, "will-delay-interval": ("will_delay_interval_s", _NUMBER)},
 }
 _USER_PROPERTY: Final = "user-property"
-_WORD_END: Final = "\0"  # between the words of one -D: no word of a command line holds it
+_WORD_END: Final = "\0"  # joins the words of one -D: no command line argument contains it
 
 
 class MqttCommand(TyperCommand):
@@ -202,7 +209,7 @@ class MqttCommand(TyperCommand):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the options ask for: the server, the CONNECT, the properties of other packets."""
+    """What the options add up to: the server, the CONNECT, the properties of other packets."""
 
     address: tuple[str, int]
     connect: Connect
@@ -253,7 +260,7 @@ def wanted(
     tls_version: TlsVersion = None,
     debug: Debug = False,
 ) -> Wanted:
-    """Return what the options ask for; CliError if they do not fit together."""
+    """Return what the options add up to; CliError if they cannot be combined."""
     from motelog.gateway.mqtt.packet_types import Connect
 
     number = _version(version)
@@ -271,10 +278,10 @@ def wanted(
         raise CliError("--pw needs --username before MQTT 5", status=2)
     if id_prefix is not None:
         if client_id:
-            raise CliError("--id and --id-prefix exclude each other", status=2)
+            raise CliError("--id and --id-prefix cannot be combined", status=2)
         client_id = f"{id_prefix}{os.getpid()}"
     if keep_session and not client_id:
-        raise CliError("--disable-clean-session needs --id: the session belongs to it", status=2)
+        raise CliError("--disable-clean-session needs --id, which names the session", status=2)
     return Wanted(
         address=(server.host, server.port or (TLS_PORT if is_tls else PORT)),
         connect=Connect(
@@ -311,7 +318,7 @@ def _version(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """A server as the options name it; what a URL alone can say is None without one."""
+    """A server as the options name it; None where only a URL could give the value."""
 
     host: str
     port: int | None = None
@@ -337,7 +344,7 @@ def _server(host: str | None, port: int | None, to: str | None, url: str | None)
 
 
 def _server_of(context: contexts.Context) -> _Server:
-    """Return the server of a context, with what opens it; that goes to no other server."""
+    """Return the server of a context with its credentials, which go to no other server."""
     server = _parsed_url("the context's address", context.mqtt)
     return replace(
         server,
@@ -348,12 +355,12 @@ def _server_of(context: contexts.Context) -> _Server:
 
 
 def check_url(option: str, url: str) -> None:
-    """CliError unless this is the URL of a server, without a login and a topic."""
+    """CliError unless this is the URL of a server, without a login or topic."""
     server = _parsed_url(option, url)
     if server.user_name is not None or server.password is not None:
-        raise CliError(f"{option}: a login is not part of this address", status=2)
+        raise CliError(f"{option}: this address must not contain a login", status=2)
     if server.topic is not None:
-        raise CliError(f"{option}: a topic is not part of this address", status=2)
+        raise CliError(f"{option}: this address must not contain a topic", status=2)
 
 
 def _parsed_url(option: str, url: str) -> _Server:
@@ -383,18 +390,18 @@ def _tls(
     insecure: bool,
     version: str | None,
 ) -> ssl.SSLContext:
-    """Return how to speak TLS; without file and folder, what the operating system trusts counts."""
+    """Return the TLS context; without file and folder, it trusts what the operating system does."""
     import ssl
 
     if (cert is None) != (key is None):
-        raise CliError("--cert and --key belong together", status=2)
+        raise CliError("--cert and --key must be given together", status=2)
     if version is not None and version not in TLS_VERSIONS:
         raise CliError(f"--tls-version: {version!r} is not {' or '.join(TLS_VERSIONS)}", status=2)
     try:
         context = ssl.create_default_context(cafile=cafile, capath=capath)
         if cert is not None:
             context.load_cert_chain(cert, key)
-    except OSError as exc:  # an SSLError too: a file without a certificate, a key of another one
+    except OSError as exc:  # SSLError too: a file without a certificate, or the key of another one
         files = ", ".join(str(one) for one in (cafile, capath, cert, key) if one is not None)
         why = exc.strerror if exc.filename is None and exc.strerror else str(exc)
         raise CliError(f"TLS cannot use {files}: {why}", status=2) from exc
@@ -421,7 +428,7 @@ def _will(
 def _with_expiry(
     properties: Properties, version: int, expiry_s: int | None, keep_session: bool, client_id: str
 ) -> Properties:
-    """Return the CONNECT's properties; a session that is kept lasts for ever unless told."""
+    """Return the CONNECT's properties; a kept session never expires unless an option says so."""
     if expiry_s is None:
         if not keep_session or version != 5 or properties.session_expiry_interval_s is not None:
             return properties
@@ -430,7 +437,7 @@ def _with_expiry(
         raise CliError("--session-expiry-interval needs --protocol-version mqttv5", status=2)
     expiry_s = NEVER_EXPIRES if expiry_s == -1 else expiry_s
     if expiry_s == NEVER_EXPIRES and not client_id:
-        raise CliError("a session that never expires needs --id: it belongs to it", status=2)
+        raise CliError("a session that never expires needs --id, which names it", status=2)
     return replace(properties, session_expiry_interval_s=expiry_s)
 
 
@@ -471,7 +478,7 @@ def _value(name: str, text: str, kind: type) -> str | int | bytes:
 
 
 def _check_encodable(packet: str, properties: Properties) -> None:
-    """Find values that the server would call malformed before they are sent."""
+    """CliError for values that the server would reject as malformed."""
     from motelog.gateway.errors import GatewayError
     from motelog.gateway.mqtt.packet_types import PacketType
     from motelog.gateway.mqtt.properties import WILL, decode_properties, encode_properties

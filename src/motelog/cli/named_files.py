@@ -1,8 +1,8 @@
-"""Whether the server of a configuration can use its files of logins, rights, tokens, accounts.
+"""Whether a server with this configuration can use its files of passwords, rules, tokens, accounts.
 
 Owns: which files those are, and the remedy. Must not touch: certificates and keys
-(``certificates``), what is in the files.
-It looks with the rights of whoever runs it: run it as the user that the server runs as.
+(``certificates``), the files' contents.
+The files are read with the rights of the caller: run it as the server's user.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from motelog.core.errors import ConfigError
 if TYPE_CHECKING:
     from motelog.config import MotelogConfig
 
-REMEDY: Final = "a server does not start with it, and lets nobody in if it becomes so later"
+REMEDY: Final = (
+    "fix the file: a server does not start with it, and a running one rejects all logins"
+)
 
 
 def file_findings(config: MotelogConfig) -> list[Finding]:
-    """Return what is to say of each file that the configuration of a running role names."""
+    """Return a finding on each file that the configuration of the process's roles names."""
     return [_look(key, path, read) for key, path, read in _files(config) if path]
 
 

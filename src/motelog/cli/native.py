@@ -1,7 +1,7 @@
-"""What the commands share that ask brokers and name servers: options, clients for one call.
+"""What the commands share that query brokers and name servers: options, clients for one call.
 
-Owns: ``--namesrv`` and that --credentials and --tls go with it, running an Admin or a consumer for
-the length of a call, when a name is the system's own. Must not touch: what is asked for.
+Owns: ``--namesrv``, ``--credentials`` and ``--tls``, running an Admin or a consumer for the length
+of a call, which topics are the system's own. Must not touch: what is requested.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def checked_namesrv(text: str | None) -> str | None:
-    """Return what ``--namesrv`` was given; CliError if it is no address."""
+    """Return the value of ``--namesrv``; CliError if it is not an address."""
     from motelog.bridge.client import parse_namesrv
 
     try:
@@ -39,12 +39,12 @@ Namesrv = Annotated[
     str,
     typer.Option(
         metavar="HOST:PORT",
-        help="Name server; more separated by ';'.",
+        help="Name server; separate several by ';'.",
         callback=checked_namesrv,
     ),
 ]
 NAMESRV: Final = "127.0.0.1:9876"
-# Reads without a group of its own; nothing is committed for it.
+# For reading without a real group; nothing is committed for it.
 GROUP: Final = "motelog-cli"
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ asks_servers = taking(servers)
 def kind_of_topic(name: str, brokers: Iterable[BrokerInfo]) -> str:
     """Return what a topic is for: "messages", "retries", "dead letters", "light queue", "system".
 
-    Each broker has topics by its own name and its cluster's, ours and Apache's.
+    Brokers, ours and Apache's, have topics named after themselves and after their cluster.
     """
     from motelog.core import topic_names as names
 

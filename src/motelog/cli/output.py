@@ -1,4 +1,4 @@
-"""How commands speak: text for people, one JSON object per line for scripts, errors that help.
+"""Output of commands: text for people, one JSON object per line for scripts, helpful errors.
 
 Owns: writing to standard output and error, CliError. Must not touch: what any command does.
 """
@@ -14,7 +14,7 @@ from motelog.core.errors import MotelogError
 
 
 class CliError(MotelogError):
-    """A command cannot go on. Carries what happened, what to do about it, and the exit status."""
+    """A command failed. Carries what happened, what to do about it, and the exit status."""
 
     def __init__(self, message: str, *, remedy: str | None = None, status: int = 1) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class CliError(MotelogError):
 
 
 def write(text: str = "") -> None:
-    """Write one line for a person or a pipe; flushed, since a reader may wait for it."""
+    """Write one line of text; flushed, since a reader may be waiting for it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -34,13 +34,13 @@ def write_json(value: Any) -> None:
 
 
 def write_bytes(data: bytes) -> None:
-    """Write bytes as they are; flushed, since a reader may wait for them."""
+    """Write bytes as they are; flushed, since a reader may be waiting for them."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
 def write_note(text: str) -> None:
-    """Tell a person how it goes, on standard error, which a pipe does not see."""
+    """Write a note for a person to standard error, which a pipe does not read."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -54,11 +54,11 @@ def write_error(message: str, remedy: str | None = None) -> None:
 
 
 def ready_text(faults: Mapping[str, str]) -> str:
-    """Return the first lines of what a server says when it has started."""
+    """Return the first lines that a server prints when it has started."""
     if not faults:
         return "Motelog is ready."
     return "\n".join(
-        ["Motelog runs, and is not ready:", *(f"  {fault}" for fault in faults.values())]
+        ["Motelog is running, but not ready:", *(f"  {fault}" for fault in faults.values())]
     )
 
 
@@ -76,12 +76,12 @@ def table(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset(
 
 
 def agreed(is_agreed: bool, what: str) -> None:
-    """Return if a person wants this; a terminal is asked, everything else needs ``--yes``."""
+    """Return if the user agrees: asked for on a terminal, given by ``--yes`` otherwise."""
     if is_agreed:
         return
     if not sys.stdin.isatty():
-        raise CliError(f"this would {what}", remedy="add --yes", status=2)
-    sys.stderr.write(f"This will {what}. Type yes: ")
+        raise CliError(f"this would {what}", remedy="to confirm, add --yes", status=2)
+    sys.stderr.write(f"This will {what}. Type yes to go on: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip() != "yes":
         raise CliError("nothing was changed")

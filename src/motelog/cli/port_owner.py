@@ -1,4 +1,4 @@
-"""Which process listens on a TCP port of this machine, as far as /proc lets us see.
+"""Which process listens on a TCP port of this machine, as far as /proc shows it.
 
 Owns: reading /proc/net/tcp and the processes' descriptors. Must not touch: those processes.
 """
@@ -18,7 +18,7 @@ _LISTEN: Final = "0A"  # include/net/tcp_states.h
 
 @dataclass(frozen=True, slots=True)
 class PortOwner:
-    """Who listens; ``process_id`` is None where that cannot be seen, ``user`` says whose it is."""
+    """The process that listens, and its user; ``process_id`` is None if we may not see it."""
 
     process_id: int | None
     command: tuple[str, ...]
@@ -26,7 +26,7 @@ class PortOwner:
 
     @property
     def motelog_command(self) -> str | None:
-        """The subcommand, if this is a stack of ours: "dev" or "up"."""
+        """The subcommand, "dev" or "up", if this is a stack of ours."""
         for word, after in zip(self.command, self.command[1:], strict=False):
             is_ours = word in ("motelog", "motelog.__main__") or word.endswith("/motelog")
             if is_ours and after in ("dev", "up"):
@@ -39,12 +39,12 @@ class PortOwner:
             name = os.path.basename(self.command[0]) if self.command else "a process"
             return f"{f'motelog {ours}' if ours else name} (process {self.process_id})"
         if self.user is not None:
-            return f"a process of the user {self.user}, which this user is not permitted to see"
+            return f"a process of the user {self.user}, which you are not permitted to see"
         return "a process that cannot be seen from here"
 
 
 def port_owner(port: int, *, proc: Path = PROC) -> PortOwner:
-    """Return who listens on the port, with what can be seen of it."""
+    """Return the process that listens on the port, as far as we may see it."""
     inodes, user = set(), None
     for inode, user_id in _listeners(port, proc):
         inodes.add(inode)
@@ -55,7 +55,7 @@ def port_owner(port: int, *, proc: Path = PROC) -> PortOwner:
     try:
         text = (proc / str(process_id) / "cmdline").read_bytes().decode(errors="replace")
     except OSError:
-        text = ""  # it has ended meanwhile
+        text = ""  # it ended meanwhile
     return PortOwner(process_id, tuple(text.removesuffix("\0").split("\0")) if text else (), user)
 
 
@@ -74,7 +74,7 @@ def _listeners(port: int, proc: Path) -> Iterator[tuple[str, int]]:
 
 
 def _holder(inodes: set[str], proc: Path) -> int | None:
-    """Return the process that has such a socket open, the oldest if several share it."""
+    """Return the id of the process that has one of these sockets open, the oldest if several do."""
     sockets = {f"socket:[{inode}]" for inode in inodes}
     for process_id in sorted(int(one.name) for one in proc.iterdir() if one.name.isdecimal()):
         try:

@@ -28,7 +28,7 @@ def produce(
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property. May be repeated."),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Send it this many times.")] = 1,
+    count: Annotated[int, typer.Option(min=1, help="Send the body this many times.")] = 1,
     *,
     servers: Servers,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per message.")] = False,

@@ -1,7 +1,7 @@
 """``motelog pub``: publish MQTT messages from the command line, with mosquitto_pub's options.
 
-Owns: what is published and how often. Must not touch: packets (mqtt_client), the options that
-``sub`` has too (mqtt_options).
+Owns: what is published and how often. Must not touch: packets (mqtt_client), the options shared
+with ``sub`` (mqtt_options).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def publish(
         str | None, typer.Option("--file", "-f", metavar="PATH", help="Body: a file's content.")
     ] = None,
     stdin_line: Annotated[
-        bool, typer.Option("--stdin-line", "-l", help="A message per line of standard input.")
+        bool, typer.Option("--stdin-line", "-l", help="Publish each line of standard input.")
     ] = False,
     stdin_file: Annotated[
         bool, typer.Option("--stdin-file", "-s", help="Body: the whole of standard input.")
@@ -54,14 +54,16 @@ def publish(
         int, typer.Option("--qos", "-q", metavar="N", min=0, max=2, help="0, 1 or 2.")
     ] = 1,
     retain: Annotated[
-        bool, typer.Option("--retain", "-r", help="Retain it for those who subscribe later.")
+        bool, typer.Option("--retain", "-r", help="Retain the message for later subscribers.")
     ] = False,
     count: Annotated[
         int,
-        typer.Option("--repeat", "--count", metavar="N", min=1, help="Publish it this many times."),
+        typer.Option(
+            "--repeat", "--count", metavar="N", min=1, help="Publish the body this many times."
+        ),
     ] = 1,
     repeat_delay: Annotated[
-        float, typer.Option(min=0.0, metavar="SECONDS", help="Pause between two of them.")
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Pause between repetitions.")
     ] = 0.0,
     quiet: mqtt_options.Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
@@ -70,8 +72,8 @@ def publish(
 ) -> None:
     """Publish a message, or one per line of standard input.
 
-    The options are those of mosquitto_pub. Other defaults: QoS 1 and MQTT 5, so that you see what
-    the server says about each message.
+    The options are those of mosquitto_pub. The defaults differ: QoS 1 and MQTT 5, so that you see
+    the server's answer to each message.
     """
     import trio
 
@@ -83,7 +85,7 @@ def publish(
     mqtt_options.check_topic_name("--topic", name)
     sources = (message is not None, file is not None, stdin_line, stdin_file, null_message)
     if sum(sources) > 1:
-        raise CliError("one body at a time: -m, -f, -l, -s or -n", status=2)
+        raise CliError("give only one of -m, -f, -l, -s and -n", status=2)
     payload = None if message is None else message.encode(errors="surrogateescape")
     if file is not None:
         payload = _content(file)

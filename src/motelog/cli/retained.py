@@ -1,6 +1,6 @@
-"""``motelog retained``: look at the retained messages of a running server, and delete them.
+"""``motelog retained``: show and delete the retained messages of a running server.
 
-Owns: the words and the JSON. Must not touch: the log; the server's admin listener is asked.
+Owns: the text and JSON output. Must not touch: the log; the server's admin listener is asked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list
 from motelog.cli.options import commands
 from motelog.cli.output import table, write, write_bytes, write_json
 
-retained = commands("Look at retained messages and delete them.")
+retained = commands("Show and delete retained messages.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")]
 PAGE = 500
@@ -22,13 +22,13 @@ PAGE = 500
 
 @retained.callback()
 def group() -> None:
-    """Look at the retained messages of a running server, and delete them."""
+    """Show and delete the retained messages of a running server."""
 
 
 @retained.command("list", epilog="Example: motelog retained list --filter 'conf/#'")
 def list_messages(
     topic_filter: Annotated[str, typer.Option("--filter", "-t", help="Topic filter.")] = "#",
-    count: Annotated[int, typer.Option(min=1, help="How many messages at most.")] = 1000,
+    count: Annotated[int, typer.Option(min=1, help="At most this many messages.")] = 1000,
     admin: Admin = ADMIN,
     json: Json = False,
 ) -> None:
@@ -57,7 +57,7 @@ def list_messages(
 
 @retained.command(epilog="Example: motelog retained get conf/dev42")
 def get(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
-    """Print the payload of one message as it is, and a line end; --json has it in base64."""
+    """Print the payload of one message as it is, and a newline; --json prints it in base64."""
     message = ask(admin, "GET", "/api/v1/retained/message", {"topic": topic})
     if json:
         write_json(message)
@@ -67,7 +67,7 @@ def get(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
 
 @retained.command(epilog="Example: motelog retained delete conf/dev42")
 def delete(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
-    """Delete one message. Nothing is published: subscribers are not told."""
+    """Delete one message. Nothing is published, so subscribers do not notice."""
     ask(admin, "DELETE", "/api/v1/retained/message", {"topic": topic})
     if json:
         write_json({"deleted": topic})

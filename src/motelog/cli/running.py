@@ -1,6 +1,6 @@
-"""Work that a command waits for, until it is done or interrupted.
+"""Running a command's work until it is done or interrupted.
 
-Owns: where Ctrl-C interrupts it. Must not touch: what it does, exit statuses.
+Owns: where Ctrl-C interrupts the work. Must not touch: what the work does, exit statuses.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 def run_interruptibly(work: Callable[[], Awaitable[T]]) -> T:
-    """Run ``work`` and return what it returns; KeyboardInterrupt comes where it waits.
+    """Run ``work`` and return its result; Ctrl-C raises KeyboardInterrupt only while it waits.
 
-    Anywhere else it would break off calls that have just begun, and Python warns of some of these.
+    Elsewhere it would abort calls that have just begun, and Python warns about some of these.
     """
     import trio
 

@@ -1,9 +1,9 @@
-"""Texts without the secrets in them, for what leaves a machine.
+"""Removing secrets from texts that leave the machine.
 
-Owns: what counts as a secret. Must not touch: where texts are from.
+Owns: what counts as a secret. Must not touch: where texts come from.
 
-Two nets: values that the machine's own files are known to hold (password hashes, keys, tokens) go
-wherever they stand; and whatever looks like a secret goes, by its name or by its shape.
+Two filters: values that are known from the machine's own files (password hashes, keys, tokens) are
+removed wherever they occur; so is everything that looks like a secret, by its name or its form.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from motelog.core.addresses import REMOVED, without_logins
 
-#: Shorter values are words.
+#: Shorter values are ordinary words.
 _KNOWN_CHARACTERS_MIN: Final = 7
 _NAME: Final = (
     r"[\w.-]*(?:passw(?:or)?d|passwd|secret|token|credential|api_?key|access_?key)[\w.-]*"
 )
 _IS_NAME: Final = re.compile(_NAME, re.IGNORECASE)
 _SHAPES: Final = (
-    # A block of PEM, but for certificates, which everybody may see.
+    # A PEM block, except certificates, which are public.
     re.compile(
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
     ),
@@ -35,18 +35,18 @@ _SHAPES: Final = (
 _PAIR: Final = re.compile(
     rf"(?i)(?P<name>[\"']?\b{_NAME}[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;}}\]]+)"
 )
-#: Names of keys that name files, and are no secrets.
+#: Keys whose values are file names and not secrets.
 _FILES: Final = ("_file", "_ca", "_certificate")
 
 
 def is_secret_name(name: str) -> bool:
-    """Say whether a key or variable of this name holds a secret, and not the name of its file."""
+    """Return whether a key or variable of this name holds a secret, not the name of a file."""
     last = name.rpartition(".")[2].lower()
     return bool(_IS_NAME.search(last)) and not last.endswith(_FILES)
 
 
 def secrets_in_files(paths: Iterable[str]) -> set[str]:
-    """Return what files of passwords, accounts, tokens and keys hold behind ``:`` and ``=``."""
+    """Return the values after ``:`` and ``=`` in files of passwords, accounts, tokens and keys."""
     found: set[str] = set()
     for path in paths:
         try:
@@ -64,7 +64,7 @@ def secrets_in_files(paths: Iterable[str]) -> set[str]:
 
 
 def without_secrets(text: str, known: Iterable[str] = ()) -> str:
-    """Return a text in which secrets are replaced."""
+    """Return the text with secrets replaced."""
     for secret in sorted(known, key=len, reverse=True):
         text = text.replace(secret, REMOVED)
     for shape in _SHAPES:
@@ -78,7 +78,7 @@ def _pair_without(pair: re.Match[str]) -> str:
 
 
 def value_without(key: str, value: Any) -> Any:
-    """Return a key's value, or that it was removed."""
+    """Return a key's value, or the note that it was removed."""
     return REMOVED if value and is_secret_name(key) else value
 
 

@@ -1,6 +1,6 @@
 """Running roles in the foreground until a signal: shared by ``dev`` and ``up``.
 
-Owns: signals, the lines of start and stop, turning a taken port into an error that helps.
+Owns: signals, the log lines of start and stop, the remedy for a port that is taken.
 Must not touch: the roles.
 """
 
@@ -42,10 +42,10 @@ def serve(
 ) -> None:
     """Run the roles until a signal; call ``ready`` once when all have started.
 
-    A start that takes long says every two seconds how far it is: on standard error for people, or
-    with ``json`` as a line on standard output. ``option_of_role`` names the option that moves a
-    role to another address; ``source`` is where the configuration is from, ``running_config`` how
-    it is read again. KeyboardInterrupt if Ctrl-C ends the start.
+    A long start reports its progress every two seconds: on standard error for people, or with
+    ``json`` as a line on standard output. ``option_of_role`` names the option that moves a role to
+    another address; ``source`` says where the configuration comes from, ``running_config`` reads it
+    again. KeyboardInterrupt if Ctrl-C ends the start.
     """
     logs.set_up(config.log)
     run = _Run(config, ready, source, running_config)
@@ -69,7 +69,7 @@ def _show_json(progress: StartProgress) -> None:
 
 
 class _Run:
-    """One run of the roles, with a line in the log when it has started and when it has stopped."""
+    """One run of the roles, which logs its start and its stop."""
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class _Run:
         self._began_s = time.monotonic()
         self.reason = "ended"
         self._has_started = False
-        #: Whether Ctrl-C came before there was anything to stop.
+        #: Whether Ctrl-C was pressed before there was anything to stop.
         self.is_interrupted = False
 
     async def serve(self, on_progress: OnProgress) -> None:
         numbers = _ending_signals()
-        # What the receiver restores when it closes. The process ends then, and a signal that comes
-        # again must not keep it from its last steps.
+        # The receiver would restore the default handlers when it closes. The process is ending
+        # then, and a second signal must not keep it from its last steps.
         for number in numbers:
             signal.signal(number, signal.SIG_IGN)
         with trio.open_signal_receiver(*numbers) as signals:
@@ -104,7 +104,7 @@ class _Run:
                 self._ready(roles)
 
     async def _cancel_at_signal(self, signals: object, scope: trio.CancelScope) -> None:
-        async for number in signals:  # type: ignore[attr-defined]  # trio names no public type
+        async for number in signals:  # type: ignore[attr-defined]  # trio exports no type
             self.reason = signal.Signals(number).name
             self.is_interrupted = number == signal.SIGINT and not self._has_started
             scope.cancel()
@@ -132,10 +132,10 @@ def _reason(exc: BaseException) -> str:
 
 
 def _ending_signals() -> list[signal.Signals]:
-    """Return the signals that end the process in order.
+    """Return the signals that shut the process down.
 
-    SIGHUP is one of them: the terminal has gone. The configuration is read again by command. Under
-    nohup it is ignored, and stays so.
+    SIGHUP is one of them: the terminal is gone. (The configuration is reloaded by a command.)
+    Under nohup SIGHUP is ignored, and stays ignored.
     """
     signals = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -144,9 +144,9 @@ def _ending_signals() -> list[signal.Signals]:
 
 
 def _raise_helpful(exc: BaseException, option_of_role: Mapping[str, str]) -> None:
-    """Raise the first error that was raised on purpose; one about a port says what to do.
+    """Raise the first expected error; one about a port says what to do.
 
-    The status tells whoever starts servers whether to try again.
+    The exit status tells a service manager whether to try again.
     """
     for leaf in leaves(exc):
         status = Status.CONFIG if comes_again(leaf) else Status.FAILED
@@ -156,10 +156,10 @@ def _raise_helpful(exc: BaseException, option_of_role: Mapping[str, str]) -> Non
             if isinstance(leaf, CannotListenError):
                 remedy = f"choose another address with {option}"
                 raise CliError(str(leaf), remedy=remedy, status=status) from exc
-            next_one = ", --auto-port the next free one" if option.startswith("--") else ""
+            next_one = "; --auto-port takes the next free one" if option.startswith("--") else ""
             remedy = (
-                f"it is {port_owner(parse_address(leaf.listen)[1])}; stop it, or choose another"
-                f" port: {option} {host}:0 takes any{next_one}"
+                f"it is used by {port_owner(parse_address(leaf.listen)[1])}; stop that, or choose"
+                f" another port: {option} {host}:0 takes any free port{next_one}"
             )
             raise CliError(str(leaf), remedy=remedy) from exc
         if isinstance(leaf, MotelogError):
@@ -167,7 +167,7 @@ def _raise_helpful(exc: BaseException, option_of_role: Mapping[str, str]) -> Non
                 raise CliError(str(leaf), remedy=status_of(leaf)[1], status=status) from exc
             raise leaf from exc
         if isinstance(leaf, OSError) and leaf.errno in NO_ROOM:
-            raise CliError(f"no room to serve: {no_room_text(leaf)}") from exc
+            raise CliError(f"cannot accept connections: {no_room_text(leaf)}") from exc
         if isinstance(leaf, OSError) and leaf.filename is not None:
             text = f"{leaf.filename} cannot be used: {leaf.strerror}"
             raise CliError(text, status=status) from exc

@@ -1,6 +1,6 @@
-"""``motelog status``: how a running server is, at a glance.
+"""``motelog status``: the state of a running server at a glance.
 
-Owns: the words. Must not touch: what is counted; the server's admin listener is asked.
+Owns: the output. Must not touch: what is counted; the server's admin listener is asked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def server_status(
     admin: Admin = ADMIN,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Say whether a running server takes work, and what it has.
+    """Show whether a running server is ready, and what it holds.
 
     The exit status is 1 if it is not ready.
     """
@@ -53,7 +53,7 @@ def server_status(
 
 
 def span(seconds: float) -> str:
-    """Return a length of time in the largest unit that it has two of."""
+    """Return a duration in the largest unit of which it has at least two."""
     for worth, name in _UNITS:
         if seconds >= 2 * worth:
             return f"{seconds / worth:.0f} {name}"
@@ -73,7 +73,7 @@ def _disk(disk: dict[str, Any]) -> str:
     text = f"{disk['free_bytes'] / gib:.1f} of {disk['total_bytes'] / gib:.1f} GiB free"
     left_s = disk["retention_left_s"]
     return (
-        f"{text}, room for all of the retention"
+        f"{text}, enough for the full retention"
         if left_s is None
         else f"{text}, {span(left_s)} left"
     )

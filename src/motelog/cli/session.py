@@ -1,6 +1,6 @@
-"""``motelog session``: look at the sessions of a running server, and end them.
+"""``motelog session``: show and end the sessions of a running server.
 
-Owns: the words and the JSON. Must not touch: the log; the server's admin listener is asked.
+Owns: the text and JSON output. Must not touch: the log; the server's admin listener is asked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from motelog.cli.output import CliError, agreed, table, write, write_json
 from motelog.cli.status import Status
 from motelog.core.units import span_text
 
-session = commands("Look at sessions and end them.")
+session = commands("Show and end sessions.")
 
 ClientId = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client identifier.")]
 PAGE = 100
@@ -25,18 +25,20 @@ _EXPIRY_NEVER = 0xFFFFFFFF
 
 @session.callback()
 def group() -> None:
-    """Look at the sessions of a running server, and end them."""
+    """Show and end the sessions of a running server."""
 
 
 @session.command("list", epilog="Example: motelog session list --json")
 def list_sessions(
-    prefix: Annotated[str, typer.Option(help="How client identifiers begin.")] = "",
-    count: Annotated[int, typer.Option(min=1, help="How many sessions at most.")] = 1000,
+    prefix: Annotated[str, typer.Option(help="Only client identifiers that begin with this.")] = "",
+    count: Annotated[int, typer.Option(min=1, help="At most this many sessions.")] = 1000,
     admin: Admin = ADMIN,
     json: Json = False,
 ) -> None:
-    """List sessions by client identifier, connected and away."""
-    rows: list[tuple[str, ...]] = [("client", "here", "since", "filters", "in flight", "expires")]
+    """List sessions by client identifier, whether connected or not."""
+    rows: list[tuple[str, ...]] = [
+        ("client", "connected", "since", "filters", "in flight", "expires")
+    ]
     query = {"prefix": prefix}
     for one in ask_list(admin, "/api/v1/sessions", "sessions", query, count=count, page_count=PAGE):
         if json:
@@ -58,7 +60,7 @@ def list_sessions(
 
 @session.command(epilog="Example: motelog session describe dev42")
 def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
-    """Print all there is to know of one session."""
+    """Print everything that is known about one session."""
     one = ask(admin, "GET", "/api/v1/sessions/session", {"client_id": client_id})
     if json:
         write_json(one)
@@ -94,7 +96,7 @@ def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> N
 
 @session.command(epilog="Example: motelog session end dev42")
 def end(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
-    """End one session; its client is disconnected, its will published."""
+    """End one session; its client is disconnected and its will is published."""
     ask(admin, "DELETE", "/api/v1/sessions/session", {"client_id": client_id})
     if json:
         write_json({"ended": client_id})
@@ -110,19 +112,21 @@ def purge(
     ],
     away: Annotated[
         str | None,
-        typer.Option(metavar="AGO", help="Only of clients that left this long ago: 12h, 30d."),
+        typer.Option(
+            metavar="AGO", help="Only clients that disconnected at least this long ago: 12h, 30d."
+        ),
     ] = None,
     is_dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="End nothing; print which would be ended.")
+        bool, typer.Option("--dry-run", help="End nothing; print which sessions would be ended.")
     ] = False,
     is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     admin: Admin = ADMIN,
     json: Json = False,
 ) -> None:
-    """End the sessions of clients that are away, with all that waits for them.
+    """End the sessions of clients that are not connected, and drop the messages that wait for them.
 
-    Their wills are published, as always when a session ends. A client that is connected keeps its
-    session, also one that comes back meanwhile.
+    Their wills are published, as always when a session ends. A client that is connected, or that
+    reconnects meanwhile, keeps its session.
     """
     from motelog.core.past_times import before_now
 
@@ -147,7 +151,7 @@ def purge(
     if not json:
         write(f"{ended} sessions would be ended" if is_dry_run else f"ended {ended} sessions")
         if kept:
-            write(f"kept {kept} that are in use by now")
+            write(f"kept {kept} that are now in use")
 
 
 def _purge(admin: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -179,10 +183,10 @@ def _options(found: dict[str, Any]) -> str:
 
 
 def _expiry(one: dict[str, Any], at: Callable[[int | None], str] = time_text) -> str:
-    """Return when a session ends; ``at`` tells a time."""
+    """Return when a session expires; ``at`` formats a time."""
     if one["expiry_s"] == _EXPIRY_NEVER:
         return "never"
     if one["expires_ms"] is not None:
         return at(one["expires_ms"])
     expiry_s = one["expiry_s"]
-    return f"{span_text(expiry_s)} after leaving" if expiry_s else "on leaving"
+    return f"{span_text(expiry_s)} after disconnecting" if expiry_s else "on disconnecting"

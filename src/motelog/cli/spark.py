@@ -1,7 +1,7 @@
-"""``motelog spark``: the Spark jobs that are shipped, and reports on their runs.
+"""``motelog spark``: the included Spark jobs, and reports on their runs.
 
-Owns: the commands' options, what they say and how they end. Must not touch: what a job does, what
-a report says (spark).
+Owns: the commands' options, output and exit statuses. Must not touch: what a job does, what a
+report contains (spark).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from motelog.cli.output import CliError, stop, table, write, write_error, write_
 if TYPE_CHECKING:
     import threading
 
-# A job that takes longer after Ctrl-C is left behind. Its checkpoint says how far it is.
+# A job that takes longer to stop after Ctrl-C is abandoned. Its checkpoint holds its progress.
 STOP_WITHIN_S = 10.0
 
 spark = commands("Run Spark jobs on messages.")
@@ -33,7 +33,7 @@ def group() -> None:
 def list_jobs(
     json: Annotated[bool, typer.Option("--json", help="JSON, one object per line.")] = False,
 ) -> None:
-    """List the shipped jobs."""
+    """List the included jobs."""
     from motelog.spark.run import JOBS
 
     if json:
@@ -53,9 +53,11 @@ def list_jobs(
 )
 def run(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from: motelog spark list")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of a job, from: motelog spark list")
+    ],
 ) -> None:
-    """Run a job. Options after its name are the job's own (try --help)."""
+    """Run a job. Options after its name belong to the job (try --help)."""
     import difflib
 
     from motelog.cli.tools import find_java, has_pyspark, install_command
@@ -67,9 +69,9 @@ def run(
         stop(0)
     if name not in jobs.JOBS:
         close = difflib.get_close_matches(name, jobs.JOBS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(jobs.JOBS)}"
-        raise CliError(f"no Spark job is called {name!r}", remedy=hint, status=2)
-    # Help and wrong options end here, whether or not Spark is installed.
+        hint = f"did you mean {close[0]}?" if close else f"the jobs are: {', '.join(jobs.JOBS)}"
+        raise CliError(f"there is no Spark job {name!r}", remedy=hint, status=2)
+    # --help and wrong options end here, whether or not Spark is installed.
     try:
         jobs.parser(name).parse(context.args)
     except JobUsageError as exc:
@@ -88,11 +90,11 @@ def report(
         Path, typer.Argument(help="A job's --checkpoint folder, or a file of progress events.")
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The page; it is written anew.")
+        Path, typer.Option("--output", "-o", help="The HTML page; an existing one is replaced.")
     ] = Path("report.html"),
     json: Annotated[bool, typer.Option("--json", help="One JSON object, and no page.")] = False,
 ) -> None:
-    """Show rates, lag and devices of a job's runs on one HTML page, which needs no network."""
+    """Write an HTML page with rates, lag and devices of a job's runs; it works offline."""
     from motelog.spark.report import NoRecordError, read_report
     from motelog.spark.report_page import page
 
@@ -114,9 +116,9 @@ def report(
 def run_until_interrupt(
     job: Callable[[threading.Event], int], name: str, *, stop_within_s: float = STOP_WITHIN_S
 ) -> int:
-    """Return the exit status of a job; at Ctrl-C say so, set its event, and wait.
+    """Return the exit status of a job; at Ctrl-C print a line, set the job's event, and wait.
 
-    The job has a thread of its own. In the main one pyspark would take SIGINT for itself and raise
+    The job runs in its own thread. In the main thread pyspark would handle SIGINT and raise
     KeyboardInterrupt in the middle of calls to the JVM, which log it and do not survive it.
     """
     import os
@@ -131,7 +133,7 @@ def run_until_interrupt(
     def work() -> None:
         try:
             statuses.append(job(wanted))
-        except BaseException as exc:  # raised again below, in the thread that it is meant for
+        except BaseException as exc:  # raised again below, in the caller's thread
             errors.append(exc)
         finally:
             done.set()
@@ -143,8 +145,8 @@ def run_until_interrupt(
         write_error(f"{name} is interrupted and stops")
         wanted.set()
         if not done.wait(stop_within_s):
-            # The interpreter's end would wait for what pyspark does in that thread. The JVM ends
-            # itself when this process has gone.
+            # A normal exit would wait for what pyspark does in that thread. The JVM ends by itself
+            # when this process is gone.
             os._exit(Status.INTERRUPTED)
         return Status.INTERRUPTED
     if errors:

@@ -1,6 +1,6 @@
-"""Exit statuses: the same in every command, so that a script can tell what happened.
+"""Exit statuses: the same for every command, so that a script can tell what happened.
 
-Owns: the table, and which error ends with which status. Must not touch: what is printed.
+Owns: the table, and the status of each error. Must not touch: what is printed.
 The table for users is in docs/commands.md.
 """
 
@@ -17,47 +17,47 @@ class Status(IntEnum):
 
     DONE = 0
     FAILED = 1
-    """The command did its work and found a fault, or nothing below says what happened."""
+    """The command worked and found a fault, or failed for a reason that is not listed below."""
     USAGE = 2
-    """What was typed cannot be meant."""
+    """The command line is wrong."""
     NOT_FOUND = 3
-    """What was asked for is not there."""
+    """What was asked for does not exist."""
     UNREACHABLE = 4
     """No server answers at that address, or it went away."""
     REFUSED = 5
-    """A server answers, and says no."""
+    """A server refused the request."""
     TIME = 6
-    """The time ran out."""
+    """The request timed out."""
     CONFIG = 78
-    """The configuration cannot be used; EX_CONFIG of sysexits.h."""
+    """The configuration is wrong; EX_CONFIG of sysexits.h."""
     INTERRUPTED = 130
-    """Ctrl-C; 128 and the signal's number, as shells have it."""
+    """Ctrl-C; 128 plus the signal's number, as in shells."""
 
 
 IS_IT_RUNNING = "is it running? `motelog dev` starts one"
 
 
 def status_of(error: MotelogError) -> tuple[Status, str | None]:
-    """Return the status of an error that no command has translated, and what to do about it."""
+    """Return the status of an error that no command has translated, and a remedy."""
     from motelog.bridge import errors as bridge
 
     match error:
         case core.CertificateError():
-            text = "motelog doctor --config FILE looks at each certificate, and says what to do"
+            text = "check the certificates with motelog doctor --config FILE"
             return Status.CONFIG, text
         case core.ConfigError():
             return Status.CONFIG, None
         case core.StoreFolderError():
             return Status.CONFIG, "choose a folder that this user can write to"
         case core.StoreHalfRestoredError():
-            return Status.CONFIG, "empty the folder, and motelog backup restore again"
+            return Status.CONFIG, "empty the folder, and run motelog backup restore again"
         case core.StoreLockedError():
             text = "stop that process, or keep messages elsewhere: motelog dev --data DIR"
             return Status.FAILED, text
         case bridge.NoNameServerError():
             return Status.UNREACHABLE, IS_IT_RUNNING
         case bridge.RouteError():
-            text = "it is created by the first message: motelog produce, or motelog pub"
+            text = "the first message creates it: use motelog produce or motelog pub"
             return Status.NOT_FOUND, text
         case bridge.MessageRefusedError() | bridge.FilterError():
             return Status.USAGE, None

@@ -1,7 +1,7 @@
-"""``motelog store``: look into a store folder, stopped or open, without changing it.
+"""``motelog store``: inspect a store folder, stopped or in use, without changing it.
 
-Owns: the words and the JSON. Must not touch: files (core.store.tools.inspection). The next start
-does the repairing.
+Owns: the text and JSON output. Must not touch: files (core.store.tools.inspection). The next start
+repairs the store.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from motelog.cli.status import Status
 if TYPE_CHECKING:
     from motelog.core.store.tools.inspection import Progress, StoreFolder
 
-store = commands("Look into a store folder.")
+store = commands("Inspect a store folder.")
 
 Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Store folder: the one with commitlog in it.")
+    Path, typer.Argument(metavar="DIR", help="Store folder (it contains commitlog).")
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")]
 
 
 @store.callback()
 def group() -> None:
-    """Look into a store folder, stopped or open. Nothing in it is changed."""
+    """Inspect a store folder, stopped or in use. Nothing in it is changed."""
 
 
 @store.command(epilog="Example: motelog store inspect motelog-data")
@@ -81,7 +81,7 @@ def inspect(directory: Directory, json: Json = False) -> None:
         for file in facts["index_files"]:
             write(f"index: {file['name']} has {file['entries']} of {file['entries_max']} entries")
         for other in facts["left_alone"]:
-            write(f"left alone: {other['name']} ({other['what']})")
+            write(f"ignored: {other['name']} ({other['what']})")
         if queues:
             rows: list[tuple[str, ...]] = [("topic", "queue", "first unit", "end")]
             rows += [tuple(str(value) for value in queue.values()) for queue in queues]
@@ -119,7 +119,7 @@ def dump(
     topic: Annotated[str | None, typer.Option(help="Records of this topic only.")] = None,
     queue: Annotated[int | None, typer.Option(help="Records of this queue id only.")] = None,
     begin: Annotated[int, typer.Option("--from", help="Physical offset to begin at.")] = 0,
-    count: Annotated[int, typer.Option(min=1, help="How many records at most.")] = 100,
+    count: Annotated[int, typer.Option(min=1, help="At most this many records.")] = 100,
     json: Json = False,
 ) -> None:
     """Print records in the order of the log; skip damage between them."""
@@ -163,11 +163,14 @@ def _write_message(message: Any, json: bool) -> None:
 def repair(
     directory: Directory,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Required: only a start of the broker repairs.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Required: only the broker repairs a store, when it starts."
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Say what the next start would find and do.
+    """Print what the next start would find and do.
 
     The exit status is 1 if messages would be lost.
     """
@@ -175,7 +178,7 @@ def repair(
 
     if not dry_run:
         raise CliError(
-            "the next start of the broker repairs the store; this command only says how",
+            "the broker repairs the store at its next start; this command only says how",
             remedy="add --dry-run",
             status=Status.USAGE,
         )
@@ -187,19 +190,19 @@ def repair(
         stop(Status.FAILED if report.damage else 0)
     if process_id is not None:
         write(
-            f"the store is open in process {process_id}; this is what a start would do if it died"
+            f"the store is open in process {process_id}; this is what a start would do if that died"
         )
     kind = "the last CommitLog file" if report.was_clean else "the log since the checkpoint"
     write(f"reads {kind}, from physical offset {report.scanned_from}: {report.records} records")
     for damage in report.damage:
         write(
             f"{damage.path}, byte {damage.offset_bytes}: {damage.size} bytes are not records "
-            f"({damage.reason}); the messages in them are lost, their queue offsets stay used"
+            f"({damage.reason}); their messages are lost, their queue offsets are not used again"
         )
     if report.given_up_records:
         write(
-            f"gives up {report.given_up_records} records, {report.given_up_bytes} bytes, behind "
-            "the log's end: they were not on disk yet, and one before them is lost"
+            f"gives up {report.given_up_records} records, {report.given_up_bytes} bytes, after "
+            "the log's end: they were not on disk yet, and a record before them is lost"
         )
     if report.cut_bytes:
         write(f"zeroes {report.cut_bytes} bytes of an unfinished write at the log's end")
@@ -208,12 +211,12 @@ def repair(
         ("rebuilds", report.rebuilt_queues),
     ):
         for topic, queue_id in keys:
-            write(f"{word} {topic}/{queue_id}; costs no message")
+            write(f"{word} {topic}/{queue_id}; no message is lost")
     if report.index_fault:
-        write(f"rebuilds the index from physical offset {report.index_from}; costs no message")
+        write(f"rebuilds the index from physical offset {report.index_from}; no message is lost")
         write(f"  {report.index_fault}")
     for path in report.moved_aside:
-        write(f"keeps the bytes in {path}, for a human to look at")
+        write(f"keeps the bytes in {path} for inspection")
     for step, path in steps:
         if step in ("remove", "move"):
             write(f"{step}s {path}")
@@ -272,11 +275,11 @@ def _opened(directory: Path) -> Iterator[StoreFolder]:
     try:
         yield folder
     except BrokenPipeError:
-        raise  # of the output: its reader has seen enough
+        raise  # of the output: its reader has closed the pipe
     except OSError as exc:
         raise CliError(
             f"a file of the store cannot be read: {exc}",
-            remedy="look in the kernel's log (dmesg) for what the disk says",
+            remedy="look for disk errors in the kernel's log (dmesg)",
             status=Status.FAILED,
         ) from exc
     finally:
@@ -304,5 +307,5 @@ def _time(ms: int) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return text that moves no cursor."""
+    """Return the text with control characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

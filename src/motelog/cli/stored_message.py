@@ -1,4 +1,4 @@
-"""How commands show a message of the log: one line, one JSON object, or all there is to know.
+"""How commands show a message of the log: as one line, as one JSON object, or in full.
 
 Owns: those forms. Must not touch: where messages come from.
 """
@@ -23,7 +23,7 @@ def show(message: StoredMessage, *, json: bool, is_hex: bool) -> None:
 
 
 def show_all(message: StoredMessage, *, json: bool, is_hex: bool) -> None:
-    """Write all there is to know of one message."""
+    """Write everything that is known about one message."""
     if json:
         write_json(message_value(message))
         return
@@ -57,7 +57,7 @@ def body_text(message: StoredMessage, *, is_hex: bool) -> str:
 
 
 def message_value(message: StoredMessage) -> dict[str, Any]:
-    """Return what JSON has of a message; bodies that are not UTF-8 are in base64."""
+    """Return a message as a JSON value; bodies that are not UTF-8 are in base64."""
     from motelog.cli.message_format import payload_fields
 
     return {

@@ -1,7 +1,7 @@
 """``motelog sub``: print the MQTT messages that match topic filters, with mosquitto_sub's options.
 
 Owns: which messages are asked for and how they are printed. Must not touch: packets (mqtt_client),
-format strings (message_format), the options that ``pub`` has too (mqtt_options).
+format strings (message_format), the options shared with ``pub`` (mqtt_options).
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def subscribe(
     ] = 1,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-C", metavar="N", min=1, help="End after this many messages."),
+        typer.Option("--count", "-C", metavar="N", min=1, help="Stop after this many messages."),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", "-W", metavar="SECONDS", min=0.0, help="End after this time."),
+        typer.Option("--seconds", "-W", metavar="SECONDS", min=0.0, help="Stop after this time."),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             metavar="AGO|TIME|earliest",
-            help="Begin in the past: 90s, 15m, 1h or 7d ago, or at a time in ISO 8601 (UTC unless"
-            " it says otherwise) or in milliseconds. Our own servers only.",
+            help="Begin in the past: 90s, 15m, 1h or 7d ago, or at a time in ISO 8601 (UTC"
+            " without an offset) or in milliseconds. Only Motelog servers support this.",
         ),
     ] = None,
     verbose: Annotated[
@@ -62,29 +62,35 @@ def subscribe(
             "--format",
             "-F",
             metavar="TEXT",
-            help="Print this for each message: %t topic, %p body, %x body in hexadecimal, %q QoS,"
+            help="Format of each message: %t topic, %p body, %x body in hexadecimal, %q QoS,"
             " %r retained, %l bytes, %I time, %U Unix time, %j all as JSON, @H:@M:@S strftime,"
             " and the rest of mosquitto_sub's.",
         ),
     ] = None,
     no_newline: Annotated[
-        bool, typer.Option("-N", "--no-eol", help="Print no line end after a message.")
+        bool, typer.Option("-N", "--no-eol", help="Print no newline after a message.")
     ] = False,
-    pretty: Annotated[bool, typer.Option("--pretty", help="%j and %J over several lines.")] = False,
+    pretty: Annotated[
+        bool, typer.Option("--pretty", help="Print %j and %J on several lines.")
+    ] = False,
     filter_out: Annotated[
         list[str] | None,
         typer.Option(
-            "--filter-out", "-T", metavar="FILTER", help="Do not print these. May be repeated."
+            "--filter-out",
+            "-T",
+            metavar="FILTER",
+            help="Do not print messages that match. May be repeated.",
         ),
     ] = None,
     skip_retained: Annotated[
         bool, typer.Option("-R", "--skip-retained", help="Do not print retained messages.")
     ] = False,
     retained_only: Annotated[
-        bool, typer.Option("--retained-only", help="End at the first message not retained.")
+        bool,
+        typer.Option("--retained-only", help="Stop at the first message that is not retained."),
     ] = False,
     remove_retained: Annotated[
-        bool, typer.Option("--remove-retained", help="Delete the retained messages that come.")
+        bool, typer.Option("--remove-retained", help="Delete the retained messages that arrive.")
     ] = False,
     retain_as_published: Annotated[
         bool,
@@ -93,23 +99,28 @@ def subscribe(
     unsubscribe: Annotated[
         list[str] | None,
         typer.Option(
-            "--unsubscribe", "-U", metavar="FILTER", help="End this subscription. May be repeated."
+            "--unsubscribe",
+            "-U",
+            metavar="FILTER",
+            help="Unsubscribe this filter. May be repeated.",
         ),
     ] = None,
     end_subscribed: Annotated[
-        bool, typer.Option("-E", "--end-subscribed", help="End as soon as it is subscribed.")
+        bool, typer.Option("-E", "--end-subscribed", help="Stop once subscribed.")
     ] = False,
     quiet: mqtt_options.Quiet = False,
     json: Annotated[
         bool,
-        typer.Option("--json", help="One JSON object per message; bodies not UTF-8 in base64."),
+        typer.Option(
+            "--json", help="One JSON object per message; bodies that are not UTF-8 in base64."
+        ),
     ] = False,
     *,
     wanted: mqtt_options.Wanted,
 ) -> None:
     """Print messages as they arrive, until --count, --seconds or Ctrl-C.
 
-    The options are those of mosquitto_sub. Other defaults: QoS 1 and MQTT 5.
+    The options are those of mosquitto_sub. The defaults differ: QoS 1 and MQTT 5.
     """
     import math
 
@@ -146,7 +157,7 @@ def subscribe(
         for topic_filter, code in zip(filters, codes, strict=True):
             if code >= FAILURE:
                 text = reason_text(code, answer.properties)
-                text = f"the server refused to subscribe {topic_filter!r}: {text}"
+                text = f"the server refused the subscription {topic_filter!r}: {text}"
                 raise CliError(text, status=Status.REFUSED)
         if unsubscribe:
             await client.unsubscribe(unsubscribe)
@@ -198,7 +209,7 @@ def _check_filters(option: str, topic_filters: list[str]) -> None:
 def _from_the_past(
     topic_filters: list[str], since: str, properties: Properties
 ) -> tuple[list[str], Properties]:
-    """Return the filters and the SUBSCRIBE's properties of a replay."""
+    """Return the filters and the SUBSCRIBE properties for a replay."""
     from dataclasses import replace
 
     from motelog.gateway.sessions.stream import STREAM_OFFSET, STREAM_PREFIX
@@ -210,7 +221,7 @@ def _from_the_past(
 
 
 def _start(since: str) -> str:
-    """Return the ``stream-offset`` that ``--since`` asks for."""
+    """Return the ``stream-offset`` for ``--since``."""
     from motelog.core.past_times import before_now
     from motelog.gateway.sessions.stream import parse_start
 
@@ -228,7 +239,7 @@ def _start(since: str) -> str:
 def _printer(
     json: bool, text: str | None, verbose: bool, pretty: bool, end: bytes
 ) -> Callable[[Received], None]:
-    """Return what prints a message."""
+    """Return a function that prints a message."""
     import time
 
     from motelog.cli.message_format import (

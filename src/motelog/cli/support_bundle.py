@@ -1,6 +1,6 @@
-"""``motelog support-bundle``: one file for whoever helps, without secrets.
+"""``motelog support-bundle``: one file with diagnostics for support, without secrets.
 
-Owns: what is in it. Must not touch: what is a secret (``secrets``).
+Owns: what the file contains. Must not touch: what is a secret (``secrets``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from motelog.core.private_files import open_private
 
 LOG_LINES = 5000
 LOG_BYTES_MAX = 4 << 20
-#: What the server is asked: name in the bundle -> path.
+#: The admin API's answers: name in the bundle -> path.
 ASKED = {
     "status.json": "/status",
     "ready.json": "/health/ready",
@@ -46,19 +46,19 @@ def support_bundle(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="A log; its last 5000 lines go in. May be repeated.",
+            help="A log file; its last 5000 lines are included. May be repeated.",
         ),
     ] = None,
     admin: Admin = ADMIN,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Put what somebody needs to help you into one file: versions, configuration, state, logs.
+    """Collect diagnostics for support in one file: versions, configuration, state, logs.
 
-    Secrets are removed: values of keys that are secret, all that the password, account, token and
-    key files of the configuration hold, and what looks like one. Messages are not in it. Client
-    identifiers and addresses are: look through it before you send it.
+    Secrets are removed: the values of secret keys, everything in the password, account, token and
+    key files of the configuration, and what looks like a secret. Messages are not included. Client
+    identifiers and addresses are: review the file before you send it.
 
-    A server that does not answer is noted, and the rest is there.
+    If the server does not answer, the file says so and has the rest.
     """
     from motelog.cli.secrets import without_secrets
 
@@ -90,7 +90,7 @@ def support_bundle(
     if json:
         write_json({"file": str(path), "not_there": failed})
         return
-    write(f"{path}: {len(parts) - len(failed)} files; look through it before you send it")
+    write(f"{path}: {len(parts) - len(failed)} files; review it before you send it")
     for name, why in failed.items():
         write(f"  without {name}: {why.splitlines()[0]}")
 
@@ -121,15 +121,15 @@ def _archive(path: Path) -> Any:
 
 
 def _configuration(config: Path | None) -> tuple[list[dict[str, Any]], set[str]]:
-    """Return each key without secrets, and the secrets in the files that keys name."""
+    """Return each key without secrets, and the secrets in the files that the keys name."""
     from motelog.cli.secrets import is_secret_name, secrets_in_files, value_without
-    from motelog.config import load_told
+    from motelog.config import load_with_origins
     from motelog.core.config import settings
 
     known = {value for name, value in os.environ.items() if is_secret_name(name) and len(value) > 5}
     if config is None:
         return [], known
-    found = settings(load_told(config))
+    found = settings(load_with_origins(config))
     files = [
         str(one.value)
         for one in found

@@ -20,13 +20,13 @@ TlsFile = Annotated[
         "--tls",
         metavar="FILE",
         envvar=VARIABLE,
-        help="Speak TLS: file of the authorities (PEM), or RocketMQ's tls.properties.",
+        help="Use TLS: file of trusted authorities (PEM), or RocketMQ's tls.properties.",
     ),
 ]
 
 
 def tls_of(file: str | None) -> Tls | None:
-    """Return what the file of the option says; ConfigError if it cannot be used."""
+    """Return the TLS settings in the file; ConfigError if it cannot be used."""
     from motelog.core.remoting.tls import read_tls
 
     return read_tls(file) if file else None

@@ -1,6 +1,6 @@
 """``motelog token``: the tokens of a server's admin listener.
 
-Owns: the words and the JSON. Must not touch: the file's lines (``console.tokens``).
+Owns: the text and JSON output. Must not touch: the file's lines (``console.tokens``).
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from motelog.cli.options import commands, taking
 from motelog.cli.output import CliError, table, write, write_json, write_note
 from motelog.cli.status import Status
 
-token = commands("Keep the tokens of an admin listener.")
+token = commands("Manage the tokens of an admin listener.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is.")]
-File = Annotated[
-    Path | None, typer.Option("--file", "-f", metavar="FILE", help="The file of tokens.")
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the token's bearer.")]
+File = Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="The tokens file.")]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file whose admin.tokens_file it is."),
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Take the tokens file from admin.tokens_file of this TOML file.",
+    ),
 ]
 _DAY_S = 86_400
 
@@ -46,11 +48,11 @@ _of_file = taking(path)
 
 @token.callback()
 def group() -> None:
-    """Keep the tokens of an admin listener.
+    """Manage the tokens of an admin listener.
 
-    A server that runs takes a change at once. The file has no token in it: what `create` prints is
-    shown once. view may look; operate may disconnect clients, end sessions, delete and send
-    messages, and reset groups; admin may do everything.
+    A running server applies a change at once. The file does not contain the tokens themselves:
+    `create` prints a token once. The role view may look; operate may disconnect clients, end
+    sessions, delete and send messages, and reset groups; admin may do everything.
     """
 
 
@@ -59,12 +61,12 @@ def group() -> None:
 def create(
     name: Name,
     role: Annotated[RoleName, typer.Option(help="What its bearer may do.")] = RoleName.VIEW,
-    days: Annotated[int, typer.Option(min=0, help="After how many days it is over; 0: never.")] = 0,
+    days: Annotated[int, typer.Option(min=0, help="Days until the token expires; 0: never.")] = 0,
     *,
     path: str,
     json: Json = False,
 ) -> None:
-    """Make a token and print it; the file is made if there is none."""
+    """Create a token and print it; the file is created if there is none."""
     from motelog.console import tokens
     from motelog.console.gate import Role
 
@@ -79,13 +81,15 @@ def create(
         write_json({"name": name, "role": role.value, "token": text})
     else:
         write(text)
-        write_note(f"{name} may {role.value}; nothing keeps this token: it is shown once")
+        write_note(
+            f"{name} may {role.value}; keep this token: it is not stored and shown only once"
+        )
 
 
 @token.command("list", epilog="Example: motelog token list --file tokens")
 @_of_file
 def list_tokens(*, path: str, json: Json = False) -> None:
-    """List the tokens by name, with their roles and when they are over."""
+    """List the tokens by name, with their roles and expiry."""
     from motelog.console.tokens import read_tokens
 
     rows: list[tuple[str, ...]] = [("name", "role", "expires")]

@@ -1,4 +1,4 @@
-"""What other software this machine has, for ``doctor``, ``demo`` and ``spark``.
+"""Which other software is installed, for ``doctor``, ``demo`` and ``spark``.
 
 Owns: finding Java and pyspark, the command that would install what is missing.
 Must not touch: installing anything.
@@ -20,7 +20,7 @@ PACKAGE: Final = Path(__file__).resolve().parents[1]
 
 
 def install_command(extra: str | None = None, *, package: Path = PACKAGE) -> str:
-    """Return the command that installs Motelog with an extra, into the Python that runs it.
+    """Return the command that installs Motelog with an extra into the Python that runs it.
 
     From a checkout, whose ``src/motelog`` is the ``package``, it installs that checkout again.
     """

@@ -1,4 +1,4 @@
-"""``motelog top``: what a running server does, a line each moment.
+"""``motelog top``: the rates of a running server, a line per interval.
 
 Owns: which rates are shown. Must not touch: what is counted; the server's admin listener is asked.
 """
@@ -13,9 +13,9 @@ import typer
 from motelog.cli.admin import ADMIN, Admin, ask
 from motelog.cli.output import write, write_json
 
-#: What there is now, of the members of "now".
+#: Gauges, from the members of "now".
 NOW = ("connections", "sessions", "queue_clients")
-#: What is shown of whom: member of a line -> head of its column. Names without a unit are rates.
+#: The columns of each part: member of a line -> head. Names without a unit are rates.
 PARTS: Final = {
     "MQTT, messages a second": {
         "connections": "open",
@@ -31,22 +31,22 @@ PARTS: Final = {
         "lag": "behind",
     },
 }
-#: A time and all columns are as wide as a terminal.
+#: The time and all columns together fill a terminal's width.
 COLUMN: Final = 8
 LINES_PER_HEAD = 20
 
 
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two lines.")
+        float, typer.Option("--interval", "-i", min=0.1, help="Seconds between lines.")
     ] = 1.0,
-    count: Annotated[int | None, typer.Option(min=1, help="End after this many lines.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after this many lines.")] = None,
     admin: Admin = ADMIN,
     json: Annotated[bool, typer.Option("--json", help="JSON, one object per line.")] = False,
 ) -> None:
     """Print messages a second and clients of a running server, until --count or Ctrl-C.
 
-    The lines may be piped: nothing is drawn over.
+    The output may be piped: lines are only appended.
     """
     before = ask(admin, "GET", "/status", {})
     written = 0
@@ -66,7 +66,7 @@ def top(
 
 
 def heads(line: dict[str, Any]) -> tuple[str, str]:
-    """Return the two lines above those of a server that has these members."""
+    """Return the two heading lines for a server whose lines have these members."""
     above, below = " " * COLUMN, "time".ljust(COLUMN)
     for part, columns in _shown(line).items():
         above += " " + f" {part} ".center(COLUMN * len(columns) - 1, "-")
@@ -81,7 +81,7 @@ def row(line: dict[str, Any]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number in as many characters as a column has, and one less."""
+    """Return a number in at most the width of a column less one."""
     if value < 9.95:
         return f"{value:.1f}".removesuffix(".0")
     for unit in ("", "k", "M"):
@@ -92,25 +92,25 @@ def number(value: float) -> str:
 
 
 def _shown(line: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the parts and columns that a server has: one without a gateway has no MQTT."""
+    """Return the parts and columns of this server; without a gateway there is no MQTT."""
     found = {
         part: {name: head for name, head in columns.items() if name in line}
         for part, columns in PARTS.items()
     }
-    # There is always a lag, if only of none.
+    # There is always a lag, even if it is 0.
     return {part: columns for part, columns in found.items() if columns.keys() - {"lag"}}
 
 
 def rates(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Return what there is now and what came a second between two answers of /status.
+    """Return the gauges, and the rates between two answers of /status.
 
-    ``lag`` is how many messages wait for the groups that are furthest behind.
+    ``lag`` is the number of messages that wait for the groups that are furthest behind.
     """
     seconds = (after["time_ms"] - before["time_ms"]) / 1000
     line: dict[str, Any] = {"time_ms": after["time_ms"]}
     line |= {name: after["now"][name] for name in NOW if name in after["now"]}
     for name, total in after["totals"].items():
-        # A server that was started again counts from 0.
+        # A restarted server counts from 0.
         grown = max(0, total - before["totals"].get(name, 0))
         line[name] = round(grown / seconds, 1) if seconds > 0 else 0.0
     return line | {"lag": sum(one["messages"] for one in after["lag"])}

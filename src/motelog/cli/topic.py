@@ -1,6 +1,6 @@
 """``motelog topic``: queue topics of the brokers that a name server knows.
 
-Owns: the words and the JSON. Must not touch: requests (bridge.admin, bridge.pull).
+Owns: the text and JSON output. Must not touch: requests (bridge.admin, bridge.pull).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
     from motelog.core.records.decode import StoredMessage
 
-topic = commands("Look at queue topics, create and delete them.")
+topic = commands("Show, create, change and delete queue topics.")
 
-#: Of a new topic, unless something else is asked for.
+#: Of a new topic, by default.
 _QUEUES = 8
-#: Retained messages that a tree shows, and bytes of each.
+#: The retained messages that a tree shows, and the bytes of each.
 RETAINED_MAX = 1000
 VALUE_BYTES_MAX = 60
 
@@ -40,7 +40,7 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")]
 
 
 class Permission(StrEnum):
-    """What clients may do; RocketMQ adds up 4 (read) and 2 (write)."""
+    """What clients may do; in RocketMQ the sum of 4 (read) and 2 (write)."""
 
     READ_WRITE = "rw"
     READ = "r"
@@ -51,7 +51,7 @@ _PERMISSION_BITS = {Permission.READ_WRITE: 6, Permission.READ: 4, Permission.WRI
 
 
 class Kind(StrEnum):
-    """RocketMQ 5's types of messages."""
+    """RocketMQ 5's message types."""
 
     NORMAL = "normal"
     FIFO = "fifo"
@@ -61,14 +61,14 @@ class Kind(StrEnum):
 
 @topic.callback()
 def group() -> None:
-    """Look at queue topics, create and delete them, on our brokers and Apache RocketMQ's."""
+    """Show, create, change and delete queue topics, on our brokers and Apache RocketMQ's."""
 
 
 @topic.command("list", epilog="Example: motelog topic list --all --json")
 @asks_servers
 def list_topics(
     is_all: Annotated[
-        bool, typer.Option("--all", help="The system's and the groups' topics, too.")
+        bool, typer.Option("--all", help="Include the topics of the system and of groups.")
     ] = False,
     broker: Annotated[
         str | None,
@@ -78,7 +78,7 @@ def list_topics(
     servers: Servers,
     json: Json = False,
 ) -> None:
-    """List the queue topics that the name server knows."""
+    """List the queue topics that are registered with the name server."""
 
     async def ask(admin: Admin) -> tuple[list[str], list[BrokerInfo]]:
         return await admin.topics(broker), await admin.brokers()
@@ -103,7 +103,7 @@ def describe(
     servers: Servers,
     json: Json = False,
 ) -> None:
-    """Print a topic's settings, the ends of its queues and who consumes it."""
+    """Print a topic's settings, the ends of its queues, and its consumer groups."""
 
     async def ask(admin: Admin) -> tuple[list[TopicSettings], list[QueueStats], list[str]]:
         settings = await admin.topic(name)
@@ -165,14 +165,14 @@ def create(
     ] = None,
     write_queues: Annotated[
         int | None,
-        typer.Option(min=1, max=1024, help="How many of them are written to. [default: all]"),
+        typer.Option(min=1, max=1024, help="How many of the queues are written to. [default: all]"),
     ] = None,
     read_queues: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=1024,
-            help="How many of them are read. What waits in others is not read before they are open"
+            help="How many of the queues are read. Messages in others wait until they are opened"
             " again. [default: all]",
         ),
     ] = None,
@@ -181,20 +181,21 @@ def create(
     ] = Permission.READ_WRITE,
     kind: Annotated[
         Kind | None,
-        typer.Option("--type", help="Type of the messages, which RocketMQ 5's clients look at."),
+        typer.Option("--type", help="Type of the messages, which RocketMQ 5's clients check."),
     ] = None,
     is_ordered: Annotated[
-        bool, typer.Option("--ordered", help="Keep the queues' order when a broker goes away.")
+        bool,
+        typer.Option("--ordered", help="Keep the order of the queues when a broker goes away."),
     ] = False,
     broker: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="On this broker only. May be repeated. [default: all]"),
+        typer.Option(metavar="NAME", help="Only on this broker. May be repeated. [default: all]"),
     ] = None,
     is_change: Annotated[
-        bool, typer.Option("--change", help="Change the topic if it is there.")
+        bool, typer.Option("--change", help="Change the topic if it exists.")
     ] = False,
     is_agreed: Annotated[
-        bool, typer.Option("--yes", help="Close queues to readers though messages are in them.")
+        bool, typer.Option("--yes", help="Close queues to readers even if they contain messages.")
     ] = False,
     *,
     servers: Servers,
@@ -202,8 +203,8 @@ def create(
 ) -> None:
     """Create a topic.
 
-    Publishing and producing create topics as well, where auto_create_topics is on. To make a topic
-    smaller, lower --write-queues first, and --read-queues when consumers have read the others.
+    Publishing and producing create topics too, where auto_create_topics is on. To reduce the number
+    of queues, lower --write-queues first, and --read-queues when consumers have read the others.
     """
     attributes = None if kind is None else {"message.type": kind.name}
 
@@ -212,8 +213,8 @@ def create(
             return [], []
         if not is_change:
             raise CliError(
-                f"there is a topic {name!r} already",
-                remedy="--change gives it these settings",
+                f"the topic {name!r} already exists",
+                remedy="change its settings with --change",
                 status=Status.REFUSED,
             )
         return await admin.topic(name), await admin.topic_stats(name)
@@ -231,8 +232,8 @@ def create(
         read = had
     if write_to > read:
         raise CliError(
-            f"{write_to} queues would be written to, and only {read} read",
-            remedy="give no more --write-queues than --read-queues",
+            f"{write_to} queues would be written to, but only {read} read",
+            remedy="make --write-queues at most --read-queues",
             status=Status.USAGE,
         )
 
@@ -248,7 +249,7 @@ def create(
         )
 
     if waiting and read_queues:
-        agreed(is_agreed, f"close queues {waiting} to readers: what is not read yet waits there")
+        agreed(is_agreed, f"close queues {waiting} to readers: unread messages wait there")
     servers.with_admin(put)
     if json:
         write_json(
@@ -264,7 +265,7 @@ def create(
 
 
 def _waiting(stats: Iterable[QueueStats], brokers: set[str], *, from_queue: int) -> str:
-    """Say which queues from ``from_queue`` on hold messages, and how many; "" if none does."""
+    """Return which queues from ``from_queue`` on hold messages, and how many; "" if none do."""
     counts = [
         (one.queue.queue_id, one.end_offset - one.begin_offset)
         for one in stats
@@ -290,7 +291,7 @@ def delete(
 
     async def count(admin: Admin) -> int:
         if kind_of_topic(name, await admin.brokers()) == "system":
-            raise CliError(f"{name} is the system's own topic", status=Status.REFUSED)
+            raise CliError(f"{name} is a topic of the system", status=Status.REFUSED)
         stats = await admin.topic_stats(name)
         return sum(one.end_offset - one.begin_offset for one in stats)
 
@@ -310,30 +311,34 @@ def delete(
 @asks_servers
 def tree(
     prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="How MQTT topic names begin; '' for all.")
+        str,
+        typer.Argument(
+            metavar="PREFIX", help="Only MQTT topic names that begin with this; '' for all."
+        ),
     ] = "",
     since: Annotated[
-        str, typer.Option(metavar="WHERE", help="Messages from here on: begin, 1h, a time.")
+        str, typer.Option(metavar="WHERE", help="Count messages from here on: begin, 1h, a time.")
     ] = "1h",
     count: Annotated[
-        int, typer.Option(min=1, help="Read this many messages of a queue at most, the newest.")
+        int, typer.Option(min=1, help="Read at most the newest messages of each queue, this many.")
     ] = 10_000,
     queue_topic: Annotated[
         str | None,
         typer.Option(metavar="TOPIC", help="Read this queue topic. [default: all]"),
     ] = None,
     is_retained: Annotated[
-        bool, typer.Option("--retained", help="Retained values too; asks --admin for them.")
+        bool,
+        typer.Option("--retained", help="Show retained values too, from the server at --admin."),
     ] = False,
     admin: AdminListener = ADMIN,
     *,
     servers: Servers,
     json: Json = False,
 ) -> None:
-    """Print the MQTT topic names that messages of the log have, as a tree.
+    """Print the MQTT topic names of the log's messages as a tree.
 
-    Each with how many messages it and those below it have, how many a second that were, and when
-    the last one was stored. --retained has the values that are retained, from the admin listener.
+    Each line has the number of messages of that level and those below it, their rate, and when the
+    last one was stored. --retained adds the retained values, from the admin listener.
     """
     start = start_of("--since", since)
     found: dict[str, _Seen] = {}
@@ -356,7 +361,7 @@ def tree(
         for name in sorted(found):
             seen = found[name]
             line: dict[str, Any] = {"topic": name, "messages": seen.messages}
-            # Devices that speak once an hour have a rate too.
+            # Devices that publish once an hour have a rate too.
             per_second = float(_rate_text(seen.per_second))
             line |= {"per_second": per_second, "last_ms": seen.last_ms or None}
             write_json(line | ({"retained": values.get(name)} if is_retained else {}))
@@ -369,7 +374,7 @@ def tree(
 
 
 class _Read:
-    """What was read of one queue; ``since_ms`` 0: its first message begins the time."""
+    """What was read from one queue; if ``since_ms`` is 0, time counts from its first message."""
 
     def __init__(self, since_ms: int) -> None:
         self._since_ms = since_ms
@@ -390,21 +395,21 @@ class _Read:
 
 
 def _retained_values(admin: str, prefix: str) -> dict[str, str]:
-    """Return the values that are retained below a prefix, each as one short line."""
+    """Return the retained values below a prefix, each as one short line."""
     path = "/api/v1/retained"
     levels, is_below, _ = prefix.rpartition("/")
     query = {"filter": f"{levels}/#" if is_below else "#"}
     values: dict[str, str] = {}
     for one in ask_pages(admin, path, "messages", query, count=RETAINED_MAX, page_count=1000):
         if one["topic"].startswith(prefix):
-            told = ask(admin, "GET", f"{path}/message", {"topic": one["topic"]})
-            text = b64decode(told["payload"])[:VALUE_BYTES_MAX].decode(errors="replace")
+            message = ask(admin, "GET", f"{path}/message", {"topic": one["topic"]})
+            text = b64decode(message["payload"])[:VALUE_BYTES_MAX].decode(errors="replace")
             values[one["topic"]] = "".join(c if c.isprintable() else "." for c in text)
     return values
 
 
 class _Seen:
-    """What was seen of a topic name and those below it."""
+    """The messages seen of a topic name and of those below it."""
 
     def __init__(self) -> None:
         self.messages = 0

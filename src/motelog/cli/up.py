@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from motelog.cli.log_options import LogFormat, LogLevel, ServeJson, told_with_log
+from motelog.cli.log_options import LogFormat, LogLevel, ServeJson, loaded_with_log
 from motelog.cli.output import ready_text, write, write_json
 
 if TYPE_CHECKING:
@@ -33,17 +33,17 @@ def up(
     """Run the roles that a configuration file names."""
     from motelog.cli.config import tell_unread
     from motelog.cli.serve import serve
-    from motelog.config import load_told, unread_variables
+    from motelog.config import load_with_origins, unread_variables
     from motelog.core.addresses import format_address
     from motelog.running_config import RunningConfig
 
     tell_unread(unread_variables())
 
     def read(runtime: Mapping[str, str] | None = None) -> Loaded[MotelogConfig]:
-        return told_with_log(load_told(config, runtime), log_level, log_format)
+        return loaded_with_log(load_with_origins(config, runtime), log_level, log_format)
 
-    told = read()
-    loaded = told.section
+    running = read()
+    loaded = running.section
 
     def ready(roles: Roles) -> None:
         addresses = {role: format_address(*address) for role, address in roles.addresses.items()}
@@ -52,8 +52,8 @@ def up(
 
             workers = {"workers": roles.workers} if "gateway" in addresses else {}
             listeners = {"listeners": roles.listeners} if roles.listeners else {}
-            told = {role: at for role, at in roles.told.items() if at != addresses[role]}
-            advertised = {"advertised": told} if told else {}
+            other = {role: at for role, at in roles.advertised.items() if at != addresses[role]}
+            advertised = {"advertised": other} if other else {}
             more = {**workers, **listeners, **advertised, "faults": roles.faults()}
             write_json({"event": "ready", "pid": os.getpid(), **addresses, **more})
             return
@@ -64,10 +64,10 @@ def up(
         for role, address in addresses.items():
             is_several = role == "gateway" and roles.workers > 1
             more_text = f" ({roles.workers} processes)" if is_several else ""
-            if roles.told[role] != address:
+            if roles.advertised[role] != address:
                 more_text = f" (listens on {address})"
             tls = " with TLS" if role in secure else ""
-            write(f"  {role:<{width}} {roles.told[role]}{tls}{more_text}")
+            write(f"  {role:<{width}} {roles.advertised[role]}{tls}{more_text}")
         for name, address in roles.listeners.items():
             write(f"  {name:<{width}} {address}")
         if loaded.broker is not None:
@@ -79,5 +79,5 @@ def up(
         OPTION_OF_ROLE,
         json=json,
         source=str(config.absolute()),
-        running_config=RunningConfig(told, read),
+        running_config=RunningConfig(running, read),
     )

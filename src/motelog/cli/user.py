@@ -1,7 +1,8 @@
 """``motelog user``: the users of a password file.
 
-Owns: the words and the JSON, where a password is read from. Must not touch: the file's lines.
-A password is never an argument: everyone on the machine sees those, and the shell keeps them.
+Owns: the text and JSON output, where a password is read from. Must not touch: the file's format.
+A password is never an argument: all users of the machine can see arguments, and the shell stores
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from motelog.cli.options import commands, taking
 from motelog.cli.output import CliError, write, write_json
 from motelog.cli.status import Status
 
-user = commands("Keep the users of a password file.")
+user = commands("Manage the users of a password file.")
 
 Name = Annotated[str, typer.Argument(metavar="USER", help="User name.")]
 File = Annotated[
@@ -27,15 +28,19 @@ File = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file whose access.password_file it is."),
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Take the password file from access.password_file of this TOML file.",
+    ),
 ]
 PasswordFile = Annotated[
     Path | None,
     typer.Option(
         "--password-from",
         metavar="FILE",
-        help="File with the password; otherwise it is asked for,"
-        " or the first line of standard input if that is no terminal.",
+        help="File with the password; otherwise it is prompted for,"
+        " or read from the first line of standard input if that is not a terminal.",
     ),
 ]
 
@@ -43,7 +48,8 @@ PasswordFile = Annotated[
 Scram = Annotated[
     bool,
     typer.Option(
-        "--scram", help="Keep what SCRAM-SHA-256 needs: MQTT 5 clients prove that they know it."
+        "--scram",
+        help="Store SCRAM-SHA-256 keys: MQTT 5 clients prove that they know the password.",
     ),
 ]
 
@@ -57,9 +63,9 @@ _of_file = taking(path)
 
 @user.callback()
 def group() -> None:
-    """Keep the users of a password file.
+    """Manage the users of a password file.
 
-    A server that runs takes a change within five seconds. A password is never an argument.
+    A running server applies a change within five seconds. A password is never an argument.
     """
 
 
@@ -73,7 +79,7 @@ def add(
     scram: Scram = False,
     json: Json = False,
 ) -> None:
-    """Add a user; the file is made if there is none."""
+    """Add a user; the file is created if there is none."""
     from motelog.gateway.access.password_file import changing
 
     _check(name)
@@ -81,8 +87,8 @@ def add(
     with changing(path) as users:
         if name in users:
             raise CliError(
-                f"there is a user {name!r} already",
-                remedy=f"motelog user passwd {name} changes the password",
+                f"the user {name!r} already exists",
+                remedy=f"to change the password: motelog user passwd {name}",
                 status=Status.REFUSED,
             )
         users[name] = made
@@ -99,7 +105,7 @@ def passwd(
     scram: Scram = False,
     json: Json = False,
 ) -> None:
-    """Change the password of a user; whoever is connected by the old one is disconnected."""
+    """Change a user's password; clients that logged in with the old one are disconnected."""
     from motelog.gateway.access.password_file import changing
 
     made = _hash(password_from, scram=scram)
@@ -158,7 +164,7 @@ def _hash(password_from: Path | None, *, scram: bool) -> str:
 
 
 def _password(source: Path | None) -> bytes:
-    """Return the password from where it is to be read; one line end belongs to the line."""
+    """Return the password from its source, without one newline at its end."""
     if source is not None:
         try:
             text = source.read_bytes()
@@ -169,7 +175,7 @@ def _password(source: Path | None) -> bytes:
         return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
     password = getpass.getpass("Password: ")
     if getpass.getpass("Again: ") != password:
-        raise CliError("these are two passwords", status=Status.USAGE)
+        raise CliError("the passwords do not match", status=Status.USAGE)
     return password.encode()
 
 

@@ -1,9 +1,9 @@
-"""How options and arguments become values: in plain words, and without a library for it.
+"""How options and arguments become values, with plain error texts and without pydantic.
 
-Owns: reading the types that our commands use, the words for a wrong value and for the bounds in
-help, default metavars.
-Must not touch: what a command does with its values. typer would read each value by pydantic, whose
-import costs as much as all the rest of a command's start, and whose faults are a programmer's.
+Owns: parsing the types that our commands use, the error texts, the bounds in help, default
+metavars. Must not touch: what a command does with its values. typer would parse each value with
+pydantic, whose import takes as long as the rest of a command's start, and whose error texts are
+written for programmers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ METAVARS: Final[dict[type, str]] = {int: "N", float: "NUMBER", str: "TEXT", Path
 
 
 def read_plainly(command: Command) -> None:
-    """Have ``command`` and those below it read their values here."""
+    """Make ``command`` and its subcommands parse their values here."""
     readers = _readers(command)
     for param in command.params:
         if param.metavar is None and param.name in readers:
@@ -43,7 +43,7 @@ def read_plainly(command: Command) -> None:
                 vars(param)["process_value"] = process
                 if reader is not None:
                     vars(param)["_get_number_range_help_str"] = reader.range_text
-                if param.param_type_name == "argument":  # its name says more than "<str>" behind it
+                if param.param_type_name == "argument":  # its name says more than "<str>" after it
                     vars(param)["display_type_rich"] = lambda ctx: ""
         return params
 
@@ -53,7 +53,7 @@ def read_plainly(command: Command) -> None:
 
 
 class Reader:
-    """Reads the texts of one parameter; ``kind`` is a key of METAVARS or an Enum of texts."""
+    """Parses the texts of one parameter; ``kind`` is a key of METAVARS or an Enum of texts."""
 
     def __init__(
         self, kind: type[Any], low: float | None = None, high: float | None = None
@@ -63,7 +63,7 @@ class Reader:
         self._high = math.inf if high is None else high
 
     def read(self, text: str) -> Any:
-        """Return the value that ``text`` says; ValueError in words for the person who typed it."""
+        """Return the parsed value; ValueError has a text for the person who typed it."""
         if issubclass(self.kind, Enum):
             names = [str(member.value) for member in self.kind]
             if text not in names:
@@ -80,7 +80,7 @@ class Reader:
         return number
 
     def range_text(self) -> str:
-        """Return what help says of the bounds, "" if there are none."""
+        """Return the bounds as help shows them, "" if there are none."""
         return self._bounds().removeprefix(" of").lstrip()
 
     def _bounds(self) -> str:
@@ -98,11 +98,11 @@ def _process(
     ctx: Context,
     value: Any,
 ) -> Any:
-    """Do what ``param.process_value`` does: read the value, see that it is there, call back."""
+    """Do what ``param.process_value`` does: parse the value, check that it is given, call back."""
     is_missing = value is None or (param.multiple and not value)
     is_text = isinstance(value, str | list | tuple)
     if (param.required and is_missing) or (reader is None and is_text):
-        return original(ctx, value)  # says what is missing, or knows a type that we do not
+        return original(ctx, value)  # reports a missing value, or handles a type that we do not
     if reader is not None:
         try:
             if isinstance(value, str):
@@ -117,7 +117,7 @@ def _process(
 
 
 def _readers(command: Command) -> dict[str, Reader]:
-    """Return the reader of each parameter whose type is one that we know."""
+    """Return a reader for each parameter whose type we handle."""
     if command.callback is None:
         return {}
     hints = get_type_hints(command.callback, include_extras=True)

@@ -1,4 +1,4 @@
-"""``motelog version``: the release and whether its kernels are compiled."""
+"""``motelog version``: the release, and whether its kernels are compiled."""
 
 from __future__ import annotations
 

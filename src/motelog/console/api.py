@@ -1,11 +1,12 @@
-"""The admin API below /api/v1: from a table of endpoints, its routes and its OpenAPI document.
+"""The admin API below /api/v1: routes and OpenAPI document, made from a table of endpoints.
 
-Owns: Endpoint, how a query becomes values and an answer JSON. Must not touch: what is asked for,
-who may ask (``gate`` has found that out).
+Owns: Endpoint, parsing queries, encoding answers as JSON. Must not touch: what an endpoint does,
+authentication (``gate`` does it).
 
-An answer is a struct as JSON. A fault is {"error": why}: 400 for a parameter, 401 and 403 for who
-may not ask, 404 where there is nothing of this name, 409 where it is in use, 503 while there is no
-answer. Names are parameters, not parts of a path: a client identifier may be "a/../b".
+An answer is a struct as JSON. A fault is {"error": why}: 400 for a wrong parameter, 401 and 403 for
+a caller without the right, 404 if the named object does not exist, 409 if it is in use, 503 while
+no answer is available. Names are parameters, not parts of a path: a client identifier may be
+"a/../b".
 """
 
 from __future__ import annotations
@@ -37,26 +38,26 @@ _SCHEMA_PLACE: Final = "#/components/schemas/{name}"
 
 
 class NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An endpoint that takes none."""
+    """The query of an endpoint without parameters."""
 
 
 class Done(msgspec.Struct, frozen=True):
-    """It is done; where the log keeps it, the log has it."""
+    """The change is made; if the log stores it, it is in the log."""
 
     done: bool = True
 
 
 class Error(msgspec.Struct, frozen=True):
-    """Why there is no answer."""
+    """The reason why there is no answer."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One thing to ask for. ``handler`` gets the query's values; RefusedError.
+    """One endpoint. ``handler`` receives the query's values and may raise RefusedError.
 
-    Whatever is no GET is a change, and noted as such.
+    Every method other than GET is a change and is written to the audit log.
     """
 
     path: str
@@ -69,12 +70,12 @@ class Endpoint:
 
     @property
     def name(self) -> str:
-        """What OpenAPI and the audit log call it: kick_client."""
+        """Its name in OpenAPI and the audit log, such as kick_client."""
         return self.handler.__name__
 
 
 class Api:
-    """The endpoints as routes and as a document."""
+    """The endpoints as routes and as an OpenAPI document."""
 
     def __init__(self, endpoints: Sequence[Endpoint], audit: Audit) -> None:
         self._endpoints = endpoints
@@ -83,11 +84,11 @@ class Api:
         self._document = msgspec.json.encode(openapi(endpoints))
 
     def endpoint(self, name: str) -> Endpoint:
-        """Return the endpoint that has this name; KeyError."""
+        """Return the endpoint of this name; KeyError."""
         return self._by_name[name]
 
     def has(self, name: str) -> bool:
-        """Say whether there is an endpoint of this name."""
+        """Return whether there is an endpoint of this name."""
         return name in self._by_name
 
     def routes(self) -> list[Route]:
@@ -117,7 +118,7 @@ class Api:
         return answer
 
     async def do(self, endpoint: Endpoint, caller: Caller, query: msgspec.Struct) -> msgspec.Struct:
-        """Do what is asked for, if the caller may; a change is noted. RefusedError."""
+        """Call the endpoint if the caller may; changes go to the audit log. RefusedError."""
         if endpoint.method == "GET":
             caller.require(endpoint.role)
             return await endpoint.handler(query)
@@ -127,7 +128,7 @@ class Api:
 
 
 def query_of(endpoint: Endpoint, values: Mapping[str, str]) -> msgspec.Struct:
-    """Return the parameters of an endpoint; RefusedError says which is wrong."""
+    """Return the parameters of an endpoint; RefusedError says which one is wrong."""
     try:
         return msgspec.convert(dict(values), endpoint.query, strict=False)
     except msgspec.ValidationError as exc:
@@ -155,8 +156,8 @@ def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
             "title": "Motelog admin API",
             "version": __version__,
             "description": (
-                "Where the server has tokens, each request names one: Authorization: Bearer TOKEN."
-                f" A request that changes something has that, or the header {CHANGE_HEADER}."
+                "If the server has tokens, each request needs one: Authorization: Bearer TOKEN."
+                f" A request that changes something needs that, or the header {CHANGE_HEADER}."
             ),
         },
         "security": [{"token": []}, {}],
@@ -171,12 +172,12 @@ def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     return {
         "summary": endpoint.summary,
-        "description": f"For the role {endpoint.role.name.lower()} and those above it.",
+        "description": f"Requires the role {endpoint.role.name.lower()} or a higher one.",
         "operationId": endpoint.name,
         "parameters": list(_parameters(endpoint)),
         "responses": {
             "200": _response("The answer.", endpoint.answer),
-            "default": _response("Why there is none.", Error),
+            "default": _response("The reason why there is no answer.", Error),
         },
     }
 
@@ -205,6 +206,6 @@ def _parameters(endpoint: Endpoint) -> Iterable[dict[str, Any]]:
             "name": CHANGE_HEADER,
             "in": "header",
             "required": False,
-            "description": "Any value; needed unless a token is named.",
+            "description": "Any value; required unless the request has a token.",
             "schema": {"type": "string"},
         }

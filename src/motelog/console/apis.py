@@ -1,4 +1,4 @@
-"""What the admin API is made of, in the order in which its document has it.
+"""The parts of the admin API, in the order of its OpenAPI document.
 
 Owns: which parts there are. Must not touch: what a part answers.
 """
@@ -18,7 +18,7 @@ from motelog.running_config import RunningConfig
 
 
 class Apis:
-    """The parts of a process's API. Roles that start tell those that have a name of themselves."""
+    """The parts of a process's API. The named ones are filled in by roles as they start."""
 
     def __init__(self, running_config: RunningConfig) -> None:
         self.gateway = GatewayApi()

@@ -1,6 +1,6 @@
-"""What the console asks of a gateway, whichever process that is in.
+"""The console's questions to a gateway, in this process or another.
 
-Owns: the questions, how long an answer may take. Must not touch: HTTP, what the answers are made of
+Owns: the questions, how long an answer may take. Must not touch: HTTP, producing the answers
 (``gateway.operator`` does that).
 
 The answers are those of ``gateway.operator_answers``.
@@ -34,13 +34,13 @@ from motelog.gateway.state.view import ViewError
 _T = TypeVar("_T")
 
 ANSWER_WITHIN_S: Final = 10.0
-#: How long the packets of a trace are waited for, and how often they are looked for meanwhile.
+#: How long to wait for packets of a trace, and how often to look for them meanwhile.
 TRACE_WITHIN_S: Final = 1.0
 _TRACE_EVERY_S: Final = 0.1
 
 
 class RefusedError(MotelogError):
-    """A question has no answer; ``status`` is HTTP's: 400, 409, or 503 while there is none."""
+    """A question is refused; ``status`` is that of HTTP: 400, 409, or 503 if no answer yet."""
 
     def __init__(self, why: str, status: int = 503) -> None:
         super().__init__(why)
@@ -48,7 +48,7 @@ class RefusedError(MotelogError):
 
 
 class AskedGateway(Protocol):
-    """A gateway that answers. None and False: there is nothing of this name. RefusedError."""
+    """A gateway that answers questions. None and False mean "not found". RefusedError."""
 
     async def list_gateways(self) -> GatewayNodes: ...
 
@@ -134,7 +134,7 @@ class GatewayHere:
         return _answer(partial(self._operator.start_trace, client_id, seconds, packets))
 
     async def read_trace(self, trace: str, after: int) -> Trace | None:
-        """Return at once if there is something new, else when there is, or a moment later."""
+        """Return as soon as there is something new, or after a moment."""
         answer = self._operator.read_trace(trace, after)
         with trio.move_on_after(TRACE_WITHIN_S):
             while answer is not None and not answer.packets and answer.over is None:
@@ -171,7 +171,7 @@ def _answer(ask: Callable[[], _T]) -> _T:
 
 
 async def _settled(begin: Callable[[Callable[[MotelogError | None], None]], bool]) -> bool:
-    """Wait until the log has what ``begin`` appends; False if there is nothing to do."""
+    """Wait until what ``begin`` appends is in the log; False if there is nothing to do."""
     done = trio.Event()
     failed: list[MotelogError] = []
 

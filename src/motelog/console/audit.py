@@ -1,7 +1,7 @@
-"""The audit log: a line for each change that somebody has asked the admin listener for.
+"""The audit log: a line for each change that is requested at the admin listener.
 
 Owns: its lines, its file. Must not touch: who may make a change.
-Invariant: with a file, no change is made that has no line in it.
+Invariant: with a file, no change is made without a line in it.
 
     {"time": "2026-11-23T03:10:00.123Z", "who": "alice", "role": "operate", "from": "192.0.2.7",
      "action": "kick_client", "what": {"client_id": "dev42"}, "outcome": "done"}
@@ -36,7 +36,7 @@ class AuditFileError(ConfigError):
 
 
 class Audit:
-    """Writes to a file, or without one to the process's log."""
+    """Writes to a file, or to the process's log if there is none."""
 
     def __init__(self, path: str) -> None:
         """AuditFileError if the file cannot be written."""
@@ -50,7 +50,10 @@ class Audit:
 
     @contextmanager
     def change(self, caller: Caller, action: str, what: dict[str, Any]) -> Iterator[None]:
-        """Note a change that is made inside, with how it ends; RefusedError if it cannot be."""
+        """Write a line for the change made in the block, with its outcome.
+
+        RefusedError if the line cannot be written.
+        """
         file: int | None = None
         if self._path:
             try:
@@ -75,7 +78,7 @@ class Audit:
         what = without_logins(what)
         if file is None:
             logger.info(
-                "an operator has asked for a change who=%r role=%s from=%s action=%s what=%r"
+                "an operator requested a change who=%r role=%s from=%s action=%s what=%r"
                 " outcome=%r",
                 caller.name,
                 role,

@@ -1,6 +1,6 @@
-"""The admin API's endpoint for certificates: all roles read theirs now.
+"""The admin API's endpoint for certificates: all roles reload theirs.
 
-Owns: its answer. Must not touch: what is read, and when it is read without being told
+Owns: its answer. Must not touch: what is read, and automatic reloads
 (``motelog.core.net.tls``).
 """
 
@@ -18,13 +18,13 @@ Reload = Callable[[], Awaitable[list[CertificateFile]]]
 
 
 class CertificateFiles(msgspec.Struct, frozen=True):
-    """What came of each file."""
+    """The result for each file."""
 
     files: list[CertificateFile]
 
 
 class CertificateApi:
-    """Asks the roles that run; ``reloads`` gets what each does."""
+    """Asks the running roles; each adds its function to ``reloads``."""
 
     def __init__(self) -> None:
         self.reloads: list[Reload] = []
@@ -33,7 +33,7 @@ class CertificateApi:
         return [
             Endpoint(
                 "/certificates/reload",
-                "Read the certificates, keys, authorities and lists of revoked certificates now",
+                "Reload the certificates, keys, authorities and revocation lists",
                 NoParameters,
                 CertificateFiles,
                 self.reload_certificates,

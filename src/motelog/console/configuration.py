@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class ConfigKey(msgspec.Struct, frozen=True):
-    """One key; ``is_live`` says whether a reload takes it.
+    """One key; ``is_live`` says whether a reload applies it.
 
     ``origin`` is "default", FILE:LINE, a variable, an option or the runtime store. ``is_settable``:
-    while the server runs; ``is_set_here``: that was done, and can be given up.
+    it can be set while the server runs; ``is_set_here``: it was set so, and can be unset.
     """
 
     key: str
@@ -36,28 +36,28 @@ class ConfigKey(msgspec.Struct, frozen=True):
 
 
 class ConfigKeys(msgspec.Struct, frozen=True):
-    """What the process runs with."""
+    """The configuration that the process runs with."""
 
     keys: list[ConfigKey]
 
 
 class ConfigChanges(msgspec.Struct, frozen=True):
-    """What differs from what runs; where there are ``faults``, nothing is changed."""
+    """The differences from the running configuration; with ``faults``, nothing is changed."""
 
     changes: list[Change]
     faults: list[str]
 
 
 class KeyQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    key: Annotated[str, msgspec.Meta(description="As in gateway.retained_count_max.")]
+    key: Annotated[str, msgspec.Meta(description="Dotted name: gateway.retained_count_max.")]
 
 
 class SetQuery(KeyQuery, frozen=True, forbid_unknown_fields=True):
-    value: Annotated[str, msgspec.Meta(description="Its text, as in an environment variable.")]
+    value: Annotated[str, msgspec.Meta(description="The value as in an environment variable.")]
 
 
 class ConfigApi:
-    """Shows the configuration and has it read again."""
+    """Shows and reloads the configuration."""
 
     def __init__(self, running: RunningConfig) -> None:
         self._running = running
@@ -68,14 +68,14 @@ class ConfigApi:
             Endpoint("/config", "The configuration", none, ConfigKeys, self.get_config),
             Endpoint(
                 "/config/changes",
-                "What a reload would do",
+                "What a reload would change",
                 none,
                 ConfigChanges,
                 self.get_config_changes,
             ),
             Endpoint(
                 "/config/reload",
-                "Read the configuration again; all of it is checked before anything is applied",
+                "Reload the configuration; all of it is checked before anything is applied",
                 none,
                 ConfigChanges,
                 self.reload_config,
@@ -84,7 +84,7 @@ class ConfigApi:
             ),
             Endpoint(
                 "/config/key",
-                "Set a key that neither file, environment nor option sets, and reload",
+                "Set a key that no file, variable or option sets, and reload",
                 SetQuery,
                 ConfigChanges,
                 self.set_config_key,
@@ -93,7 +93,7 @@ class ConfigApi:
             ),
             Endpoint(
                 "/config/key",
-                "Give up a key that was set so, and reload",
+                "Unset a key that was set at runtime, and reload",
                 KeyQuery,
                 ConfigChanges,
                 self.unset_config_key,
@@ -119,19 +119,19 @@ class ConfigApi:
         )
 
     async def get_config_changes(self, query: NoParameters) -> ConfigChanges:
-        return self._told(self._running.changes)
+        return self._answer(self._running.changes)
 
     async def reload_config(self, query: NoParameters) -> ConfigChanges:
-        told = self._told(self._running.reload)
-        for one in told.changes:
+        answer = self._answer(self._running.reload)
+        for one in answer.changes:
             logger.info(
-                "the configuration was read again key=%s before=%r after=%r outcome=%r",
+                "the configuration was reloaded key=%s before=%r after=%r outcome=%r",
                 one.key,
                 one.before,
                 one.after,
                 one.outcome,
             )
-        return told
+        return answer
 
     async def set_config_key(self, query: SetQuery) -> ConfigChanges:
         return self._set(query.key, query.value)
@@ -141,15 +141,17 @@ class ConfigApi:
 
     def _set(self, key: str, value: str | None) -> ConfigChanges:
         try:
-            return self._told(lambda: self._running.set_key(key, value))
+            return self._answer(lambda: self._running.set_key(key, value))
         except KeyRefusedError as exc:
             raise RefusedError(str(exc), 404 if exc.is_unknown else 409) from exc
         except OSError as exc:
             raise RefusedError(f"the key cannot be stored: {exc.strerror or exc}") from exc
 
-    def _told(self, ask: Callable[[], list[Change]]) -> ConfigChanges:
+    def _answer(self, ask: Callable[[], list[Change]]) -> ConfigChanges:
         if not self._running.can_reload:
-            text = "this server has no configuration file: its options and variables were read once"
+            text = (
+                "this server has no configuration file, and reads options and variables only once"
+            )
             raise RefusedError(text, 409)
         try:
             return ConfigChanges(ask(), [])

@@ -1,10 +1,10 @@
-"""The console's connections: how many there are at a time, and which gives way to a new one.
+"""The console's connections: their limit, and which one is closed for a new one.
 
-Owns: the limits of connections, how one begins, what a balancer says of the client's address.
-Must not touch: routes, answers, what an HTTP client is waited for (``http``), the listening
-sockets' options.
-Invariants: there are at most ``connections_max``, those that are being ended aside. One whose
-request is being answered never gives way. No error of a connection leaves its task.
+Owns: the limits of connections, how a connection begins, the client address from a balancer.
+Must not touch: routes, answers, HTTP timeouts (``http``), the listening sockets' options.
+Invariants: there are at most ``connections_max``, not counting those that are being closed. A
+connection whose request is being answered is never closed for another. No error of a connection
+leaves its task.
 
     accept -> wait for the head (``door``) -> requests and answers (``http``)
            -> PROXY header, TLS handshake  ->
@@ -33,7 +33,7 @@ from motelog.core.net.listeners import OpenListener
 
 logger = logging.getLogger(__name__)
 
-BEGIN_S: Final = 10.0  # until the first byte of a request has come
+BEGIN_S: Final = 10.0  # until the first byte of a request
 _FULL_LINE_PERIOD_S: Final = 60.0
 
 
@@ -43,12 +43,12 @@ class _Connection:
     def __init__(self, listener: ListenerConfig, end: Callable[[], None]) -> None:
         self.listener = listener
         self.end = end
-        self.peer: tuple[str, int] | None = None  # the client's, as a balancer says
+        self.peer: tuple[str, int] | None = None  # the client's address, from a balancer
         self.scope = trio.CancelScope()
 
 
 class Connections:
-    """Serves an application on listening sockets; all of it changes between two awaits.
+    """Serves an application on listening sockets; its state changes only between two awaits.
 
     ``connections_max`` is for all of them together.
     """
@@ -57,7 +57,7 @@ class Connections:
         self._app = app
         self._connections_max = connections_max
         self._open: set[_Connection] = set()
-        # In the order in which they began to wait for a request; the first gives way.
+        # In the order in which they began to wait for a request; the first is closed first.
         self._waiting: dict[_Connection, None] = {}
         self._log = LimitedLog(logger, lines_max=1, period_s=_FULL_LINE_PERIOD_S)
         self._faults = LimitedLog(logger)
@@ -68,7 +68,7 @@ class Connections:
         *,
         task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve a listener until cancelled; started once clients may come by it."""
+        """Serve a listener until cancelled; started once clients can connect to it."""
         make_codec = listener.codec()
         at_door: dict[Waiting, _Connection] = {}
 
@@ -84,7 +84,7 @@ class Connections:
             connection = at_door.pop(one)
             connection.end = connection.scope.cancel
             if make_codec is None:
-                del self._waiting[connection]  # its request is here
+                del self._waiting[connection]  # its request has arrived
             nursery.start_soon(self._serve, connection, make_codec, one)
 
         def goes(one: Waiting) -> None:
@@ -113,7 +113,7 @@ class Connections:
             self._leave(connection)
 
     async def _begin(self, connection: _Connection, stream: CodedStream) -> bool:
-        """Take what comes before the first request; return whether that does."""
+        """Read what precedes the first request; return whether a request follows."""
         has_begun = False
         with trio.move_on_after(BEGIN_S), suppress(trio.BrokenResourceError):
             has_begun = await stream.begin()
@@ -136,7 +136,7 @@ class Connections:
         try:
             client, server = _address(sock, sock.getpeername()), _address(sock, sock.getsockname())
         except OSError:
-            return  # it has gone
+            return  # the client is gone
         scope = {
             "scheme": "https" if connection.listener.tls_certificate else "http",
             "client": connection.peer or client,
@@ -153,7 +153,7 @@ class Connections:
                     self._waiting[connection] = None
 
     def _make_room(self, config: ListenerConfig) -> bool:
-        """End the connection that has waited longest for a request, if there is no place left."""
+        """If the limit is reached, close the connection that has been idle longest."""
         if len(self._open) >= self._connections_max:
             whose, limit = None, self._connections_max
         elif 0 < config.connections_max <= self._count(config):
@@ -161,8 +161,7 @@ class Connections:
         else:
             return True
         self._log.warning(
-            "all connections are taken; one without a request gives way to each new one"
-            " connections_max=%d",
+            "all connections are in use; each new one closes an idle one connections_max=%d",
             limit,
         )
         first = next((one for one in self._waiting if whose in (None, one.listener)), None)
@@ -181,7 +180,7 @@ class Connections:
 
 
 def _address(sock: trio.socket.SocketType, address: Any) -> tuple[str, int] | None:
-    """Return the host and port of an address that has them."""
+    """Return host and port of an address, None if it has none."""
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         return address[0], address[1]
     return None

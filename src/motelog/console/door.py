@@ -1,10 +1,10 @@
-"""A listener of the console: accepts connections, and has those wait that have asked nothing yet.
+"""A listener of the console: accepts connections, and holds those without a request yet.
 
-Owns: accepting, and its log line; sockets until the head of a first request has come whole.
-Must not touch: how many connections there are, requests.
-Invariants: one that waits costs its socket and the bytes that have come, no task and no parser, so
-that any number of half requests takes little from a whole one (``/health/live``). Single bytes
-renew no deadline. No error of a socket leaves the loop.
+Owns: accepting, and its log line; sockets until the complete head of a first request is there.
+Must not touch: the number of connections, requests.
+Invariants: a waiting connection costs its socket and the bytes received, no task and no parser, so
+that any number of partial requests hardly slows a complete one (``/health/live``). Single bytes do
+not extend a deadline. No error of a socket leaves the loop.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS
 
 logger = logging.getLogger(__name__)
 
-#: Connections that are accepted, and read, before other tasks get to run.
+#: Connections that are accepted, and read, before other tasks run.
 ACCEPTED_MAX: Final = 64
 READ_MAX: Final = 64
 SWEEP_S: Final = 0.25
-REST_S: Final = 0.1  # after accepting has failed
+REST_S: Final = 0.1  # pause after a failed accept
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 
 
 class Waiting:
-    """A connection that has been accepted; ``head`` is what has come of its first request."""
+    """An accepted connection; ``head`` is the part of its first request received so far."""
 
     __slots__ = ("head", "sock", "until_s")
 
@@ -45,10 +45,10 @@ class Waiting:
 
 
 class Door:
-    """One listener's. ``comes`` is called with each connection, and says whether it may stay.
+    """One listener. ``comes`` is called with each connection and returns whether it may stay.
 
-    Of one that stays, ``asks`` is called once its head has come, and owns its socket from then on,
-    or ``goes`` once it has been closed. Where ``is_coded``, ``asks`` is called at once.
+    If it stays, ``asks`` is called once its head is complete and owns the socket from then on, or
+    ``goes`` once it has been closed. With ``is_coded``, ``asks`` is called at once.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Door:
         self._asks = asks
         self._goes = goes
         self._ready = select.epoll()
-        #: By descriptor, in the order in which they came.
+        #: By descriptor, in the order of arrival.
         self._waiting: dict[int, Waiting] = {}
         self._accepts = LimitedLog(logger, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
 
     async def run(self) -> None:
-        """Accept and read until cancelled; then those that wait are closed, and the listener."""
+        """Accept and read until cancelled; then close waiting connections and the listener."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(run_again, self._read_all)
@@ -83,7 +83,7 @@ class Door:
             self._listener.close()
 
     def end(self, one: Waiting) -> None:
-        """Close a connection that waits, if it still does."""
+        """Close a connection if it is still waiting."""
         if self._leave(one):
             one.sock.close()
             self._goes(one)
@@ -95,14 +95,14 @@ class Door:
                 await trio.sleep(REST_S)
 
     def _accept(self) -> bool:
-        """Take connections; return whether that went well."""
+        """Accept connections; return False if that failed."""
         for _ in range(ACCEPTED_MAX):
             try:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
                 return True
             except ConnectionError:
-                continue  # it has gone
+                continue  # the client is gone
             except OSError as exc:
                 self._accepts.warning(ACCEPTING_RESTS, exc.strerror)
                 return False
@@ -119,7 +119,7 @@ class Door:
     def _have_wait(self, one: Waiting) -> bool:
         try:
             self._ready.register(one.sock, select.EPOLLIN)
-        except OSError as exc:  # too many for the system
+        except OSError as exc:  # the system's limits
             self._accepts.warning(ACCEPTING_RESTS, exc.strerror)
             one.sock.close()
             self._goes(one)

@@ -1,16 +1,15 @@
-"""The gate before everything that the console serves: for whom a request is, and who sends it.
+"""The gate in front of everything that the console serves: checks host, origin and token.
 
-Owns: the check of Host, of what changes something, headers that every answer has; Caller and Role.
-Must not touch: what is asked for, tokens' file (``tokens``).
+Owns: the checks of Host and of requests that change something, headers of every answer; Caller and
+Role. Must not touch: what is requested, the tokens file (``tokens``).
 
-A page from elsewhere, in the browser of somebody who may reach this server, can
-
-- have its own name lead here (DNS rebinding): Host must be an address, localhost, or a name that
-  the configuration lists; an address cannot be made to lead elsewhere. Whether this process is
-  healthy is told under any name, without the reasons: the probes of balancers say none, or another,
-- have the browser send a request without reading the answer (CSRF): what changes something needs a
-  header that browsers let no other page send unasked. What the browser says of where a request
-  comes from (Origin, Sec-Fetch-Site) is looked at as well.
+A foreign web page, in the browser of a user who can reach this server, can
+- resolve its own name to this server (DNS rebinding): so Host must be an address, localhost, or a
+  name that the configuration lists; an address cannot be rebound. Health is reported under any
+  name, without the reasons, since the probes of balancers send no Host or another one.
+- make the browser send a request without reading the answer (CSRF): so a request that changes
+  something needs a header that browsers do not let foreign pages send without permission. Origin
+  and Sec-Fetch-Site are checked as well.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ logger = logging.getLogger(__name__)
 #: The header of a request that changes something, with any value.
 CHANGE_HEADER: Final = "X-Motelog"
 COOKIE: Final = "motelog"
-#: The name of the caller where there are no tokens.
+#: The name of the caller if there are no tokens.
 EVERYBODY: Final = "everybody"
-NO_TOKEN: Final = "a token is needed: Authorization: Bearer TOKEN"
+NO_TOKEN: Final = "this request needs a token: Authorization: Bearer TOKEN"
 NOT_OURS: Final = (
-    "the header Host names neither an address nor localhost; [admin] hosts in the configuration"
-    " lists further names of this server"
+    "the Host header is neither an address nor localhost; list further names of this server in"
+    " [admin] hosts in the configuration"
 )
-FOREIGN: Final = "a page from elsewhere may change nothing"
+FOREIGN: Final = "a page of another site may not change anything"
 _HOST: Final = re.compile(r"(?:(?P<host>[^][:]+)|\[(?P<ipv6>[0-9a-f:.]+)\])(?::\d{1,5})?")
 _READING: Final = frozenset({"GET", "HEAD"})
 LIVE: Final = "/health/live"
 READY: Final = "/health/ready"
 
-#: What an answer has that says nothing else.
+#: The headers of an answer unless it sets others.
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
-    # With no-referrer, browsers say "Origin: null" of our own forms as well.
+    # With no-referrer, browsers send "Origin: null" for our own forms too.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -60,7 +59,7 @@ _HEADERS: Final = {
 
 
 class Role(IntEnum):
-    """What somebody may do; each may do what those below it may."""
+    """What a caller may do; each role includes the lower ones."""
 
     NOBODY = 0
     VIEW = 1
@@ -70,7 +69,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request: the name of its token, and the address that it comes from."""
+    """The sender of a request: the name of its token, and its address."""
 
     name: str
     role: Role
@@ -81,7 +80,7 @@ class Caller:
         if self.role is Role.NOBODY:
             raise RefusedError(NO_TOKEN, 401)
         if self.role < role:
-            text = f"the token {self.name} may {self.role.name.lower()}, this needs"
+            text = f"the token {self.name} has the role {self.role.name.lower()}, this needs"
             raise RefusedError(f"{text} {role.name.lower()}", 403)
 
 
@@ -96,7 +95,7 @@ class Named(Protocol):
 
 
 class Names(Protocol):
-    """Who has which token; ``tokens.Tokens`` is one."""
+    """Looks tokens up; ``tokens.Tokens`` implements it."""
 
     def find(self, text: str) -> Named | None: ...
 
@@ -104,9 +103,9 @@ class Names(Protocol):
 
 
 class Gate:
-    """The ASGI application before ``app``; ``hosts`` are further names of this server.
+    """The ASGI application in front of ``app``; ``hosts`` are further names of this server.
 
-    Without ``tokens``, whoever comes may do everything.
+    Without ``tokens``, every caller may do everything.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: tuple[str, ...], tokens: Names | None) -> None:
@@ -129,7 +128,7 @@ class Gate:
             await refused(scope, receive, send_safe)
             return
         known = self._names_us(request)
-        scope["motelog.caller"] = self._caller(request) if known else _nobody(request)
+        scope["motelog.caller"] = self._caller(request) if known else _anonymous(request)
         await self._app(scope, receive, send_safe)
 
     def _caller(self, request: Request) -> Caller:
@@ -141,18 +140,18 @@ class Gate:
             token = self._tokens.find(shown)
             if token is None:
                 self._log.warning(
-                    "a request with a token that is not known is refused from=%s path=%r",
+                    "a request with an unknown token is refused from=%s path=%r",
                     host,
                     request.url.path,
                 )
         else:
             token = self._tokens.find_login(cookie_of(request))
         if token is None:
-            return _nobody(request)
+            return _anonymous(request)
         return Caller(token.name, token.role, host)
 
     def _refusal(self, request: Request) -> Response | None:
-        """Return the answer to a request that is not for us, or that comes from a foreign page."""
+        """Return the refusal of a request with a wrong Host or from a foreign page, else None."""
         headers = request.headers
         if request.method in _READING and request.url.path in (LIVE, READY):
             return None
@@ -189,19 +188,19 @@ def _peer(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def _nobody(request: Request) -> Caller:
+def _anonymous(request: Request) -> Caller:
     return Caller("", Role.NOBODY, _peer(request))
 
 
 def require_header(request: Request) -> None:
-    """Raise RefusedError if a foreign page may have sent a request that changes something."""
+    """Raise RefusedError if a foreign page could have sent this request for a change."""
     if CHANGE_HEADER not in request.headers and _bearer(request) is None:
         text = f"a request that changes something needs the header {CHANGE_HEADER}, or a token"
         raise RefusedError(text, 403)
 
 
 def cookie_of(request: Request) -> str:
-    """Return what the cookie of a browser says that has logged in, "" if there is none."""
+    """Return the login cookie of a browser, "" if there is none."""
     return request.cookies.get(COOKIE, "")
 
 
@@ -211,7 +210,7 @@ def _bearer(request: Request) -> str | None:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who sends a request that has come through the gate."""
+    """Return the caller of a request that has passed the gate."""
     caller: Caller = request.scope["motelog.caller"]
     return caller
 

@@ -1,6 +1,6 @@
-"""The admin API's endpoints for what a gateway has: clients, sessions, retained messages.
+"""The admin API's endpoints of a gateway: clients, sessions, retained messages.
 
-Owns: their parameters. Must not touch: messages, sessions (``asking`` leads there).
+Owns: their parameters. Must not touch: messages, sessions (it uses ``asking``).
 """
 
 from __future__ import annotations
@@ -27,24 +27,22 @@ from motelog.gateway.operator.answers import (
 from motelog.gateway.operator.traces import PACKETS_MAX, SECONDS_MAX
 
 LIMIT: Final = 100
-NO_CLIENT: Final = "no client of this identifier is connected"
+NO_CLIENT: Final = "no client with this identifier is connected"
 NO_TRACE: Final = "there is no such trace, or it ended long ago"
 TRACE_S: Final = 60
 TRACE_PACKETS: Final = 500
-NO_SESSION: Final = "there is no session of this client identifier"
-NO_MESSAGE: Final = "there is no retained message of this topic name"
+NO_SESSION: Final = "there is no session with this client identifier"
+NO_MESSAGE: Final = "there is no retained message with this topic name"
 
 _IN_USE: Final = 409
 _GLOB: Final = re.compile(r"[*?\[]")
 _T = TypeVar("_T")
 
-_Prefix = Annotated[str, msgspec.Meta(description="How client identifiers begin.")]
+_Prefix = Annotated[str, msgspec.Meta(description="Only client identifiers that begin with this.")]
 After = Annotated[
-    str, msgspec.Meta(description="The page begins behind this name: the last page's `after`.")
+    str, msgspec.Meta(description="The page begins after this name: `after` of the last page.")
 ]
-Limit = Annotated[
-    int, msgspec.Meta(ge=1, description="How many at most; a page may be shorter than that.")
-]
+Limit = Annotated[int, msgspec.Meta(ge=1, description="At most this many; a page may be shorter.")]
 
 
 class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,9 +58,11 @@ class PurgeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     left_before_ms: Annotated[
         int | None,
-        msgspec.Meta(description="Only of clients that have left before, in ms since 1970."),
+        msgspec.Meta(description="Only clients that disconnected before, in ms since 1970."),
     ] = None
-    dry_run: Annotated[bool, msgspec.Meta(description="End nothing; say what would be.")] = False
+    dry_run: Annotated[
+        bool, msgspec.Meta(description="End nothing; return what would be ended.")
+    ] = False
     after: After = ""
 
 
@@ -82,20 +82,20 @@ class ClientQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class StartTraceQuery(ClientQuery, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[
-        int, msgspec.Meta(ge=1, le=SECONDS_MAX, description="It ends after this time at the latest")
+        int, msgspec.Meta(ge=1, le=SECONDS_MAX, description="Seconds after which the trace ends.")
     ] = TRACE_S
     packets: Annotated[
-        int, msgspec.Meta(ge=1, le=PACKETS_MAX, description="and after this many packets.")
+        int, msgspec.Meta(ge=1, le=PACKETS_MAX, description="Packets after which it ends.")
     ] = TRACE_PACKETS
 
 
 class EndTraceQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    trace: Annotated[str, msgspec.Meta(description="What the start of the trace has answered.")]
+    trace: Annotated[str, msgspec.Meta(description="The identifier from the start of the trace.")]
 
 
 class TraceQuery(EndTraceQuery, frozen=True, forbid_unknown_fields=True):
     after: Annotated[
-        int, msgspec.Meta(ge=0, description="The answer begins behind the packet of this number.")
+        int, msgspec.Meta(ge=0, description="The answer begins after the packet of this number.")
     ] = 0
 
 
@@ -113,7 +113,7 @@ class GatewayApi:
             Endpoint(client, "One connected client", ClientQuery, Client, self.get_client),
             Endpoint(
                 client,
-                "Disconnect a client; its session stays",
+                "Disconnect a client; its session is kept",
                 ClientQuery,
                 Done,
                 self.kick_client,
@@ -131,7 +131,7 @@ class GatewayApi:
             ),
             Endpoint(
                 trace,
-                "The packets of a trace; where there are none yet, it waits for them up to 1 s",
+                "The packets of a trace; waits up to 1 s if there are none yet",
                 TraceQuery,
                 Trace,
                 self.get_trace,
@@ -139,7 +139,7 @@ class GatewayApi:
             ),
             Endpoint(
                 trace,
-                "End a trace; what it has seen can be read for two minutes more",
+                "End a trace; its packets can be read for two more minutes",
                 EndTraceQuery,
                 Done,
                 self.end_trace,
@@ -150,7 +150,7 @@ class GatewayApi:
             Endpoint(session, "One session", ClientQuery, Session, self.get_session),
             Endpoint(
                 session,
-                "End a session; its client is disconnected, its will published",
+                "End a session; its client is disconnected and its will is published",
                 ClientQuery,
                 Done,
                 self.end_session,
@@ -159,7 +159,7 @@ class GatewayApi:
             ),
             Endpoint(
                 "/sessions/purge",
-                "End sessions of clients that are away, a page at a time",
+                "End the sessions of disconnected clients, a page at a time",
                 PurgeQuery,
                 Purged,
                 self.purge_sessions,
@@ -174,7 +174,7 @@ class GatewayApi:
             ),
             Endpoint(
                 message,
-                "Delete a retained message; its subscribers are not told",
+                "Delete a retained message; nothing is sent to subscribers",
                 TopicQuery,
                 Done,
                 self.delete_retained,
@@ -186,7 +186,7 @@ class GatewayApi:
     @property
     def _asked(self) -> AskedGateway:
         if self.gateway is None:
-            raise RefusedError("no gateway has started in this process")
+            raise RefusedError("this process has no running gateway")
         return self.gateway
 
     async def list_clients(self, query: PageQuery) -> ClientPage:

@@ -1,4 +1,4 @@
-"""What the process says about itself: which roles have started and whether it should get work.
+"""The health of the process: which roles have started, and whether it is ready.
 
 Owns: Health. Must not touch: HTTP, sockets.
 """
@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 
 class Health:
-    """Readiness of the process, changed by motelog.roles and read at each request.
+    """The readiness of the process, set by motelog.roles and read at each request.
 
-    ``checks`` are called each time: name -> what is wrong, or None. ``doing`` says what a role that
-    is starting does at the moment, or None.
+    ``checks`` are called each time: name -> what is wrong, or None. ``doing`` returns what a
+    starting role is doing, or None.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Health:
         self.roles[role] = True
 
     def faults(self) -> dict[str, str]:
-        """Return why this process should get no work, by role or check; empty when it is ready."""
+        """Return why the process is not ready, by role or check; empty when it is ready."""
         faults = {}
         for role, has_started in self.roles.items():
             if not has_started:

@@ -1,18 +1,17 @@
 """HTTP/1.1 on one connection: h11 between a trio stream and an ASGI application.
 
-Owns: heads and bodies of requests, answers, what the peer's end and reset mean, how long each part
-is waited for.
-Must not touch: routes, how many connections there are (``connections``).
-Concurrency: one task reads, asks the application and writes, so requests are answered in the order
-in which they came, and no two calls meet in the stream.
+Owns: heads and bodies of requests, answers, how the peer's close and reset are handled, timeouts.
+Must not touch: routes, the number of connections (``connections``).
+Concurrency: one task reads, calls the application and writes, so requests are answered in the order
+of their arrival, and the stream is never used by two calls at once.
 Spec: RFC 9110, RFC 9112; ASGI 3 without lifespan, WebSocket and extensions.
 
     next_request: head -> answer: body -> application -> answer -> next_request ... -> close
                   HEAD_S          BODY_S                 SEND_S                        LINGER_S
 
-A peer that has ended its side gets the answers to what it has sent whole. To one that is gone
-nothing is sent, and the application is not told before it asks. A body that is cut off ends the
-application: 400, or 408 where it was waited for too long.
+A peer that has closed its sending side still gets the answers to its complete requests. Nothing is
+sent to a peer that is gone, and the application learns of it when it receives next. A truncated
+body ends the application: 400, or 408 after a timeout.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from motelog.core.limited_log import LimitedLog
 
 logger = logging.getLogger(__name__)
 
-HEAD_S: Final = 10.0  # also how long a connection stays after an answer; pages ask every two
+HEAD_S: Final = 10.0  # also how long a connection stays open after an answer; pages ask every 2 s
 BODY_S: Final = 10.0
-SEND_S: Final = 30.0  # for one part of an answer
+SEND_S: Final = 30.0  # to send one part of an answer
 LINGER_S: Final = 2.0
 HEAD_BYTES_MAX: Final = 16_384
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
@@ -42,7 +41,7 @@ _BODILESS: Final = frozenset({204, 304})
 
 
 class HttpConnection:
-    """A server's side of one connection; ``scope`` is what the scopes of all requests have."""
+    """The server's side of one connection; ``scope`` is common to the scopes of all requests."""
 
     def __init__(
         self,
@@ -51,19 +50,19 @@ class HttpConnection:
         faults: LimitedLog,
         received: bytes = b"",
     ) -> None:
-        """``received`` has been read of the stream already."""
+        """``received`` has already been read from the stream."""
         self._stream = stream
         self._scope = scope
         self._faults = faults
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         if received:
             self._h11.receive_data(received)
-        self._is_ended = False  # nothing comes any more
-        self._is_gone = False  # nothing is taken any more
+        self._is_ended = False  # the peer sends nothing more
+        self._is_gone = False  # the peer takes nothing more
         self._answer: _Answer | None = None
 
     async def next_request(self) -> h11.Request | None:
-        """Return the head of a request; None if none comes in time, or none that can be read."""
+        """Return the head of a request; None if none arrives in time, or it cannot be parsed."""
         with trio.move_on_after(HEAD_S):
             try:
                 event = await self._next_event()
@@ -75,7 +74,7 @@ class HttpConnection:
         return None
 
     async def answer(self, app: ASGIApp, request: h11.Request) -> bool:
-        """Have a request answered; return whether another may follow it."""
+        """Answer a request; return whether another may follow."""
         answer = _Answer(request.method == b"HEAD")
         self._answer = answer
         path, _, query = request.target.partition(b"?")
@@ -102,7 +101,7 @@ class HttpConnection:
         await self._linger()
         return False
 
-    # --- what the application asks for ---------------------------------------------------
+    # --- the application's side ----------------------------------------------------------
 
     async def _receive_message(self) -> Message:
         answer = self._answer
@@ -110,8 +109,8 @@ class HttpConnection:
         if answer.parts:
             return {"type": "http.request", "body": answer.parts.popleft(), "more_body": True}
         if self._h11.their_state is not h11.SEND_BODY:
-            if not answer.is_body_told:
-                answer.is_body_told = True
+            if not answer.is_body_received:
+                answer.is_body_received = True
                 return {"type": "http.request", "body": b"", "more_body": False}
             await self._wait_ended()
             return {"type": "http.disconnect"}
@@ -154,7 +153,7 @@ class HttpConnection:
         return h11.Response(status_code=status, headers=[*headers, _date()])
 
     def _is_body_missing(self) -> bool:
-        """Take what has come of the body, and say whether there is more."""
+        """Read what has arrived of the body; return whether more is to come."""
         assert self._answer is not None
         while self._h11.their_state is h11.SEND_BODY:
             try:
@@ -177,7 +176,7 @@ class HttpConnection:
             self._h11.receive_data(await self._receive())
 
     async def _receive(self) -> bytes:
-        """Return what has come; b"" at the end and after a reset."""
+        """Return the bytes received; b"" at the end and after a reset."""
         data = b""
         if not self._is_ended:
             try:
@@ -190,15 +189,15 @@ class HttpConnection:
     async def _wait_ended(self) -> None:
         while not self._is_ended:
             if len(self._h11.trailing_data[0]) > HEAD_BYTES_MAX:
-                await trio.sleep_forever()  # further requests wait for this one
+                await trio.sleep_forever()  # the next request waits for this one
             self._h11.receive_data(await self._receive())
 
     async def _send(self, *events: h11.Event) -> None:
-        """Send what h11 makes of events, whole or not at all; nothing to a peer that is gone."""
+        """Send the bytes of events, all or none; nothing to a peer that is gone."""
         data = b"".join(self._h11.send(event) or b"" for event in events)
         if self._is_gone or not data:
             return
-        # Shielded: a part of an answer that is sent is sent whole.
+        # Shielded: a part of an answer is sent completely once it is begun.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + SEND_S) as scope:
             try:
                 await self._stream.send_all(data)
@@ -213,7 +212,7 @@ class HttpConnection:
             await self._send(head, h11.EndOfMessage())
 
     def _may_follow(self) -> bool:
-        """Make ready for another request, unless one of both sides has ended."""
+        """Prepare for another request, unless one of the sides has ended."""
         if self._is_gone or self._is_body_missing():
             return False
         if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
@@ -222,7 +221,7 @@ class HttpConnection:
         return True
 
     async def _linger(self) -> None:
-        """Read on for a while: a system that closes with something unread resets the answer."""
+        """Read on for a while: closing with unread bytes would reset the connection."""
         if isinstance(self._stream, trio.SocketStream) and not self._is_gone:
             try:
                 await self._stream.send_eof()
@@ -235,19 +234,19 @@ class HttpConnection:
 
 
 class _Answer:
-    """How far the answer to one request is."""
+    """The state of the answer to one request."""
 
     def __init__(self, is_bodiless: bool) -> None:
         self.is_bodiless = is_bodiless
         self.body_by_s = trio.current_time() + BODY_S
-        self.parts: deque[bytes] = deque()  # of the body, not asked for yet
-        self.is_body_told = False
+        self.parts: deque[bytes] = deque()  # of the body, not yet received by the application
+        self.is_body_received = False
         self.start: Message | None = None  # sent with the first part of the body
         self.cut = trio.CancelScope()
         self.cut_status = 0
 
     async def end(self, status: int) -> Message:
-        """End the application that waits for a body of which no more comes."""
+        """End the application that waits for a body that will not be completed."""
         self.cut_status = status
         self.cut.cancel()
         await trio.sleep_forever()

@@ -1,8 +1,8 @@
-"""The admin API's path of one message: who published it, where it is, to whom it has got.
+"""The admin API's path of one message: its publisher, its place, and who has received it.
 
-Owns: what brokers and gateway say of one message, as one answer. Must not touch: the wire, cursors;
-``queues`` and ``asking`` lead there.
-Invariant: an answer asks about a bounded number of groups and receivers, and counts the others.
+Owns: combining what brokers and gateway know of one message. Must not touch: the wire, cursors (it
+uses ``queues`` and ``asking``).
+Invariant: an answer lists a bounded number of groups and receivers, and counts the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from motelog.core.message import MQTT_CLIENT_ID, MessageQueue
 from motelog.core.records.decode import StoredMessage
 from motelog.gateway.operator.answers import MessageReceiver
 
-#: Consumer groups of one answer: each is asked for.
+#: Consumer groups in one answer: each takes a request.
 GROUPS_MAX: Final = 20
 
 
@@ -31,12 +31,12 @@ class MessagePathQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Annotated[str, msgspec.Meta(min_length=1, description="The message's offset id.")]
     client_id: Annotated[
         str,
-        msgspec.Meta(description="This session alone, which may be away; empty: all connected."),
+        msgspec.Meta(description="Only this session, connected or not; empty: all connected ones."),
     ] = ""
 
 
 class GroupAtMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a consumer group has got in the message's queue; "passed": it has consumed it."""
+    """A consumer group's progress in the message's queue; "passed": it has consumed the message."""
 
     group: str
     committed_offset: int
@@ -44,11 +44,11 @@ class GroupAtMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagePath(msgspec.Struct, frozen=True, kw_only=True):
-    """A message from its publisher to each that it is for.
+    """A message from its publisher to its receivers.
 
-    ``publisher`` is the MQTT client that published it, null for a native producer's. ``groups`` are
-    the consumer groups that have committed something in its topic, ``more_groups`` further ones.
-    ``receivers`` are MQTT clients and shared subscriptions; null where this server has no gateway.
+    ``publisher`` is the MQTT client that published it, null for a native producer. ``groups`` are
+    consumer groups that have committed an offset in its topic, ``more_groups`` counts the others.
+    ``receivers`` are MQTT clients and shared subscriptions; null if this server has no gateway.
     """
 
     message: Message
@@ -61,7 +61,7 @@ class MessagePath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagePathApi:
-    """Asks brokers for the message and its groups, and the gateway of this server for the rest."""
+    """Asks brokers for the message and its groups, and this server's gateway for the rest."""
 
     def __init__(self, gateway: GatewayApi, queues: QueueApi) -> None:
         self._gateway = gateway
@@ -69,7 +69,7 @@ class MessagePathApi:
 
     def endpoints(self) -> list[Endpoint]:
         path = "/messages/path"
-        text = "The path of a message: its publisher, its place, and to whom it has got"
+        text = "The path of a message: its publisher, its place, and who has received it"
         return [Endpoint(path, text, MessagePathQuery, MessagePath, self.message_path)]
 
     async def message_path(self, query: MessagePathQuery) -> MessagePath:
@@ -101,7 +101,7 @@ class MessagePathApi:
 
 
 async def _queue_of(consumer: PullConsumer, message: StoredMessage) -> MessageQueue:
-    """Return the queue of a message: on the broker whose address it has, or else the only one."""
+    """Return the queue of a message: on the broker with its address, or else the only broker."""
     address = format_address(*message.store_host)
     queues = [
         queue
@@ -115,7 +115,7 @@ async def _queue_of(consumer: PullConsumer, message: StoredMessage) -> MessageQu
 
 
 def _called(queue: MessageQueue) -> list[str]:
-    """Return what a gateway calls a queue: of the broker in its process, or of one elsewhere."""
+    """Return a gateway's names for a queue: of a broker in its process, and of one elsewhere."""
     topic, broker, queue_id = queue.topic, queue.broker_name, queue.queue_id
     return [f"{topic}/{queue_id}", f"{topic}/{broker}/{queue_id}"]
 
@@ -123,7 +123,7 @@ def _called(queue: MessageQueue) -> list[str]:
 async def _group(
     admin: Admin, group: str, queue: MessageQueue, message: StoredMessage
 ) -> GroupAtMessage | None:
-    """Return how far a group is; None if it has committed nothing in the queue."""
+    """Return a group's progress; None if it has committed no offset in the queue."""
     for one in await admin.progress(group, queue.topic):
         if one.queue == queue and one.committed_offset >= 0:
             is_past = message.queue_offset < one.committed_offset

@@ -1,12 +1,12 @@
-"""The admin API's tree of MQTT topic names: what goes by below a name, and what is retained there.
+"""The admin API's tree of MQTT topic names: messages and retained messages below a name.
 
-Owns: one level of the tree, from the newest messages of the queues and the retained messages; how
-a sample of these is divided among queue topics.
-Must not touch: the wire, the view; ``queues`` and ``asking`` lead there.
-Invariants: an answer asks a bounded number of queues for a bounded number of messages in a bounded
-time, and says what it has read. Queue topics that the rules of ``topic_map`` have for a name come
-before all others. Whoever asks the same within ``KEPT_S`` gets the same answer, so that many tabs
-cost what one does; nothing is read while nobody looks.
+Owns: one level of the tree, from the queues' newest messages and the retained messages; how the
+sample of messages is divided among queue topics.
+Must not touch: the wire, the view (it uses ``queues`` and ``asking``).
+Invariants: an answer reads a bounded number of messages from a bounded number of queues in a
+bounded time, and says what it has read. Queue topics to which ``topic_map`` maps a name come before
+all others. The same question within ``KEPT_S`` gets the same answer, so that many browser tabs cost
+as much as one; nothing is read without a request.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from motelog.core.message import MessageQueue
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.operator.answers import RetainedMessage
 
-#: Messages that one answer reads, of one queue and of all, and for how long at most.
+#: Messages that one answer reads, per queue and in total, and its time limit.
 QUEUE_MESSAGES_MAX: Final = 1000
 MESSAGES_MAX: Final = 4000
 READ_WITHIN_S: Final = 4.0
-#: Queue topics that one answer looks at, and queues that it reads.
+#: Queue topics that one answer considers, and queues that it reads.
 TOPICS_MAX: Final = 200
 QUEUES_MAX: Final = 200
-#: How long an answer is given again, and how many are kept.
+#: How long an answer is reused, and how many are kept.
 KEPT_S: Final = 5.0
 KEPT_MAX: Final = 16
-#: Names of one answer, and retained messages that are looked at for it.
+#: Names in one answer, and retained messages that are read for it.
 ENTRIES_MAX: Final = 500
 RETAINED_MAX: Final = 1000
-#: Retained payloads that one answer has, and of each as much.
+#: Retained payloads in one answer, and the bytes of each.
 VALUES_MAX: Final = 100
 VALUE_BYTES_MAX: Final = 256
 
@@ -55,12 +55,12 @@ class MqttTreeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, msgspec.Meta(description="The names one level below this one; empty: the first level.")
     ] = ""
     minutes: Annotated[
-        int, msgspec.Meta(ge=1, le=1440, description="Messages stored since so long ago.")
+        int, msgspec.Meta(ge=1, le=1440, description="Messages stored in the last so many minutes.")
     ] = 10
 
 
 class MqttTreeValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A retained message; of its payload the beginning, in base64."""
+    """A retained message with the beginning of its payload, in base64."""
 
     payload: bytes
     payload_bytes: int
@@ -68,10 +68,10 @@ class MqttTreeValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MqttTreeEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A level and what is below it; ``topic`` is its whole name.
+    """A level of the tree; ``topic`` is its full name.
 
-    ``own`` counts the messages of this very name, ``messages`` those below it too, as
-    ``per_second`` does. ``has_below`` says whether there are names below it.
+    ``own`` counts the messages of exactly this name; ``messages`` and ``per_second`` include those
+    below it. ``has_below`` says whether there are names below it.
     """
 
     level: str
@@ -85,10 +85,10 @@ class MqttTreeEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MqttTree(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of one level; ``is_cut``: there may be more than was read.
+    """The names of one level; ``is_cut``: not all messages were read.
 
-    What was read: ``messages_read`` messages of ``topics_read`` of the ``topics`` queue topics that
-    there are, at ``read_ms``.
+    At ``read_ms``, ``messages_read`` messages were read from ``topics_read`` of the ``topics``
+    existing queue topics.
     """
 
     below: str
@@ -101,7 +101,7 @@ class MqttTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Kept:
-    """An answer that is given again until a time; one task at a time makes it anew."""
+    """An answer that is reused until a time; one task at a time renews it."""
 
     def __init__(self) -> None:
         self.turn = trio.Lock()
@@ -110,7 +110,7 @@ class _Kept:
 
 
 class MqttTreeApi:
-    """Asks brokers for messages, and the gateway of this server for what is retained."""
+    """Asks brokers for messages, and this server's gateway for retained messages."""
 
     def __init__(self, gateway: GatewayApi, queues: QueueApi, mapping: TopicMapping) -> None:
         self._gateway = gateway
@@ -170,7 +170,7 @@ class MqttTreeApi:
             level.is_cut = level.is_cut or scope.cancelled_caught
 
     def _topics_of(self, prefix: str) -> set[str]:
-        """Return the queue topics in which MQTT messages below a name are; none if all may be."""
+        """Return the queue topics for MQTT messages below a name; empty if any may have them."""
         if not prefix or "+" in prefix or "#" in prefix:
             return set()
         return {topic for topic, _ in self._mapping.queue_choices(f"{prefix}#") or ()}
@@ -179,7 +179,7 @@ class MqttTreeApi:
 async def _find_grown(
     admin: Admin, topics: Iterable[str], level: _Level, since_ms: int, grown: list[QueueStats]
 ) -> None:
-    """Add the queues of topics that have got messages."""
+    """Add the queues of topics that have received messages."""
     for topic in topics:
         if level.topics_read >= TOPICS_MAX:
             return
@@ -194,12 +194,12 @@ async def _find_grown(
 async def _read_queues(
     consumer: PullConsumer, grown: list[QueueStats], level: _Level, since_ms: int, now_ms: int
 ) -> None:
-    """Read the newest messages of queues: of each all there are, or an equal share of the rest."""
+    """Read the newest messages of queues: all of each, or an equal share of the remaining limit."""
     level.is_cut = level.is_cut or len(grown) > QUEUES_MAX
     grown.sort(key=lambda one: -one.last_ms)
     ends = {one.queue: one.end_offset for one in grown[:QUEUES_MAX]}
     begins = await consumer.offsets_for_time(ends, since_ms)
-    # Those with few messages first, so that what they leave goes to the others.
+    # Queues with few messages first, so that the others get what they do not need.
     in_turn = sorted(ends, key=lambda queue: ends[queue] - begins[queue])
     for done, queue in enumerate(in_turn):
         share = (MESSAGES_MAX - level.read) // (len(in_turn) - done)
@@ -222,7 +222,7 @@ async def _read_queue(
     since_ms: int | None,
     now_ms: int,
 ) -> None:
-    """Add the messages of a queue; where ``since_ms`` is None its first one begins the time."""
+    """Add the messages of a queue; if ``since_ms`` is None, time counts from its first message."""
     while begin < end:
         found = await consumer.pull(queue, begin, count_max=min(512, end - begin))
         for message in found.messages():
@@ -249,7 +249,7 @@ async def _add_retained(gateway: AskedGateway, level: _Level) -> None:
         except RefusedError as exc:
             if exc.status != 400:
                 raise
-            return  # the name has wildcards: nothing can be retained there
+            return  # the name has wildcards, so no message can be retained there
         for one in page.messages:
             node = level.node(one.topic)
             if node is None or one.topic != level.prefix + node.level:
@@ -263,7 +263,7 @@ async def _add_retained(gateway: AskedGateway, level: _Level) -> None:
 
 
 class _Level:
-    """The names below one, while they are being counted."""
+    """The names below a name, while they are being counted."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix

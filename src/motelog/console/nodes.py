@@ -1,7 +1,7 @@
-"""The admin API's nodes: name servers, brokers and gateways of this cluster, and how they are.
+"""The admin API's nodes: name servers, brokers and gateways of this cluster, and their state.
 
-Owns: which of them are asked. Must not touch: the wire; bridge and ``asking`` lead there.
-Invariant: one that does not answer is a line that says so, and keeps the others from nobody.
+Owns: which nodes are asked. Must not touch: the wire (it uses bridge and ``asking``).
+Invariant: a node that does not answer is listed with its fault, and does not hide the others.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class NamesrvNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker that a name server knows; ``id`` 0 is the master.
+    """A broker that is registered with a name server; ``id`` 0 is the master.
 
-    What a master says of itself is null where it does not answer, and of others than masters.
+    Only masters report about themselves; these values are null for others, and without an answer.
     """
 
     cluster: str
@@ -50,7 +50,7 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True):
-    """All of them; ``gateways_fault`` says why the gateways are not known, null if they are."""
+    """All nodes; ``gateways_fault`` says why the gateways are not known, null if they are."""
 
     namesrvs: list[NamesrvNode]
     brokers: list[BrokerNode]
@@ -59,7 +59,7 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodesApi:
-    """Asks the name servers and brokers, and the gateway of this server for the others."""
+    """Asks the name servers and brokers, and this server's gateway for the other gateways."""
 
     def __init__(self, gateway: GatewayApi, queues: QueueApi) -> None:
         self._gateway = gateway
@@ -78,7 +78,7 @@ class NodesApi:
                 for address in sorted(known.namesrv):
                     nursery.start_soon(_ask_namesrv, known, address, namesrvs, brokers)
         gateways: list[GatewayNode] = []
-        fault: str | None = "no gateway has started in this process"
+        fault: str | None = "this process has no running gateway"
         if self._gateway.gateway is not None:
             try:
                 gateways = (await self._gateway.gateway.list_gateways()).gateways
@@ -99,7 +99,7 @@ async def _ask_namesrv(
     namesrvs: list[NamesrvNode],
     brokers: dict[tuple[str, str, int], BrokerNode],
 ) -> None:
-    """Add a name server, and the brokers that it knows."""
+    """Add a name server, and the brokers registered with it."""
     count, fault = 0, None
     try:
         async with Admin(namesrv=(address,), credentials=known.credentials) as admin:
@@ -116,31 +116,31 @@ async def _ask_namesrv(
 
 
 async def _broker(admin: Admin, one: BrokerInfo) -> BrokerNode:
-    told: dict[str, str] = {}
+    status: dict[str, str] = {}
     fault = None
     if one.broker_id == 0:
         try:
             with trio.fail_after(ANSWER_WITHIN_S):
-                told = await admin.broker_status(one.name)
+                status = await admin.broker_status(one.name)
         except (trio.TooSlowError, MotelogError, OSError, BaseExceptionGroup) as exc:
             fault = _fault(exc)
-    started_ms = _number(told.get("bootTimestamp"))
-    used = _number(told.get("commitLogDiskRatio"))
+    started_ms = _number(status.get("bootTimestamp"))
+    used = _number(status.get("commitLogDiskRatio"))
     return BrokerNode(
         cluster=one.cluster,
         name=one.name,
         id=one.broker_id,
         address=one.address,
-        version=told.get("brokerVersionDesc"),
+        version=status.get("brokerVersionDesc"),
         started_ms=None if started_ms is None else int(started_ms),
-        put_per_second=_number(told.get("putTps", "").partition(" ")[0]),
+        put_per_second=_number(status.get("putTps", "").partition(" ")[0]),
         disk_used_percent=None if used is None else round(used * 100, 1),
         fault=fault,
     )
 
 
 def _number(text: str | None) -> float | None:
-    """Return a number that a broker tells; other brokers than ours may tell none."""
+    """Return a number that a broker reports; brokers other than ours may not report it."""
     try:
         return float(text) if text else None
     except ValueError:
@@ -148,7 +148,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _fault(exc: BaseException) -> str:
-    """Return why a node does not answer; what is no fault of it is raised."""
+    """Return why a node does not answer; raise other errors."""
     for leaf in leaves(exc):
         if isinstance(leaf, trio.TooSlowError):
             return f"it does not answer in {ANSWER_WITHIN_S:g} s"

@@ -1,10 +1,10 @@
-"""The console's pages: what the API answers as HTML, and forms for what it changes.
+"""The console's pages: the API's answers as HTML, and forms for its changes.
 
-Owns: the pages, how values are written for people, logging in with a browser.
-Must not touch: where answers come from (``api``), who may ask (``gate``).
-Invariants: a page is whole without JavaScript; its script shows the same page again. Nothing is
-loaded from elsewhere, and the browser is told so. Every name is escaped by the templates. A form
-brings back a key that no page from elsewhere can know.
+Owns: the pages, formatting values for people, logging in with a browser.
+Must not touch: where answers come from (``api``), authentication (``gate``).
+Invariants: a page is complete without JavaScript; its script only refreshes it. Nothing is loaded
+from other hosts, and a Content-Security-Policy says so. The templates escape every name. A form
+returns a key that no foreign page can know.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from motelog.gateway.operator.answers import Trace
 
 _HERE: Final = Path(__file__).parent
 FORM_BYTES_MAX: Final = 65_536
-#: Of a payload, as much as a page shows.
+#: The bytes of a payload that a page shows.
 SHOWN_BYTES_MAX: Final = 16_384
 _BRIEF_CHARACTERS: Final = 60
 _EXPIRY_NEVER: Final = 0xFFFFFFFF
@@ -65,9 +65,9 @@ _RATES: Final = {
     "queue_in": "queues in",
     "queue_out": "queues out",
 }
-#: Latencies there.
+#: Latencies on the overview.
 _LATENCIES: Final = {
-    "acknowledge": "PUBLISH to its PUBACK",
+    "acknowledge": "PUBLISH to PUBACK",
     "deliver": "stored to delivered",
     "sync": "sync of the log",
 }
@@ -75,14 +75,14 @@ _LATENCIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: its template shows what the endpoint of this name answers."""
+    """A page: its template shows the answer of the endpoint of this name."""
 
     path: str
     endpoint: str
     template: str
-    #: What the list of pages calls it; "" for one that others lead to.
+    #: Its name in the navigation; "" for a page that others link to.
     name: str = ""
-    #: The page of the list that it belongs to.
+    #: The page of the navigation to which it belongs.
     below: str = ""
 
 
@@ -108,26 +108,26 @@ PAGES: Final = (
     Page("/config/changes", "get_config_changes", "configuration_changes.html", below="/config"),
 )
 
-#: As `motelog config set` says it.
+#: The same text as `motelog config set` prints.
 NOTHING_CHANGED: Final = "nothing was changed: the configuration cannot be used"
 
-#: What is said of a change that was made, and the page that is shown then.
+#: The message after a change, and the page that is shown then.
 CHANGED: Final = {
     "kick_client": ("The client is disconnected.", "/clients"),
-    "start_trace": ("The client is traced.", "/clients/trace"),
-    "end_trace": ("The trace is ended.", "/clients"),
-    "end_session": ("The session is ended.", "/sessions"),
+    "start_trace": ("The client is being traced.", "/clients/trace"),
+    "end_trace": ("The trace has ended.", "/clients"),
+    "end_session": ("The session has ended.", "/sessions"),
     "delete_retained": ("The retained message is deleted.", "/retained"),
-    "reset_group": ("The group goes on there.", "/groups"),
-    "reload_config": ("The configuration was read again.", "/config"),
+    "reset_group": ("The group's offsets are reset.", "/groups"),
+    "reload_config": ("The configuration was reloaded.", "/config"),
     "set_config_key": ("The key is set.", "/config"),
-    "unset_config_key": ("The key is given up.", "/config"),
-    "resend_dead_letters": ("Dead letters were sent again.", "/dead-letters"),
+    "unset_config_key": ("The key is unset.", "/config"),
+    "resend_dead_letters": ("Dead letters were resent.", "/dead-letters"),
 }
 
 
 class Pages:
-    """The routes of the pages whose endpoints ``api`` has; without ``tokens`` nobody logs in."""
+    """The routes of the pages whose endpoints ``api`` has; without ``tokens`` there is no login."""
 
     def __init__(self, api: Api, health: Health, status: Status, tokens: Tokens | None) -> None:
         self._api = api
@@ -157,7 +157,7 @@ class Pages:
         ]
 
     def _guarded(self, handler: _Handler, back: str) -> _Handler:
-        """Have whoever has not logged in do so; refusals are a page."""
+        """Send users who are not logged in to the login; show refusals as a page."""
 
         async def answer(request: Request) -> Response:
             if caller_of(request).role < Role.VIEW:
@@ -166,7 +166,7 @@ class Pages:
                 return await handler(request)
             except RefusedError as exc:
                 titles = {403: "Not allowed", 404: "Not found"}
-                title = titles.get(exc.status, "It cannot be done")
+                title = titles.get(exc.status, "Not possible")
                 _, then = CHANGED.get(request.path_params.get("name", ""), ("", back))
                 return self._render(
                     request, "refused.html", exc.status, title=title, why=str(exc), back=then
@@ -204,7 +204,7 @@ class Pages:
 
     def _page(self, page: Page) -> _Handler:
         async def show(request: Request) -> Response:
-            # A field of a form that is left empty is not meant.
+            # An empty field of a form counts as not given.
             values = {name: text for name, text in request.query_params.items() if text}
             done = CHANGED.get(values.pop("done", ""), ("", ""))[0]
             endpoint = self._api.endpoint(page.endpoint)
@@ -228,7 +228,7 @@ class Pages:
         values = await self._form(request)
         name = request.path_params["name"]
         if name not in CHANGED or not self._api.has(name):
-            raise RefusedError("there is no such change", 404)
+            raise RefusedError("there is no such action", 404)
         text, then = CHANGED[name]
         endpoint = self._api.endpoint(name)
         answer = await self._api.do(endpoint, caller_of(request), query_of(endpoint, values))
@@ -244,10 +244,10 @@ class Pages:
         return self._render(request, template, done=text, answer=answer, back=then)
 
     async def _form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a form that has the key of a page of ours."""
+        """Return the fields of a form; RefusedError unless it has the key of one of our pages."""
         values = await _fields(request)
         if not self._keys.fits(values.pop("form_key", ""), cookie_of(request)):
-            raise RefusedError("the form is from a page that is too old: load it again", 403)
+            raise RefusedError("the page with this form is too old: reload it", 403)
         return values
 
     # --- logging in ----------------------------------------------------------------------
@@ -263,7 +263,7 @@ class Pages:
             return self._render(request, "login.html", exc.status, why=str(exc))
         cookie = self._tokens.log_in(token.strip())
         if cookie is None:
-            return self._render(request, "login.html", 401, why="This token does not count.")
+            return self._render(request, "login.html", 401, why="This token is not valid.")
         response = RedirectResponse("/", 303)
         response.set_cookie(
             COOKIE,
@@ -285,7 +285,7 @@ class Pages:
 
 
 async def _fields(request: Request) -> dict[str, str]:
-    """Return the fields of a form; RefusedError if it is too large, or none."""
+    """Return the fields of a form; RefusedError if it is too large or malformed."""
     body = b""
     async with aclosing(request.stream()) as chunks:
         async for chunk in chunks:
@@ -295,7 +295,7 @@ async def _fields(request: Request) -> dict[str, str]:
     try:
         found = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
     except ValueError:
-        raise RefusedError("this is no form", 400) from None
+        raise RefusedError("the request is not a form", 400) from None
     return {name: texts[-1] for name, texts in found.items()}
 
 
@@ -312,7 +312,7 @@ def _static(name: str, kind: str) -> _Handler:
 
 
 def _visible(text: str) -> str:
-    """Return a name with nothing in it that a reader cannot see, as a change of direction."""
+    """Return a name with invisible characters escaped, such as changes of text direction."""
     if not text:
         return "(empty)"
     shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -320,12 +320,12 @@ def _visible(text: str) -> str:
 
 
 def _clock_time(ms: int) -> str:
-    """Return the time of a day in UTC, with its milliseconds."""
+    """Return the time of day in UTC, with milliseconds."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%H:%M:%S.%f}"[:-3]
 
 
 def _time(ms: int | None) -> str:
-    """Return a time in UTC, and how long ago that was or when it will be."""
+    """Return a time in UTC, and how far it is from now."""
     if ms is None:
         return "-"
     try:
@@ -333,8 +333,8 @@ def _time(ms: int | None) -> str:
     except (OverflowError, ValueError):
         return str(ms)
     apart_s = (datetime.now(UTC) - at).total_seconds()
-    told = f"{span_text(apart_s)} ago" if apart_s >= 0 else f"in {span_text(-apart_s)}"
-    return f"{at:%Y-%m-%d %H:%M:%S} ({told})"
+    distance = f"{span_text(apart_s)} ago" if apart_s >= 0 else f"in {span_text(-apart_s)}"
+    return f"{at:%Y-%m-%d %H:%M:%S} ({distance})"
 
 
 def _size(count: int) -> str:
@@ -350,11 +350,11 @@ def _count(number: float) -> str:
 
 
 def _latency(seconds: float | None) -> str:
-    """Return what a share of latencies is at most, by the bounds of a histogram."""
+    """Return a latency percentile, a bucket bound of a histogram, as text."""
     if seconds is None:
         return "-"
     if seconds == 0:
-        return "1 ms"  # it is of those that are counted in whole ones
+        return "1 ms"  # from a histogram in whole milliseconds
     return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1000:g} ms"
 
 
@@ -365,16 +365,16 @@ def _rate(number: float) -> str:
 def _expiry(seconds: int) -> str:
     if seconds == _EXPIRY_NEVER:
         return "never"
-    return f"{span_text(seconds)} after its connection" if seconds else "with its connection"
+    return f"{span_text(seconds)} after the connection ends" if seconds else "with the connection"
 
 
 def _form(payload: bytes) -> str:
-    """Say in which form a payload is shown: JSON, text or hex."""
+    """Return the form in which a payload is shown: JSON, text or hex."""
     return _read_payload(payload)[0]
 
 
 def _shown(payload: bytes) -> str:
-    """Return a payload as a reader likes it best, cut if it is long."""
+    """Return a payload in its most readable form, cut if it is long."""
     return _read_payload(payload)[1]
 
 
@@ -406,12 +406,12 @@ def _read_payload(payload: bytes) -> tuple[str, str]:
 
 
 def _visible_json(text: str) -> str:
-    """Return indented JSON with what a reader cannot see as JSON writes it too."""
+    """Return indented JSON with invisible characters as JSON escapes."""
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def _as_value(value: Any) -> str:
-    """Return a value of the configuration, as JSON has it."""
+    """Return a configuration value as JSON."""
     return msgspec.json.encode(value).decode()
 
 

@@ -1,4 +1,4 @@
-"""What /metrics shows of the process itself: its build, and how late its event loop is.
+"""Metrics of the process itself: its build, and the lag of its event loop.
 
 Owns: LoopLag and the two readings. Must not touch: what roles count.
 """
@@ -14,13 +14,13 @@ import trio
 
 from motelog.core.metrics import Histogram, Reading, gauge, histogram
 
-#: How often the loop is asked. A turn that takes longer than this is seen by its overshoot.
+#: How often the lag is measured. A turn that takes longer than this shows as its excess.
 _EVERY_S: Final = 0.1
 _BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 
 
 class LoopLag:
-    """How much later than asked for the event loop runs a task; by it, everybody waits."""
+    """How late the event loop runs a task; every task is delayed by this."""
 
     def __init__(self) -> None:
         self._late_ms = Histogram(_BOUNDS_MS)
@@ -33,7 +33,7 @@ class LoopLag:
             self._late_ms.observe((trio.current_time() - due) * 1000)
 
     def readings(self) -> Iterator[Reading]:
-        text = "How much later than asked for the event loop ran a task, ten times a second."
+        text = "How late the event loop ran a task, measured ten times a second."
         shown = histogram("event_loop_lag_seconds", text, _BOUNDS_MS, unit=1e-3)
         yield Reading(shown, self._late_ms.sample())
 
@@ -44,4 +44,4 @@ def build_readings() -> Iterator[Reading]:
         "version": version("motelog"),
         "python": platform.python_version(),
     }
-    yield Reading(gauge("build_info", "What runs here; always 1.", **labels), 1)
+    yield Reading(gauge("build_info", "The running version; always 1.", **labels), 1)

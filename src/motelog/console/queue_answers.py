@@ -1,8 +1,8 @@
-"""What an operator is told of topics, consumer groups and messages: the admin API's answers.
+"""The admin API's answers on topics, consumer groups and messages.
 
-Owns: their members. Must not touch: where they come from (``queues``).
-Times are in milliseconds since 1970. A list has pages: ``after`` is what the next page begins
-behind, null at the end.
+Owns: their members. Must not touch: where the values come from (``queues``).
+Times are in milliseconds since 1970. A list has pages: the next page begins after ``after``,
+which is null at the end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TopicPage(_Answer, frozen=True, kw_only=True):
 
 
 class TopicQueue(_Answer, frozen=True, kw_only=True):
-    """A queue with its ends."""
+    """A queue with its begin and end offsets."""
 
     broker: str
     queue_id: int
@@ -46,7 +46,7 @@ class TopicQueue(_Answer, frozen=True, kw_only=True):
 
 
 class TopicOnBroker(_Answer, frozen=True, kw_only=True):
-    """A topic's settings on one broker; ``permission`` adds up 4 (read) and 2 (write)."""
+    """A topic's settings on one broker; ``permission`` is the sum of 4 (read) and 2 (write)."""
 
     broker: str
     read_queues: int
@@ -66,9 +66,9 @@ class Topic(_Answer, frozen=True, kw_only=True):
 
 
 class GroupEntry(_Answer, frozen=True, kw_only=True):
-    """A consumer group: its members, and how far it is behind in messages and in time.
+    """A consumer group: its members, and its lag in messages and in time.
 
-    ``behind_ms`` is null if nothing waits, or if that is not known.
+    ``behind_ms`` is null if no message is waiting, or if the lag is not known.
     """
 
     group: str
@@ -93,7 +93,7 @@ class Member(_Answer, frozen=True, kw_only=True):
 
 
 class GroupQueue(_Answer, frozen=True, kw_only=True):
-    """How far a group has got in a queue."""
+    """A group's progress in a queue."""
 
     topic: str
     broker: str
@@ -111,7 +111,7 @@ class Group(GroupEntry, frozen=True, kw_only=True):
 
 
 class QueueMove(_Answer, frozen=True, kw_only=True):
-    """Where a group goes on in a queue; ``before`` is null if it had committed nothing."""
+    """A group's new offset in a queue; ``before`` is null if it had committed none."""
 
     broker: str
     queue_id: int
@@ -120,7 +120,7 @@ class QueueMove(_Answer, frozen=True, kw_only=True):
 
 
 class Reset(_Answer, frozen=True, kw_only=True):
-    """How many messages a group gets again or passes over."""
+    """How many messages a group consumes again or skips."""
 
     group: str
     topic: str
@@ -131,9 +131,9 @@ class Reset(_Answer, frozen=True, kw_only=True):
 
 
 class Message(_Answer, frozen=True, kw_only=True):
-    """A message; ``payload`` is in base64, and cut if it has more than 64 KiB.
+    """A message; ``payload`` is in base64, cut at 64 KiB.
 
-    ``mqtt_topic`` is null for one that no MQTT client has published.
+    ``mqtt_topic`` is null for a message that was not published by an MQTT client.
     """
 
     topic: str
@@ -155,13 +155,13 @@ class Message(_Answer, frozen=True, kw_only=True):
 
 
 class MessageList(_Answer, frozen=True, kw_only=True):
-    """Messages in the order that was asked for."""
+    """Messages in the requested order."""
 
     messages: list[Message]
 
 
 class DeadLetterEntry(_Answer, frozen=True, kw_only=True):
-    """A consumer group with dead letters; ``waiting`` have not been sent again."""
+    """A consumer group with dead letters; ``waiting`` of them have not been resent."""
 
     group: str
     messages: int
@@ -177,7 +177,7 @@ class DeadLetterPage(_Answer, frozen=True, kw_only=True):
 
 
 class Resent(_Answer, frozen=True, kw_only=True):
-    """How many dead letters were sent again."""
+    """How many dead letters were resent."""
 
     group: str
     sent: int

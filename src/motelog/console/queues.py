@@ -1,9 +1,9 @@
-"""The admin API's endpoints for what brokers have: topics, consumer groups, messages, dead letters.
+"""The admin API's endpoints of brokers: topics, consumer groups, messages, dead letters.
 
-Owns: their parameters, which requests an answer takes. Must not touch: the wire (bridge
-does that), the store. A broker of this process is asked like any other, so that answers are the
-same whoever keeps the messages.
-Invariants: a page asks a bounded number of times, and an answer has a deadline.
+Owns: their parameters, which requests an answer takes. Must not touch: the wire (bridge does that),
+the store. A broker of this process is asked like any other, so that answers do not depend on which
+broker has the messages.
+Invariants: a page takes a bounded number of requests, and an answer has a deadline.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ from motelog.core.topic_names import (
 )
 
 ANSWER_WITHIN_S: Final = 10.0
-#: Topics and groups of one page: each is asked for.
+#: Topics and groups on one page: each takes a request.
 PAGE_MAX: Final = 50
 MESSAGES_MAX: Final = 100
-#: Of each payload, as much as an answer has.
+#: The bytes of each payload in an answer.
 PAYLOAD_BYTES_MAX: Final = 65_536
 RESEND_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Where brokers are found, and as whom they are asked."""
+    """The name servers of the brokers, and the credentials for them."""
 
     namesrv: tuple[str, ...]
     credentials: Credentials | None = None
@@ -79,9 +79,11 @@ class Brokers:
 
 # --- parameters --------------------------------------------------------------------------
 
-_Topic = Annotated[str, msgspec.Meta(description="Topic of the queues, as in telemetry.")]
+_Topic = Annotated[str, msgspec.Meta(description="Queue topic, such as telemetry.")]
 _GroupName = Annotated[str, msgspec.Meta(description="Consumer group.")]
-_To = Annotated[str, msgspec.Meta(description="first, last, or a time as 2026-11-23T10:00:00Z.")]
+_To = Annotated[
+    str, msgspec.Meta(description="first, last, or a time such as 2026-11-23T10:00:00Z.")
+]
 
 
 class _Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,8 +91,10 @@ class _Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicsQuery(_Query, frozen=True):
-    prefix: Annotated[str, msgspec.Meta(description="How topics begin.")] = ""
-    kind: Annotated[Kind | Literal["all"], msgspec.Meta(description="Which ones.")] = "topic"
+    prefix: Annotated[str, msgspec.Meta(description="Only topics that begin with this.")] = ""
+    kind: Annotated[Kind | Literal["all"], msgspec.Meta(description="The kind of topics.")] = (
+        "topic"
+    )
     after: After = ""
     limit: Limit = PAGE_MAX
 
@@ -100,7 +104,7 @@ class QueueTopicQuery(_Query, frozen=True):
 
 
 class GroupsQuery(_Query, frozen=True):
-    prefix: Annotated[str, msgspec.Meta(description="How groups begin.")] = ""
+    prefix: Annotated[str, msgspec.Meta(description="Only groups that begin with this.")] = ""
     after: After = ""
     limit: Limit = PAGE_MAX
 
@@ -116,12 +120,10 @@ class ResetQuery(_Query, frozen=True):
 
 
 class MessagesQuery(_Query, frozen=True):
-    topic: Annotated[
-        str, msgspec.Meta(description="Topic of the queues; without more, its newest messages.")
-    ] = ""
+    topic: Annotated[str, msgspec.Meta(description="Queue topic; alone: its newest messages.")] = ""
     key: Annotated[str, msgspec.Meta(description="A key, or a producer's unique id.")] = ""
     id: Annotated[str, msgspec.Meta(description="An offset id, of any topic.")] = ""
-    at: Annotated[str, msgspec.Meta(description="Those stored from this time on.")] = ""
+    at: Annotated[str, msgspec.Meta(description="Messages stored from this time on.")] = ""
     queue_id: Annotated[int, msgspec.Meta(ge=-1, description="One queue; -1: all.")] = -1
     offset: Annotated[int, msgspec.Meta(ge=-1, description="From this queue offset on.")] = -1
     limit: Limit = 20
@@ -129,16 +131,16 @@ class MessagesQuery(_Query, frozen=True):
 
 class ResendQuery(_Query, frozen=True):
     group: _GroupName
-    count: Annotated[int, msgspec.Meta(ge=1, le=RESEND_MAX, description="How many at most.")] = (
+    count: Annotated[int, msgspec.Meta(ge=1, le=RESEND_MAX, description="At most this many.")] = (
         LIMIT
     )
     per_second: Annotated[
-        float, msgspec.Meta(gt=0, le=10_000, description="How many a second.")
+        float, msgspec.Meta(gt=0, le=10_000, description="Messages a second.")
     ] = 100.0
 
 
 class QueueApi:
-    """``brokers`` is None until it is known where they are."""
+    """``brokers`` is None until their name servers are known."""
 
     def __init__(self) -> None:
         self.brokers: Brokers | None = None
@@ -153,7 +155,7 @@ class QueueApi:
             Endpoint("/groups/group", "One consumer group", GroupQuery, Group, self.get_group),
             Endpoint(reset, "What a reset would change", ResetQuery, Reset, self.preview_reset),
             Endpoint(
-                reset, "Have a group go on elsewhere in a topic, running consumers too",
+                reset, "Reset a group's offsets in a topic; its consumers may be running",
                 ResetQuery, Reset, self.reset_group, method="POST", role=operate,
             ),
             Endpoint("/messages", "Messages", MessagesQuery, MessageList, self.list_messages),
@@ -162,7 +164,7 @@ class QueueApi:
                 GroupsQuery, DeadLetterPage, self.list_dead_letters,
             ),
             Endpoint(
-                resend, "Send dead letters of a group again, to that group, at a rate",
+                resend, "Resend dead letters of a group to that group, at a rate",
                 ResendQuery, Resent, self.resend_dead_letters, method="POST", role=operate,
             ),
         ]  # fmt: skip
@@ -225,7 +227,7 @@ class QueueApi:
             progress = await admin.progress(query.group)
             consumers = await admin.consumers(query.group)
             if not progress and not consumers and query.group not in await admin.groups():
-                raise RefusedError("there is no consumer group of this name", 404)
+                raise RefusedError("there is no consumer group with this name", 404)
             waiting, behind_ms = _lag(progress)
             return Group(
                 group=query.group,
@@ -303,7 +305,7 @@ class QueueApi:
 
     @asynccontextmanager
     async def admin(self, more_s: float = 0.0) -> AsyncIterator[Admin]:
-        """Give who asks brokers; their errors become refusals."""
+        """Yield an Admin for the brokers; their errors become refusals."""
         brokers = self._known()
         async with (
             _refusing(ANSWER_WITHIN_S + more_s),
@@ -315,7 +317,7 @@ class QueueApi:
 
     @asynccontextmanager
     async def consumer(self) -> AsyncIterator[PullConsumer]:
-        """Give who reads queues, and commits nothing."""
+        """Yield a consumer that reads queues and commits nothing."""
         brokers = self._known()
         async with (
             _refusing(ANSWER_WITHIN_S),
@@ -330,7 +332,7 @@ class QueueApi:
 
     def _known(self) -> Brokers:
         if self.brokers is None or not self.brokers.namesrv:
-            raise RefusedError("no name server is known to this process")
+            raise RefusedError("this process has no name server")
         return self.brokers
 
 
@@ -340,7 +342,7 @@ async def _refusing(within_s: float) -> AsyncIterator[None]:
         with trio.fail_after(within_s):
             yield
     except trio.TooSlowError as exc:
-        raise RefusedError("the brokers take too long") from exc
+        raise RefusedError("the brokers did not answer in time") from exc
     except (MotelogError, ValueError, BaseExceptionGroup) as exc:
         for leaf in leaves(exc):
             if isinstance(leaf, RefusedError):
@@ -357,7 +359,7 @@ async def _refusing(within_s: float) -> AsyncIterator[None]:
 
 
 def kind_of(topic: str, own: Container[str]) -> Kind:
-    """Say what a topic is for; ``own`` are the names that brokers have for themselves."""
+    """Return the kind of a topic; ``own`` are the names of the brokers' own topics."""
     if topic.startswith(DLQ_PREFIX):
         return "dead letters"
     if topic.startswith(RETRY_PREFIX):
@@ -383,7 +385,7 @@ def _page(names: list[str], after: str, limit: int) -> tuple[list[str], str | No
 async def _topic_entry(admin: Admin, topic: str, own: Container[str]) -> TopicEntry:
     try:
         stats = await admin.topic_stats(topic)
-    except (BrokerError, RouteError):  # a name without queues, as a cluster's
+    except (BrokerError, RouteError):  # a name without queues, such as a cluster's
         stats = []
     return TopicEntry(
         topic=topic,
@@ -446,7 +448,7 @@ def _time(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise RefusedError(f"{text!r} is no time: 2026-11-23T10:00:00Z is one", 400) from None
+        raise RefusedError(f"{text!r} is not a time such as 2026-11-23T10:00:00Z", 400) from None
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
@@ -455,7 +457,7 @@ async def _committed(admin: Admin, query: ResetQuery) -> dict[MessageQueue, int]
         one.queue: one.committed_offset for one in await admin.progress(query.group, query.topic)
     }
     if not found and query.group not in await admin.groups():
-        raise RefusedError("there is no consumer group of this name", 404)
+        raise RefusedError("there is no consumer group with this name", 404)
     return found
 
 
@@ -492,7 +494,7 @@ async def view(consumer: PullConsumer, offset_id: str) -> StoredMessage:
     try:
         return await consumer.view(offset_id)
     except BrokerError as exc:
-        raise RefusedError(f"there is no message of this id: {exc}", 404) from exc
+        raise RefusedError(f"there is no message with this id: {exc}", 404) from exc
 
 
 async def _read(consumer: PullConsumer, query: MessagesQuery, limit: int) -> list[Message]:

@@ -1,12 +1,12 @@
 """The console's HTTP server: starlette routes, served over h11.
 
-Owns: the listening sockets and the routes. Must not touch: what is healthy (health.py) or counted,
-how long a client is waited for (``connections``).
+Owns: the listening sockets and the routes. Must not touch: health (health.py), what is counted,
+timeouts (``connections``).
 
     GET /               pages for a browser (``pages``)
-    GET /status         what the first one shows, as JSON (``status``)
+    GET /status         what the first page shows, as JSON (``status``)
     GET /health/live    200 while the process answers
-    GET /health/ready   200 when all roles take work, else 503; {"ready": bool, "faults": {...}}
+    GET /health/ready   200 when all roles are ready, else 503; {"ready": bool, "faults": {...}}
     GET /metrics        Prometheus text
     /api/v1             the admin API (``api``): of a gateway (``gateway``), of brokers (``queues``)
 """
@@ -61,10 +61,10 @@ class Console:
         *,
         listeners: Sequence[ListenerConfig] = (),
     ) -> None:
-        """It listens on the address of ``config`` and on those of ``listeners``."""
+        """Listen on the address of ``config`` and on those of ``listeners``."""
         self._config = config
         self._listener_configs = listeners
-        #: Where its further listeners are, by name, once started.
+        #: Addresses of the further listeners by name, once started.
         self.listeners: dict[str, str] = {}
         self._opened: list[OpenListener] = []
         self._health = health
@@ -84,8 +84,8 @@ class Console:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.
 
-        OSError if the address cannot be bound, ListenerError if that of another listener cannot;
-        CertificateError if a file of TLS cannot be used.
+        OSError if the address cannot be bound, ListenerError for that of a further listener;
+        CertificateError if a TLS file cannot be used.
         """
         first = first_listener("admin", self._config.listen, self._config)
         opened = self._opened = open_listeners(first, self._listener_configs)
@@ -100,11 +100,11 @@ class Console:
             task_status.started()
 
     async def reload_certificates(self) -> list[CertificateFile]:
-        """Read the certificates of its listeners now; return what came of each file."""
+        """Reload the certificates of the listeners; return the result for each file."""
         return reload_certificates(self._opened)
 
     def application(self) -> ASGIApp:
-        """Return the routes, also used without a socket in tests."""
+        """Return the application; tests use it without a socket."""
         app = Starlette(
             routes=[
                 *self._pages.routes(),
@@ -125,10 +125,10 @@ class Console:
 
     async def _ready(self, request: Request) -> Response:
         faults = self._health.faults()
-        # Whoever looks after processes has no token, and does not need the reasons.
-        told = faults if caller_of(request).role >= Role.VIEW else {}
+        # Health probes have no token, and do not need the reasons.
+        shown = faults if caller_of(request).role >= Role.VIEW else {}
         return JSONResponse(
-            {"ready": not faults, "faults": told}, status_code=503 if faults else 200
+            {"ready": not faults, "faults": shown}, status_code=503 if faults else 200
         )
 
     async def _metrics(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What the process says of itself at a glance: the JSON behind the first page.
+"""The process's status at a glance: the JSON behind the first page.
 
 Owns: its members. Must not touch: HTTP, what is counted (it reads the metrics' registry).
 
@@ -13,13 +13,13 @@ Owns: its members. Must not touch: HTTP, what is counted (it reads the metrics' 
               "retention_left_s": ... or null} or null,
      "lag": [{"group": "reports", "topic": "telemetry", "messages": 12, "seconds": 3.1}, ...]}
 
-A rate is the difference of two ``totals`` by that of their ``time_ms``. ``latencies`` are of the
-last ten seconds: what half, and 99 of 100, took at most, by the bounds of the metrics; null where
+A rate is the difference of two ``totals`` divided by that of their ``time_ms``. ``latencies`` are
+the 50th and 99th percentiles of the last ten seconds, as bucket bounds of the metrics; null if
 there were none. "acknowledge" is from a PUBLISH to its PUBACK, "deliver" from the append of a
-message to its delivery, "sync" of the log. What this process does not run is missing from
-``addresses``, ``now``, ``totals`` and ``latencies``. ``retention_left_s`` is null where the disk
-has room for all of the retention; ``lag`` has the groups that are furthest behind, ``seconds``
-where it is known.
+message to its delivery, "sync" is a sync of the log. Roles that this process does not run are
+missing from ``addresses``, ``now``, ``totals`` and ``latencies``. ``retention_left_s`` is null if
+the disk has room for the full retention; ``lag`` lists the groups that are furthest behind, with
+``seconds`` if known.
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ _DISK: Final = "motelog_broker_store_disk_"
 _RETENTION_LEFT: Final = "motelog_broker_store_retention_left_seconds"
 _LAGS: Final = {"group_lag_messages": "messages", "group_lag_seconds": "seconds"}
 LAGS_SHOWN: Final = 5
-#: How often totals are kept for the rates, and how many: five minutes of them.
+#: How often totals are sampled for the rates, and how many are kept: five minutes.
 SAMPLE_S: Final = 2.0
 SAMPLES_MAX: Final = 150
-#: A rate is that of the last samples, so that it does not jump about.
+#: A rate is taken over several samples, which smooths it.
 _RATE_SAMPLES: Final = 3
-#: Steps of a line that is as wide as its box.
+#: Number of steps of a line that fills its box.
 _VALUES_MIN: Final = 10
-#: Latencies are those of the last samples: ten seconds.
+#: Latencies are taken over the last samples: ten seconds.
 _LATENCY_SAMPLES: Final = 5
 
 
 class Latency(NamedTuple):
-    """What half, and 99 of 100, of the last seconds' values take at most, in seconds.
+    """The 50th and 99th percentiles of the last seconds, in seconds.
 
-    None if there were none. ``points`` and ``span_s`` show the higher one, as for ``Rate``.
+    None if there were no values. ``points`` and ``span_s`` show the 99th, as in ``Rate``.
     """
 
     p50_s: float | None
@@ -94,7 +94,7 @@ class _Counts(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """Messages a second: ``now`` is None until that is known; ``points`` are an SVG line's.
+    """Messages a second; ``now`` is None until it is known; ``points`` are those of an SVG line.
 
     The line shows the last ``span_s`` seconds in a box of 100 by 30.
     """
@@ -105,9 +105,9 @@ class Rate(NamedTuple):
 
 
 class Status:
-    """``addresses`` and ``listeners`` are what clients are told of what has started.
+    """``addresses`` and ``listeners`` are the addresses for clients of the started roles.
 
-    They are filled by ``motelog.roles``.
+    ``motelog.roles`` fills them.
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class Status:
         self._listeners = listeners
         self._data = data
         self._began_s = time.monotonic()
-        #: (seconds, totals, latencies), the oldest first.
+        #: (seconds, totals, latencies), oldest first.
         self._samples: deque[tuple[float, dict[str, int], dict[str, _Counts]]] = deque(
             maxlen=SAMPLES_MAX
         )
 
     async def run(self) -> None:
-        """Keep totals for rates and latencies until cancelled."""
+        """Sample totals for rates and latencies until cancelled."""
         while True:
             self.take_totals(time.monotonic())
             await trio.sleep(SAMPLE_S)
@@ -149,7 +149,7 @@ class Status:
         self._samples.append((at_s, _totals(self._registry.values()), latencies))
 
     def rates(self) -> dict[str, Rate]:
-        """Return how many messages a second there are, and have been, of each total."""
+        """Return the present and past rate of each total."""
         samples = list(self._samples)
         names = _totals(self._registry.values())
         return {
@@ -157,7 +157,7 @@ class Status:
         }
 
     def latencies(self) -> dict[str, Latency]:
-        """Return how long what the last seconds brought took, and how that was before."""
+        """Return the present and past latencies."""
         samples = list(self._samples)
         names = samples[-1][2] if samples else {}
         return {
@@ -219,7 +219,7 @@ def _latency(samples: Sequence[tuple[float, _Counts]]) -> Latency:
 
 
 def _percentile(before: _Counts, after: _Counts, share: float) -> float | None:
-    """Return the bound below which a share of the values between two moments is, None if none."""
+    """Return the bound below which ``share`` of the values between two moments lie, or None."""
     new = [max(now - then, 0) for then, now in zip(before.counts, after.counts, strict=True)]
     return percentile(after.bounds_s, new, share) if any(new) else None
 
@@ -227,7 +227,7 @@ def _percentile(before: _Counts, after: _Counts, share: float) -> float | None:
 def _points(values: Sequence[float], top: float) -> str:
     """Return an SVG line in a box of 100 by 30, the newest value at its right end.
 
-    It is as wide as the box once there are a few values.
+    It fills the width of the box once there are enough values.
     """
     step = 100 / max(len(values) - 1, _VALUES_MIN)
     begin = 100 - step * (len(values) - 1)
@@ -239,14 +239,14 @@ def _points(values: Sequence[float], top: float) -> str:
 def _disk(values: Mapping[str, float]) -> dict[str, int | None] | None:
     names = ("total_bytes", "free_bytes", "reserve_bytes")
     if not values.get(f"{_DISK}total_bytes"):
-        return None  # no store in this process, or it has not looked yet
+        return None  # no store in this process, or the disk has not been checked yet
     disk: dict[str, int | None] = {name: int(values[f"{_DISK}{name}"]) for name in names}
     left_s = values.get(_RETENTION_LEFT, math.inf)
     return disk | {"retention_left_s": None if math.isinf(left_s) else int(left_s)}
 
 
 def _lag(registry: Registry) -> list[dict[str, str | float]]:
-    """Return the groups that are behind, those furthest behind first."""
+    """Return the groups that are behind, the furthest behind first."""
     rows: dict[tuple[str, ...], dict[str, str | float]] = {}
     for reading in registry.readings("motelog_broker", _LAGS):
         assert not isinstance(reading.value, Sequence), "a gauge"

@@ -1,13 +1,14 @@
-"""Tokens of the admin listener: a file of names, roles and digests, and logins of browsers by them.
+"""Tokens of the admin listener: the file of names, roles and digests, and logins of browsers.
 
-Owns: the file's lines, which token a request names, the cookie. Must not touch: what a role may do.
-Invariants: the file has no token in it, and a digest leads to none, as a token is 256 random bits.
-A file that cannot be read lets nobody in. A token that is deleted or over ends its logins.
+Owns: the file's format, looking up tokens, the cookie. Must not touch: what a role may do.
+Invariants: the file contains no tokens, and a digest does not reveal one, since a token is 256
+random bits. While the file cannot be read, every token is rejected. The logins of a token that is
+deleted or expires end.
 
     prometheus:view:sha256=<64 hex digits>:never
     alice:admin:sha256=<64 hex digits>:2027-02-21T10:00:00Z
 
-Changes of the file count with the next request.
+Changes of the file take effect with the next request.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from motelog.console.gate import Role
 from motelog.gateway.access.password_file import AccessFileError, locked, read_text, write_text
 
 FILE_BYTES_MAX: Final = 1 << 20
-#: What programs that look for secrets in files know a token by.
+#: The prefix by which secret scanners recognise a token.
 TOKEN_PREFIX: Final = "motelog-"
 NAME: Final = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _NEVER: Final = "never"
@@ -37,14 +38,14 @@ _LINE: Final = re.compile(
 )
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
-#: How long a browser stays logged in, and how many do; the oldest is logged out.
+#: How long a browser stays logged in, and the limit of logins; the oldest is logged out.
 LOGIN_S: Final = 12 * 3600
 LOGINS_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A line of the file; ``expires_s`` is None if it never does."""
+    """A line of the file; ``expires_s`` is None if the token never expires."""
 
     name: str
     role: Role
@@ -64,7 +65,7 @@ class Token:
 
 
 class TokenNameError(ValueError):
-    """No token can have this name."""
+    """The name is not valid for a token."""
 
 
 def read_tokens(path: str) -> list[Token]:
@@ -79,19 +80,19 @@ def read_tokens(path: str) -> list[Token]:
             raise AccessFileError(f"{path}:{number}: {text}")
         name, role, digest, expires = found.groups()
         if name in tokens:
-            raise AccessFileError(f"{path}:{number}: the token is there twice")
+            raise AccessFileError(f"{path}:{number}: this token is a duplicate")
         try:
             expires_s = None if expires == _NEVER else _seconds(expires)
         except ValueError:
-            raise AccessFileError(f"{path}:{number}: {expires} is no time") from None
+            raise AccessFileError(f"{path}:{number}: {expires} is not a time") from None
         tokens[name] = Token(name, Role[role.upper()], digest, expires_s)
     return list(tokens.values())
 
 
 def create(path: str, name: str, role: Role, expires_s: float | None) -> str:
-    """Add a token to a file, made if there is none, and return it.
+    """Add a token to a file, which is created if missing, and return the token.
 
-    Nothing keeps the token itself. TokenNameError; ValueError if there is one of this name;
+    The token itself is not stored. TokenNameError; ValueError if the name is taken;
     AccessFileError.
     """
     if NAME.fullmatch(name) is None:
@@ -100,13 +101,13 @@ def create(path: str, name: str, role: Role, expires_s: float | None) -> str:
     with locked(path):
         tokens = read_tokens(path) if os.path.exists(path) else []
         if any(one.name == name for one in tokens):
-            raise ValueError(f"there is a token {name!r} already")
+            raise ValueError(f"the token {name!r} already exists")
         _write(path, [*tokens, Token(name, role, digest_of(text), expires_s)])
     return text
 
 
 def delete(path: str, name: str) -> bool:
-    """Delete a token of a file; return False if there is none of this name. AccessFileError."""
+    """Delete a token from a file; return False if there is no such token. AccessFileError."""
     with locked(path):
         tokens = read_tokens(path)
         left = [one for one in tokens if one.name != name]
@@ -120,7 +121,7 @@ def digest_of(text: str) -> str:
 
 
 class Tokens:
-    """The tokens that count at the moment, and who has logged in by them."""
+    """The valid tokens, and the browsers that are logged in with them."""
 
     def __init__(self, path: str, *, now_s: Callable[[], float] = time.time) -> None:
         """AccessFileError if the file cannot be used."""
@@ -128,22 +129,22 @@ class Tokens:
         self._now_s = now_s
         self._stamp: object = None
         self._by_digest: dict[str, Token] = {}
-        #: Digest of what the cookie says -> digest of the token, when the login is over.
+        #: Digest of the cookie -> digest of the token, end of the login.
         self._logins: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        #: Why nobody is let in; None while all is well.
+        #: Why all tokens are rejected; None while all is well.
         self.fault: str | None = None
         self._look()
         if self.fault is not None:
             raise AccessFileError(self.fault)
 
     def find(self, text: str) -> Token | None:
-        """Return the token that a request names, None if there is none."""
+        """Return the token of a request, None if it is not valid."""
         self._look()
         token = self._by_digest.get(digest_of(text))
         return token if token is not None and token.holds(self._now_s()) else None
 
     def log_in(self, text: str) -> str | None:
-        """Return what the cookie of a browser shall say, None if there is no such token."""
+        """Return the login cookie for a browser, None if there is no such token."""
         token = self.find(text)
         if token is None:
             return None
@@ -154,7 +155,7 @@ class Tokens:
         return cookie
 
     def find_login(self, cookie: str) -> Token | None:
-        """Return the token that a browser has logged in by, None if it has not."""
+        """Return the token with which a browser is logged in, None if it is not."""
         self._look()
         digest, ends_s = self._logins.get(digest_of(cookie), ("", 0.0))
         token = self._by_digest.get(digest)
@@ -165,7 +166,7 @@ class Tokens:
         self._logins.pop(digest_of(cookie), None)
 
     def _look(self) -> None:
-        """Read the file again if it is another than it was."""
+        """Read the file again if it has changed."""
         try:
             found = os.stat(self._path)
             stamp: object = (found.st_mtime_ns, found.st_size, found.st_ino)
@@ -183,7 +184,7 @@ class Tokens:
 
 
 class FormKeys:
-    """What a form must bring back, so that it comes from a page of ours: a key for each login."""
+    """A key for each login, which a form must return to prove that it is from our own page."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)

@@ -1,10 +1,10 @@
-"""The answers of several gateway processes as those of one gateway.
+"""Combines the answers of several gateway processes into those of one gateway.
 
-Owns: who is asked, what several answers come to. Must not touch: how a process is asked.
+Owns: which processes are asked, merging answers. Must not touch: how a process is asked.
 
-Retained messages are the same at every process. A session is known to all of them from the log; the
-process that its client is connected to knows it best, and one that ends with its connection is
-known to that process alone.
+Retained messages are the same in every process. All processes know a stored session from the log,
+and the process to which its client is connected knows it best. A session that ends with its
+connection is known only to that process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNAVAILABLE = 503
 
 
 class GatewayOfWorkers:
-    """``running`` returns the processes that run at the moment."""
+    """``running`` returns the processes that are currently running."""
 
     def __init__(self, running: Callable[[], Sequence[AskedGateway]]) -> None:
         self._running = running
@@ -53,7 +53,7 @@ class GatewayOfWorkers:
         return GatewayNodes(gateways=[best[name] for name in sorted(best)])
 
     async def reload_certificates(self) -> list[CertificateFile]:
-        """Return each file once, with its fault if a process has found one."""
+        """Return each file once, with its fault if any process found one."""
         found: dict[tuple[str, str], CertificateFile] = {}
         for files in await _all([one.reload_certificates for one in self._known()]):
             for file in files:
@@ -127,18 +127,18 @@ class GatewayOfWorkers:
         return found is not None and await found[0].end_away_session(client_id)
 
     async def _clients(self, client_id: str) -> tuple[AskedGateway, Client] | None:
-        """Return whose client it is, and what that knows of it."""
+        """Return the process that has the client, and what it knows of the client."""
         answers = [(one, partial(one.get_client, client_id)) for one in self._known()]
         return await _best(answers, lambda client: client.since_ms)
 
     async def _sessions(self, client_id: str) -> tuple[AskedGateway, Session] | None:
-        """Return who knows a session best, and what that is."""
+        """Return the process that knows a session best, and what it knows."""
         answers = [(one, partial(one.get_session, client_id)) for one in self._known()]
         return await _best(answers, _rank)
 
     async def _any(self, ask: Callable[[AskedGateway], Awaitable[_T]]) -> _T:
-        """Return the answer of the first that has one."""
-        refusal = RefusedError("no gateway process runs at the moment")
+        """Return the first process's answer that is not a refusal."""
+        refusal = RefusedError("no gateway process is running")
         for one in self._running():
             try:
                 return await ask(one)
@@ -151,7 +151,7 @@ class GatewayOfWorkers:
     def _known(self) -> Sequence[AskedGateway]:
         running = self._running()
         if not running:
-            raise RefusedError("no gateway process runs at the moment")
+            raise RefusedError("no gateway process is running")
         return running
 
 
@@ -160,9 +160,9 @@ def merged(
 ) -> tuple[list[_E], str | None]:
     """Return one page of ``limit`` entries, and where it ends, from the same page of each process.
 
-    Of an entry that several have, the one with the highest ``rank`` counts.
+    If several processes have an entry, the one with the highest ``rank`` wins.
     """
-    # Behind the end of a page that goes on, its process may know some that the others do not.
+    # Beyond the end of an incomplete page, its process may know entries that the others do not.
     end = min((after for _, after in pages if after is not None), default=None)
     best: dict[str, _E] = {}
     for entries, _ in pages:
@@ -180,7 +180,7 @@ def merged(
 
 
 def joined(answers: Sequence[MessageReceivers]) -> MessageReceivers:
-    """Return the receivers that all processes know, each once, as the one that knows it best."""
+    """Return the receivers that any process knows, each as seen by the one that knows it best."""
     best: dict[tuple[str | None, str], MessageReceiver] = {}
     for answer in answers:
         for one in answer.receivers:
@@ -192,13 +192,13 @@ def joined(answers: Sequence[MessageReceivers]) -> MessageReceivers:
 
 
 def _knows(receiver: MessageReceiver) -> tuple[bool, bool, bool]:
-    """Return how well its process knows a receiver: the one that has its connection or part."""
+    """Return how well a process knows a receiver: best if it has its connection or queues."""
     place = receiver.place
     return receiver.is_connected, place in ("in flight", "released"), place != "elsewhere"
 
 
 def _rank(session: SessionEntry | Session) -> int:
-    """Return how well its process knows a session: 2 here, 1 away, 0 elsewhere as far as known."""
+    """Return how well a process knows a session: 2 connected here, 1 away, 0 perhaps elsewhere."""
     if not session.is_connected:
         return 1
     return 2 if session.since_ms is not None else 0
@@ -208,7 +208,7 @@ async def _best(
     asks: Sequence[tuple[AskedGateway, Callable[[], Awaitable[_T | None]]]],
     rank: Callable[[_T], int],
 ) -> tuple[AskedGateway, _T] | None:
-    """Return who has the answer with the highest ``rank``, and that; None if nobody has one."""
+    """Return the process whose answer ranks highest, and the answer; None if there is none."""
     answers = await _all([ask for _, ask in asks])
     found = [
         (one, answer) for (one, _), answer in zip(asks, answers, strict=True) if answer is not None
@@ -217,7 +217,7 @@ async def _best(
 
 
 async def _all(asks: Sequence[Callable[[], Awaitable[_T]]]) -> list[_T]:
-    """Return all answers; the first refusal, if there is one."""
+    """Return all answers; raises the first refusal, if there is one."""
     answers: dict[int, _T] = {}
     refusals: list[RefusedError] = []
 

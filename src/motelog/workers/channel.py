@@ -1,15 +1,15 @@
-"""The private line between a server and one of its gateway processes: a pair of sockets.
+"""The private channel between a server and one of its gateway processes: a socket pair.
 
-Owns: the messages, their bytes. Must not touch: what they lead to.
-Invariant: no name and no address leads to the line, so nobody else is on it. Whoever ends, however
-it ends, the other reads the end of the line.
+Owns: the messages and their encoding. Must not touch: what they cause.
+Invariant: the channel has no name and no address, so no other process can join it. When one side
+ends, however it ends, the other reads the end of the stream.
 
      0       4
     +-------+---------------------+
-    | bytes | one message, msgpack |      byte count big-endian, without itself
+    | bytes | one message, msgpack |      byte count big-endian, excluding itself
     +-------+---------------------+
 
-    server  -> Begin, Question...                     the end of the line: stop
+    server  -> Begin, Question...                     end of stream: stop
     process -> Ready, State..., Answer...             or Failed, if it cannot start
 """
 
@@ -52,11 +52,11 @@ Asked: TypeAlias = Literal[
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """One of the below; the tag is the name of its class."""
+    """Base of the messages below; the tag is the class name."""
 
 
 class Begin(_Message, frozen=True):
-    """What the process shall be."""
+    """The configuration of the process."""
 
     gateway: GatewayConfig
     access: AccessConfig
@@ -65,19 +65,19 @@ class Begin(_Message, frozen=True):
 
 
 class Ready(_Message, frozen=True):
-    """The process takes connections."""
+    """The process accepts connections."""
 
 
 class Failed(_Message, frozen=True):
-    """The process cannot start, or ends, for a reason that is known; may be one that comes again
-    at each start."""
+    """The process cannot start, or ends, for a known reason; ``comes_again`` if it would recur at
+    each start."""
 
     reason: str
     comes_again: bool = False
 
 
 class State(_Message, frozen=True):
-    """What the process has counted, which brokers are away, why nobody can log in; each second."""
+    """The process's counters, unreachable brokers, why no client can log in; sent each second."""
 
     counters: dict[str, int]
     histograms: dict[str, list[float]]
@@ -86,7 +86,7 @@ class State(_Message, frozen=True):
 
 
 class Question(_Message, frozen=True):
-    """The console asks; ``number`` comes back with the answer."""
+    """A question of the console; the answer has the same ``number``."""
 
     number: int
     name: Asked
@@ -94,7 +94,7 @@ class Question(_Message, frozen=True):
 
 
 class Answer(_Message, frozen=True):
-    """The answer in msgpack, or with a ``status`` of HTTP the reason why there is none."""
+    """The answer in msgpack, or with an HTTP ``status`` the reason why there is none."""
 
     number: int
     answer: msgspec.Raw
@@ -105,9 +105,9 @@ Message: TypeAlias = Begin | Ready | Failed | State | Question | Answer
 
 
 class Channel:
-    """One end of the line, which it takes over from ``end``; closed with ``close``.
+    """One end of the channel; it takes over ``end``, and ``close`` closes it.
 
-    Used in one task for each direction.
+    Each direction is used by one task.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -118,9 +118,9 @@ class Channel:
         self._decoder = msgspec.msgpack.Decoder(Message)
 
     async def send(self, message: Message) -> None:
-        """Send one message; BrokenResourceError if the other end has gone.
+        """Send one message; BrokenResourceError if the other end is gone.
 
-        If it is cancelled, the line ends: no part of a message may be taken for the next.
+        If cancelled it closes the channel, since part of a message must not run into the next.
         """
         body = self._encoder.encode(message)
         try:
@@ -130,7 +130,7 @@ class Channel:
             raise
 
     async def messages(self) -> AsyncIterator[Message]:
-        """Give each message that comes, until the end of the line."""
+        """Yield each message until the end of the stream."""
         data = bytearray()
         while True:
             while len(data) >= _HEAD_BYTES:
@@ -143,7 +143,7 @@ class Channel:
             try:
                 received = await self._stream.receive_some(_RECEIVE_BYTES)
             except trio.BrokenResourceError:
-                return  # it has gone with messages unread
+                return  # it ended with messages unread
             if not received:
                 return
             data += received

@@ -1,15 +1,15 @@
-"""Several gateway processes as one service of a server: started, watched, started again, stopped.
+"""Several gateway processes as one service of a server: started, watched, restarted, stopped.
 
-Owns: the processes, the address that they share, what is known of each.
-Must not touch: what a gateway does; sockets of clients, which the processes alone have.
+Owns: the processes, the address that they share, the state of each.
+Must not touch: what a gateway does; client sockets, which belong to the processes.
 
     start     all processes at once; ready when all are. One that cannot start ends the service
-    end       a process that ends later is started again, the sooner the longer it has lived
-    stop      the line to each ends, it stops in order, and is killed if it does not
+    end       a process that ends later is restarted, the sooner the longer it has lived
+    stop      the channel to each is closed; a process that does not stop in time is killed
 
-Invariants: no process outlives its line for longer than a stop may take, and the line ends with
-this process, however that ends. Those of an earlier start have gone before new ones are started:
-a lock that all of them inherit says so.
+Invariants: no process outlives its channel for longer than a stop may take, and the channel closes
+with this process, however that ends. The processes of an earlier start have ended before new ones
+are started: a lock that all of them inherit ensures this.
 """
 
 from __future__ import annotations
@@ -71,29 +71,29 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: Then a process that does not stop is killed; it has given up itself before (``worker``).
+#: After this a process that does not stop is killed; it gives up by itself before (``worker``).
 STOPPED_WITHIN_S: Final = 9.0
 #: How long processes of an earlier start may take to end.
 ALONE_WITHIN_S: Final = 15.0
-#: Between an end and the next start: doubled for each life that was short.
+#: Delay before a restart: doubled after each short life.
 RESTART_S: Final = 0.1
 RESTART_S_MAX: Final = 10.0
 SHORT_LIFE_S: Final = 10.0
-#: A process tells its state each second. One that has not for so long is said not to answer.
+#: A process sends its state each second. After this silence it counts as not answering.
 SILENCE_S_MAX: Final = 5.0
-#: How long the console waits for an answer that nothing is appended for.
+#: How long the console waits for an answer that needs no append.
 LOOK_WITHIN_S: Final = 3.0
-#: "There is none" as an answer.
+#: The answer "there is none".
 _NONE: Final = msgspec.msgpack.encode(None)
-#: Questions that one process may have open.
+#: Questions to one process that may be outstanding.
 QUESTIONS_MAX: Final = 100
 
-#: How /metrics shows what several processes have counted together.
+#: How /metrics shows the combined counters of several processes.
 WORKERS_METRICS: Final = {
     **GATEWAY_METRICS,
     "workers_now": gauge("workers", "Gateway processes that are ready."),
     "workers_restarted": counter(
-        "workers_restarted", "Gateway processes that were started again, as one had ended."
+        "workers_restarted", "Restarts of gateway processes that had ended."
     ),
 }
 
@@ -109,7 +109,7 @@ class WorkerError(MotelogError):
 class Workers:
     """Gateway processes as one service; ``address`` is known once started.
 
-    ``config`` names the name servers, and a view that each has a file beside, or none.
+    ``config`` names the name servers, and optionally a view; each process has a file beside it.
     """
 
     def __init__(
@@ -126,15 +126,15 @@ class Workers:
         self._listener_configs = listeners
         self._workers = [_Worker(config, number) for number in range(1, config.workers + 1)]
         self.address: tuple[str, int] = ("", 0)
-        #: Where the further listeners are, by name, once started.
+        #: Addresses of the further listeners by name, once started.
         self.listeners: dict[str, str] = {}
-        #: What the console asks.
+        #: Answers the console's questions.
         self.gateway = GatewayOfWorkers(lambda: [one for one in self._workers if one.is_ready])
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started when all processes are ready.
 
-        OSError if the address cannot be had, ListenerError if that of another listener cannot;
+        OSError if the address cannot be bound, ListenerError for that of a further listener;
         WorkerError if a process cannot start.
         """
         with _lock_file(self._config.view_path) as lock:
@@ -164,35 +164,35 @@ class Workers:
             task_status.started()
 
     async def reload_certificates(self) -> list[CertificateFile]:
-        """Have all processes read their certificates now; return what came of each file."""
+        """Make all processes reload their certificates; return the result for each file."""
         return await self.gateway.reload_certificates()
 
     # --- what the server says of them ----------------------------------------------------
 
     @property
     def starting(self) -> str | None:
-        """Say which processes are not ready; None if all are."""
+        """Return which processes are not ready; None if all are."""
         names = [one.name for one in self._workers if not one.is_ready]
         return f"waiting for {', '.join(names)}" if names else None
 
     @property
     def fault(self) -> str | None:
-        """Say which processes are away or do not answer; None if all are well."""
+        """Return which processes are down or do not answer; None if all are well."""
         faults = [f"{one.name} {fault}" for one in self._workers if (fault := one.fault)]
         return "; ".join(faults) or None
 
     @property
     def outage(self) -> str | None:
-        """Say which brokers are away, as the first process sees it that misses one."""
+        """Return which brokers are unreachable, as the first process that misses one reports it."""
         return next((one.outage for one in self._workers if one.outage), None)
 
     @property
     def access_fault(self) -> str | None:
-        """Why nobody can log in, be it at one of them; None while all is well."""
+        """Return why no client can log in to one of the processes; None while all is well."""
         return next((one.access_fault for one in self._workers if one.access_fault), None)
 
     def sample(self) -> dict[str, int]:
-        """Return the counters of all processes together, of those that have ended too."""
+        """Return the summed counters of all processes, including those that have ended."""
         names = (PLAIN, *(one.name for one in self._listener_configs))
         total = Counter(GatewayMetrics(listeners=names).sample())
         for one in self._workers:
@@ -204,7 +204,7 @@ class Workers:
         return dict(total)
 
     def histograms(self) -> dict[str, list[float]]:
-        """Return the distributions of all processes together, of those that have ended too."""
+        """Return the summed histograms of all processes, including those that have ended."""
         total = GatewayMetrics().histograms()
         for one in self._workers:
             _add(total, one.ended_histograms)
@@ -213,17 +213,17 @@ class Workers:
 
 
 class _Worker:
-    """One process after the other under one name; asked as ``AskedGateway`` while it is ready."""
+    """Successive processes under one name; answers as an ``AskedGateway`` while one is ready."""
 
     def __init__(self, config: GatewayConfig, number: int) -> None:
         self.name = config.name_of(number)
         path = Path(config.view_path)
         self._view_path = str(path.with_stem(f"{path.stem}-{number}")) if config.view_path else ""
         self.restarts = 0
-        #: What processes that have ended had counted; what the one that runs has.
+        #: The counters of processes that have ended, and of the running one.
         self.ended: Counter[str] = Counter()
         self.counters: dict[str, int] = {}
-        #: Likewise, by name the counts of each bucket and the sum.
+        #: Likewise for histograms: name -> the count of each bucket, and the sum.
         self.ended_histograms: dict[str, list[float]] = {}
         self.histograms: dict[str, list[float]] = {}
         self.outage: str | None = None
@@ -241,7 +241,7 @@ class _Worker:
         if not self.is_ready:
             return self._why
         silent_s = trio.current_time() - self._heard_s
-        return f"has said nothing for {silent_s:.0f} s" if silent_s > SILENCE_S_MAX else None
+        return f"has not answered for {silent_s:.0f} s" if silent_s > SILENCE_S_MAX else None
 
     # --- its life ------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class _Worker:
             began_s = trio.current_time()
             try:
                 why = await self._live(begin, lock, task_status)
-            except OSError as exc:  # too little of something for one more process
+            except OSError as exc:  # not enough resources for another process
                 why = Failed(str(exc))
             if not self._has_been_ready:
                 text = f"{self.name} cannot start: {why.reason}"
@@ -264,9 +264,9 @@ class _Worker:
             lived_s = trio.current_time() - began_s
             if lived_s >= SHORT_LIFE_S:
                 delay_s = RESTART_S
-            self._why = f"starts again: {why.reason}"
+            self._why = f"is restarting: {why.reason}"
             logger.warning(
-                "a gateway process has ended and is started again worker=%s reason=%s after_s=%.1f"
+                "a gateway process has ended and is restarted worker=%s reason=%s after_s=%.1f"
                 " delay_s=%.1f",
                 self.name,
                 why.reason,
@@ -280,17 +280,17 @@ class _Worker:
     async def _live(
         self, begin: Begin, lock: int | None, task_status: trio.TaskStatus[None]
     ) -> Failed:
-        """Run one process to its end; return why it has ended."""
+        """Run one process to its end; return why it ended."""
         ours, theirs = socketpair()
         with ours, theirs:
-            # -P: modules in the folder that the server was started in are none of ours.
+            # -P: do not import modules from the folder in which the server was started.
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-P", "-m", "motelog.workers.worker", self.name],
                 stdin=theirs,
-                stdout=subprocess.DEVNULL,  # the server's own is for whoever started it
+                stdout=subprocess.DEVNULL,  # the server's own output belongs to its caller
                 pass_fds=() if lock is None else (lock,),
             )
-            # All processes wait for the broker and the name server here.
+            # Here all processes wait for the broker and the name server.
             own = os.getpriority(os.PRIO_PROCESS, 0)
             os.setpriority(os.PRIO_PROCESS, process.pid, own + niceness(begin.gateway.workers))
             channel = Channel(ours)
@@ -324,7 +324,7 @@ class _Worker:
             self._why = "ends"
             self._keep_counters()
             for event, _ in self._open.values():
-                event.set()  # there will be no answer
+                event.set()  # no answer will come
             channel.close()
             with trio.CancelScope(shield=True):
                 await _stopped(process, self.name)
@@ -332,7 +332,7 @@ class _Worker:
 
     def _keep_counters(self) -> None:
         for name, value in self.counters.items():
-            if not name.endswith("_now"):  # nothing is left of what a gauge shows
+            if not name.endswith("_now"):  # a gauge ends with its process
                 self.ended[name] += value
         _add(self.ended_histograms, self.histograms)
         self.counters, self.histograms = {}, {}
@@ -393,12 +393,12 @@ class _Worker:
     async def _ask(
         self, kind: type[_T], name: Asked, *arguments: Any, within_s: float = LOOK_WITHIN_S
     ) -> _T:
-        """Return the process's answer; RefusedError if it has none, or gives none in time."""
+        """Return the process's answer; RefusedError if it refuses or does not answer in time."""
         raw = await self._answer_to(name, arguments, within_s)
         return msgspec.msgpack.decode(raw, type=kind)
 
     async def _find(self, kind: type[_T], name: Asked, *arguments: Any) -> _T | None:
-        """As ``_ask``; the answer may be that there is none."""
+        """Do as ``_ask``; None if there is no such object."""
         raw = await self._answer_to(name, arguments, LOOK_WITHIN_S)
         return None if bytes(raw) == _NONE else msgspec.msgpack.decode(raw, type=kind)
 
@@ -431,7 +431,7 @@ class _Worker:
 
 
 def _hold(held: ExitStack, address: str) -> tuple[str, int]:
-    """Keep an address for the processes; return it with its port."""
+    """Bind an address for the processes; return it with its port."""
     host, port = held.enter_context(hold_address(address)).getsockname()[:2]
     return host, port
 
@@ -445,13 +445,13 @@ def _add(total: dict[str, list[float]], histograms: Mapping[str, Sequence[float]
 
 
 async def _send_all(channel: Channel, messages: trio.MemoryReceiveChannel[Message]) -> None:
-    with suppress(trio.BrokenResourceError):  # the line ends: the one who reads it says so
+    with suppress(trio.BrokenResourceError):  # the channel ends: the reading side reports it
         async for message in messages:
             await channel.send(message)
 
 
 async def _stopped(process: trio.Process, name: str) -> None:
-    """Wait for the end of a process whose line has ended."""
+    """Wait for the end of a process whose channel is closed."""
     with trio.move_on_after(STOPPED_WITHIN_S):
         await process.wait()
     if process.returncode is None:
@@ -471,7 +471,7 @@ def _status(returncode: int | None) -> str:
 
 @contextmanager
 def _lock_file(view_path: str) -> Iterator[int | None]:
-    """Open the file that is locked while processes with this view run; None without a view."""
+    """Open the lock file, held while processes with this view run; None without a view."""
     if not view_path:
         yield None
         return
@@ -485,7 +485,7 @@ def _lock_file(view_path: str) -> Iterator[int | None]:
 
 
 async def _take(lock: int) -> None:
-    """Wait until no process of an earlier start has the lock, and take it."""
+    """Wait until no process of an earlier start holds the lock, and take it."""
     with trio.move_on_after(ALONE_WITHIN_S):
         while True:
             with suppress(BlockingIOError):

@@ -1,11 +1,11 @@
 """One of several gateway processes: ``python -m motelog.workers.worker NAME``, started by a server.
 
-Owns: the process from its start to its end. Must not touch: what the gateway does, who starts it.
-Invariant: it ends when the line to the server does, whatever has become of the server; in order if
-that takes no longer than ENDED_WITHIN_S. SIGTERM ends it in the same way, and the server starts
-another. SIGINT goes to all processes of a terminal: the server decides.
+Owns: the process from start to end. Must not touch: what the gateway does, who starts the process.
+Invariant: the process ends when the channel to the server does, whatever happened to the server;
+in an orderly way if that takes at most ENDED_WITHIN_S. SIGTERM ends it in the same way, and the
+server starts another. SIGINT goes to all processes of a terminal: the server decides.
 
-The line is standard input.
+The channel is standard input.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from motelog.workers.channel import (
 
 logger = logging.getLogger(__name__)
 
-#: How long an end may take: clients are told, sessions stored, the last appends sent.
+#: How long a stop may take: clients are disconnected, sessions stored, the last appends sent.
 ENDED_WITHIN_S: Final = 8.0
 STATE_INTERVAL_S: Final = 1.0
 _FAILED: Final = msgspec.Raw(
-    msgspec.msgpack.encode("the gateway process failed at this question, its log says how")
+    msgspec.msgpack.encode("the gateway process failed to answer; see its log")
 )
 
 
 def main() -> None:
-    # A terminal sends these to all processes in it; the server says when this one ends.
+    # A terminal sends these to all its processes; the server decides when this one ends.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     name = sys.argv[1]
@@ -62,12 +62,12 @@ def main() -> None:
 
 
 async def _serve(channel: Channel, name: str) -> int:
-    """Serve until the end of the line or SIGTERM; return the exit status."""
+    """Serve until the channel ends or SIGTERM; return the exit status."""
     hear_without_memory()
     messages = channel.messages()
     begin = await anext(messages, None)
     if not isinstance(begin, Begin):
-        return 0  # the server has ended meanwhile
+        return 0  # the server ended meanwhile
     logs.set_up(begin.log, process=name)
     line = _Line(channel)
     errors: list[BaseException] = []
@@ -94,13 +94,13 @@ async def _serve(channel: Channel, name: str) -> int:
 
 
 class _Line:
-    """Our end of the line; what is sent to a server that has gone is dropped."""
+    """Our end of the channel; messages to a server that has ended are dropped."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._turn = trio.Lock()
         self._faults = LimitedLog(logger)
-        #: None until the gateway has started; nobody asks before.
+        #: None until the gateway has started; there are no questions before.
         self.here: GatewayHere | None = None
 
     async def send(self, message: Message) -> None:
@@ -109,7 +109,7 @@ class _Line:
                 await self._channel.send(message)
 
     async def answer_all(self, messages: AsyncIterator[Message], scope: trio.CancelScope) -> None:
-        """Answer questions until the end of the line, and end the process then."""
+        """Answer questions until the channel ends, then end the process."""
         async with trio.open_nursery() as nursery:
             async for message in messages:
                 assert isinstance(message, Question)
@@ -117,7 +117,7 @@ class _Line:
             _end(scope)
 
     async def _answer(self, question: Question) -> None:
-        assert self.here is not None, "the server asks those that are ready"
+        assert self.here is not None, "the server asks only ready processes"
         answer = Answer(question.number, _FAILED, 500)
         with self._faults.boundary("a question failed name=%s", question.name):
             try:
@@ -136,7 +136,7 @@ async def _end_at_signal(scope: trio.CancelScope) -> None:
 
 
 def _end(scope: trio.CancelScope) -> None:
-    """End in order; if that takes too long, at once."""
+    """Stop in an orderly way; if that takes too long, exit at once."""
     last = threading.Timer(ENDED_WITHIN_S, os._exit, (1,))
     last.daemon = True
     last.start()

@@ -58,8 +58,8 @@ def test_what_cannot_be_written_is_said_when_spark_plans(spark_session: Any, nam
             writer.save()
 
     refuse("there is no column 'payload'", "'a/b' AS topic")
-    refuse("here it is 'device'", "'x' AS payload", "'d' AS tag", topic="t")
-    refuse("nothing says where the rows go", "'x' AS payload")
+    refuse("use 'device'", "'x' AS payload", "'d' AS tag", topic="t")
+    refuse("the rows have no topic", "'x' AS payload")
     refuse("cannot be overwritten", "'x' AS payload", mode="overwrite", topic="t")
     refuse("no such option for writing", "'x' AS payload", topic="t", columns="all")
     refuse("row 0 of the partition: qos is 7", "'x' AS payload", "7 AS qos", topic="t")

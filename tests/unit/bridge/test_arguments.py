@@ -39,13 +39,13 @@ def test_name_servers_that_are_none(namesrv: Any) -> None:
     ("call", "text"),
     [
         (lambda p: p.send("text"), r"send takes Message\(topic, body\), not str"),
-        (lambda p: p.send_batch(Message("T", b"")), "a batch is a list of Message"),
+        (lambda p: p.send_batch(Message("T", b"")), "a batch must be a list of Message"),
         (lambda p: p.send_batch(["text"]), "not str"),
         (
             lambda p: p.send(Message("T", b""), queue=1),
-            r"queue is one of queues\(topic\) or a function of them, not int",
+            r"queue must be one of queues\(topic\) or a function, not int",
         ),
-        (lambda p: p.send(Message("T", b""), hash_key=1), "hash_key is text, not int"),
+        (lambda p: p.send(Message("T", b""), hash_key=1), "hash_key must be a str, not int"),
     ],
 )
 async def test_what_is_no_message(call: Any, text: str) -> None:
@@ -57,7 +57,7 @@ async def test_what_is_no_message(call: Any, text: str) -> None:
 @pytest.mark.parametrize("delay", [-1, float("inf"), float("nan"), "5", timedelta(seconds=-1)])
 async def test_delays_that_are_none(delay: Any) -> None:
     async with Producer(namesrv="127.0.0.1:1") as producer:
-        with pytest.raises(ValueError, match="delay is seconds or a timedelta"):
+        with pytest.raises(ValueError, match="delay must be seconds or a timedelta"):
             await producer.send(Message("T", b""), delay=delay)
 
 
@@ -65,9 +65,9 @@ async def test_what_is_no_queue_count_or_start() -> None:
     async with PullConsumer(namesrv="127.0.0.1:1") as consumer:
         with pytest.raises(TypeError, match="assign takes queues"):
             consumer.assign("telemetry")  # type: ignore[arg-type]  # the mistake is the test
-        with pytest.raises(ValueError, match="count_max is at least 1"):
+        with pytest.raises(ValueError, match="count_max must be at least 1"):
             await consumer.poll(count_max=0)
-    with pytest.raises(ValueError, match="start is 'first' or 'last', not 'begin'"):
+    with pytest.raises(ValueError, match="start must be 'first' or 'last', not 'begin'"):
         PullConsumer(start="begin")  # type: ignore[arg-type]  # the mistake is the test
     with pytest.raises(ValueError, match="group is empty"):
         Producer(group="")

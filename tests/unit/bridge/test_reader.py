@@ -79,8 +79,8 @@ async def test_a_pull_that_lacks_memory_is_made_again(
 @pytest.mark.parametrize(
     ("next_offset", "log", "told"),
     [
-        (5, (0, 40), "INFO.*the offset of the group was reset; .* offset=32 next=5"),
-        (36, (0, 40), "INFO.*the offset of the group was reset; .* offset=32 next=36"),
+        (5, (0, 40), "INFO.*the group's offset was reset; .* offset=32 next=5"),
+        (36, (0, 40), "INFO.*the group's offset was reset; .* offset=32 next=36"),
         (
             20,
             (0, 20),

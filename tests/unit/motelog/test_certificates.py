@@ -88,13 +88,13 @@ def test_authority_that_clients_must_know_is_told_as_the_server_sends_it(chain: 
     ):
         one = found(chain, own, client_ca)
         assert one.level == "ok"
-        assert one.text.endswith(f" UTC, by clients that know {known!r}")
+        assert one.text.endswith(f" UTC, for clients that trust {known!r}")
 
 
 def test_chain_in_another_order_is_a_fault(chain: Chain) -> None:
     one = found(chain, chain.joined(chain.server, chain.ca, chain.issuer))
     assert (one.level, one.name) == ("fault", "TLS of listener tls")
-    assert one.text.endswith("behind 'localhost' comes 'Test CA', which has not issued it")
+    assert one.text.endswith("'localhost' is followed by 'Test CA', which did not issue it")
 
 
 def test_certificate_by_a_root_has_nothing_in_between() -> None:
@@ -106,7 +106,10 @@ def test_certificate_by_a_root_has_nothing_in_between() -> None:
 def test_public_authority_in_between_is_missed(chain: Chain) -> None:
     alone = issued(chain, begins=NOW - DAY, ends=NOW + 90 * DAY, by="issuer", names_issuer=True)
     one = found(chain, alone)
-    assert (one.level, one.text) == ("note", f"{alone} is for clients that know 'Test issuer'")
+    assert (one.level, one.text) == (
+        "note",
+        f"{alone} works only for clients that trust 'Test issuer'",
+    )
     assert one.remedy is not None
     assert one.remedy.startswith(f"append the certificate of 'Test issuer' to {alone}: ")
 
@@ -114,7 +117,7 @@ def test_public_authority_in_between_is_missed(chain: Chain) -> None:
 def test_dates_of_a_certificate_are_looked_at(chain: Chain) -> None:
     past = found(chain, issued(chain, begins=NOW - 9 * DAY, ends=NOW - DAY, by="issuer"))
     assert past.level == "fault"
-    assert "has expired at " in past.text
+    assert " expired at " in past.text
     future = found(chain, issued(chain, begins=NOW + DAY, ends=NOW + 9 * DAY, by="issuer"))
     assert future.level == "fault"
-    assert "does not hold before " in future.text
+    assert "is not valid before " in future.text

@@ -27,7 +27,7 @@ async def ask(apis: Apis, method: str, path: str) -> tuple[int, dict[str, Any]]:
 async def test_before_the_gateway_has_started_nothing_is_found() -> None:
     status, answer = await ask(apis_of(), "GET", "/retained")
     assert status == 503
-    assert answer == {"error": "no gateway has started in this process"}
+    assert answer == {"error": "this process has no running gateway"}
 
 
 async def test_pages_follow_each_other() -> None:

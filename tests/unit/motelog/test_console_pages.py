@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from motelog.config import AdminConfig, load_told
+from motelog.config import AdminConfig, load_with_origins
 from motelog.console import tokens
 from motelog.console.gate import Role
 from motelog.console.pages import FORM_BYTES_MAX
@@ -154,7 +154,7 @@ async def test_who_has_logged_in_sees_what_the_token_may(tmp_path: Path) -> None
             answer = await client.get("/clients")
             assert answer.url.path == "/login"
             answer = await client.post("/login", data={"token": "motelog-wrong"})
-            assert (answer.status_code, "does not count" in answer.text) == (401, True)
+            assert (answer.status_code, "is not valid" in answer.text) == (401, True)
             answer = await client.post("/login", data={"token": token})
             assert answer.url.path == "/"
             (set_cookie,) = answer.history[0].headers.get_list("set-cookie")
@@ -216,7 +216,9 @@ async def test_configuration_is_shown_with_what_a_reload_would_change(tmp_path: 
     path = tmp_path / "m.toml"
     text = 'roles = ["console"]\n[admin]\nhosts = ["<b>"]\n[log]\nlevel = "info"\n'
     path.write_text(text)
-    running = RunningConfig(load_told(path), lambda runtime: load_told(path, runtime))
+    running = RunningConfig(
+        load_with_origins(path), lambda runtime: load_with_origins(path, runtime)
+    )
     async with browser(Gateway(), running) as client:
         answer = await client.get("/config")
         assert answer.status_code == 200
@@ -228,10 +230,10 @@ async def test_configuration_is_shown_with_what_a_reload_would_change(tmp_path: 
         assert ">log.level<" in answer.text
         fields = Tags(answer.text).forms["/do/reload_config"]
         answer = await client.post("/do/reload_config", data=fields)
-        assert "The configuration was read again." in answer.text
+        assert "The configuration was reloaded." in answer.text
         path.write_text("[admin]\nlisten = 5\n")
         answer = await client.get("/config/changes")
-        assert "It cannot be used" in answer.text
+        assert "The configuration has faults" in answer.text
         assert "/do/reload_config" not in answer.text
 
 
@@ -240,7 +242,9 @@ async def test_a_key_is_set_and_given_up(tmp_path: Path) -> None:
     path.write_text(
         f'roles = ["console"]\n[admin]\nruntime_file = "{tmp_path}/keys"\n[log]\nlevel = "info"\n'
     )
-    running = RunningConfig(load_told(path), lambda runtime: load_told(path, runtime))
+    running = RunningConfig(
+        load_with_origins(path), lambda runtime: load_with_origins(path, runtime)
+    )
     async with browser(Gateway(), running, audit_file=str(audit)) as client:
         fields = Tags((await client.get("/config")).text).forms["/do/set_config_key"]
 
@@ -255,7 +259,7 @@ async def test_a_key_is_set_and_given_up(tmp_path: Path) -> None:
             ("log.formt", "json", 404, "there is no key log.formt; did you mean log.format?"),
             ("log.format", "<i>", 409, "nothing was changed: the configuration cannot be used"),
             ("log.level", "debug", 409, f"log.level is set by {path}:5: change it there"),
-            ("admin.listen", "x", 409, "it says who may reach this server"),
+            ("admin.listen", "x", 409, "it controls who may reach this server"),
         ):
             answer = await put(key, value)
             assert (answer.status_code, why in answer.text) == (status, True), key
@@ -266,7 +270,7 @@ async def test_a_key_is_set_and_given_up(tmp_path: Path) -> None:
         assert "runtime store" in shown
         fields = Tags(shown).forms["/do/unset_config_key"]
         answer = await client.post("/do/unset_config_key", data=fields)
-        assert "The key is given up." in answer.text
+        assert "The key is unset." in answer.text
         assert "/do/unset_config_key" not in (await client.get("/config")).text
     noted = [json.loads(line) for line in audit.read_text().splitlines()]
     actions = [(one["action"], one["what"], one["outcome"]) for one in noted]
@@ -281,7 +285,9 @@ async def test_logins_in_urls_are_not_shown(
     path, audit = tmp_path / "m.toml", tmp_path / "audit"
     text = 'roles = ["console"]\n[access]\nhttp_url = "http://user:hunter2@127.0.0.1/"\n'
     path.write_text(text)
-    running = RunningConfig(load_told(path), lambda runtime: load_told(path, runtime))
+    running = RunningConfig(
+        load_with_origins(path), lambda runtime: load_with_origins(path, runtime)
+    )
     caplog.set_level(logging.INFO)
     async with browser(Gateway(), running, audit_file=str(audit)) as client:
         answers = [await client.get(where) for where in ("/config", "/api/v1/config")]
@@ -294,7 +300,7 @@ async def test_logins_in_urls_are_not_shown(
         answers.append(await client.post("/api/v1/config/key", params=key, headers=mine))
     for answer in answers[:5]:
         assert "http://[removed]@127.0.0.1/" in answer.text, answer.url
-    assert "access.http_url is set in the file" in answers[5].text
+    assert "access.http_url can only be set in the file" in answers[5].text
     assert "http://[removed]@127.0.0.1/" in audit.read_text()
     told = [answer.text for answer in answers]
     assert "hunter" not in "".join([*told, audit.read_text(), *messages_of(caplog)])
@@ -310,7 +316,9 @@ async def test_a_key_is_set_by_admins_alone(tmp_path: Path, role: Role) -> None:
     path, file = tmp_path / "m.toml", str(tmp_path / "tokens")
     path.write_text('roles = ["console"]\n')
     token = tokens.create(file, "bob", role, None)
-    running = RunningConfig(load_told(path), lambda runtime: load_told(path, runtime))
+    running = RunningConfig(
+        load_with_origins(path), lambda runtime: load_with_origins(path, runtime)
+    )
     async with browser(Gateway(), running, tokens_file=file) as client:
         await client.post("/login", data={"token": token})
         shown = (await client.get("/config")).text
@@ -340,4 +348,4 @@ async def test_a_client_is_traced_and_its_names_are_text() -> None:
         assert "not shown" not in answer.text
         end = Tags(answer.text).forms["/do/end_trace"]
         assert (await client.post("/do/end_trace", data=end)).status_code == 200
-        assert "It is over: it was ended." in (await client.get(str(answer.url))).text
+        assert "It has ended: it was ended." in (await client.get(str(answer.url))).text

@@ -90,7 +90,7 @@ async def test_each_role_may_do_what_those_below_it_may(file: Path) -> None:
         assert answer.status_code == (403 if role is Role.VIEW else 200)
         assert peer.is_closed == (role is not Role.VIEW)
     answer = await server.ask("DELETE", CLIENT, made[Role.VIEW])
-    assert answer.json() == {"error": "the token VIEW may view, this needs operate"}
+    assert answer.json() == {"error": "the token VIEW has the role view, this needs operate"}
 
 
 async def test_a_token_that_is_deleted_or_over_counts_no_more(file: Path) -> None:
@@ -128,7 +128,7 @@ def test_the_file_has_no_token_in_it_and_is_its_owners(file: Path) -> None:
     text = tokens.create(str(file), "alice", Role.OPERATE, None)
     assert text not in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(ValueError, match="there is a token 'alice' already"):
+    with pytest.raises(ValueError, match="the token 'alice' already exists"):
         tokens.create(str(file), "alice", Role.VIEW, None)
     with pytest.raises(ValueError, match="a token's name"):
         tokens.create(str(file), "a:b", Role.VIEW, None)
@@ -176,8 +176,8 @@ async def test_each_change_has_a_line_with_who_and_how_it_ended(file: Path, tmp_
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     assert [(one["who"], one["role"], one["outcome"]) for one in lines] == [
         ("alice", "operate", "done"),
-        ("alice", "operate", "no client of this identifier is connected"),
-        ("bob", "view", "the token bob may view, this needs operate"),
+        ("alice", "operate", "no client with this identifier is connected"),
+        ("bob", "view", "the token bob has the role view, this needs operate"),
     ]
     assert lines[0]["action"] == "kick_client"
     assert lines[0]["what"] == {"client_id": hostile}

@@ -130,7 +130,7 @@ def test_a_name_server_that_speaks_http_is_one_error_alone(home: Path) -> None:
     lines = done.stderr.splitlines()
     assert sum(line.startswith("motelog: ") for line in lines) == 1
     assert all(line.startswith(("motelog: ", "  ")) for line in lines), done.stderr
-    assert "it speaks HTTP and not RocketMQ's protocol" in done.stderr
+    assert "it speaks HTTP, not RocketMQ's protocol" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_bench_sends_its_load_to_a_context_that_is_named(home: Path) -> None:
     run("context", "add", "plain", "--mqtt", "mqtt://127.0.0.1:1")
     run("context", "add", "secure", "--mqtt", "mqtts://127.0.0.1:1")
     assert "127.0.0.1:1" in run("--context", "plain", "bench", "pub", status=4)
-    assert "without TLS" in run("--context", "secure", "bench", "pub", status=2)
+    assert "without them" in run("--context", "secure", "bench", "pub", status=2)
     assert "127.0.0.1:3" in run(
         "--context", "secure", "bench", "pub", "--to", "127.0.0.1:3", status=4
     )

@@ -119,11 +119,11 @@ def test_properties_take_three_words_or_four() -> None:
     [
         (["--to", "a:1", "-h", "b"], "name the server once"),
         (["-L", "mqtt://a/b", "-p", "1"], "name the server once"),
-        (["-i", "a", "-I", "b"], "--id and --id-prefix exclude each other"),
+        (["-i", "a", "-I", "b"], "--id and --id-prefix cannot be combined"),
         (["--insecure"], "TLS needs --cafile"),
         (["--cafile", "/nowhere"], "TLS cannot use /nowhere"),
         (["--cafile", __file__], f"TLS cannot use {__file__}: "),
-        (["-L", "mqtts://a", "--cert", __file__], "--cert and --key belong together"),
+        (["-L", "mqtts://a", "--cert", __file__], "--cert and --key must be given together"),
         (["-L", "mqtts://a", "--tls-version", "ssl3"], "'ssl3' is not tlsv1.2 or tlsv1.3"),
         (["-L", "http://a/b"], "is not mqtt://"),
         (["-L", "mqtt://a:port/b"], "--url 'mqtt://a:port/b'"),

@@ -62,7 +62,7 @@ def test_process_that_may_not_be_looked_into_has_a_user(tmp_path: Path) -> None:
     make_process(proc, 7, "hidden", [])
     owner = port_owner(1883, proc=proc)
     assert owner.process_id is None
-    assert "the user 4000000000, which this user is not permitted to see" in str(owner)
+    assert "the user 4000000000, which you are not permitted to see" in str(owner)
 
 
 def test_nothing_to_be_seen(tmp_path: Path) -> None:

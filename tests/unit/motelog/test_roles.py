@@ -166,7 +166,7 @@ async def test_role_that_does_not_stop_is_named_and_the_rest_is_stopped(
         async with trio.open_nursery() as nursery:
             await nursery.start(run_roles, config())
             nursery.cancel_scope.cancel()
-    assert "is left behind; " in caplog.text
+    assert "is abandoned; " in caplog.text
     assert "the next start recovers role=gateway" in caplog.text
     assert events.index("broker ends") < events.index("gateway ends")
 
@@ -292,7 +292,7 @@ async def test_fenced_store_full_disk_and_lost_registration_end_readiness(
         assert health.faults() == {
             "store": "a write failed",
             "disk": "disk 91 % full",
-            "registration": "no name server has taken the last registration",
+            "registration": "no name server accepted the last registration",
         }
         nursery.cancel_scope.cancel()
     assert health.is_ready is False

@@ -8,8 +8,8 @@ from typing import get_type_hints
 
 import pytest
 
-from motelog.cli.log_options import Level, told_with_log
-from motelog.config import MotelogConfig, load_told
+from motelog.cli.log_options import Level, loaded_with_log
+from motelog.config import MotelogConfig, load_with_origins
 from motelog.core.broker.config import LIVE as BROKER_LIVE
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.config import ConfigFaultsError, Loaded
@@ -40,7 +40,7 @@ class Server:
         self.path.write_text(text)
 
     def read(self, runtime: Mapping[str, str] | None = None) -> Loaded[MotelogConfig]:
-        return load_told(self.path, runtime)
+        return load_with_origins(self.path, runtime)
 
     def value(self, key: str) -> tuple[object, str]:
         (one,) = [one for one in self.running.settings() if one.key == key]
@@ -114,7 +114,7 @@ def test_an_option_counts_more_than_the_file(tmp_path: Path) -> None:
     path.write_text(f"{FILE}[log]\nlevel = 'error'\n")
 
     def read(runtime: Mapping[str, str] | None = None) -> Loaded[MotelogConfig]:
-        return told_with_log(load_told(path, runtime), Level.DEBUG, None)
+        return loaded_with_log(load_with_origins(path, runtime), Level.DEBUG, None)
 
     running = RunningConfig(read(), read)
     (level,) = [one for one in running.settings() if one.key == "log.level"]
@@ -149,7 +149,7 @@ def test_a_key_is_set_applied_and_there_after_a_restart(tmp_path: Path) -> None:
     with pytest.raises(KeyRefusedError, match="not set at runtime"):
         again.set_key(KEY, None)
     server.running.set_key("log.level", "debug")
-    assert load_told(server.path).section.log.level == "debug"
+    assert load_with_origins(server.path).section.log.level == "debug"
 
 
 def test_a_key_has_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_a_key_has_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     server.write(server.path.read_text() + "[gateway]\nretained_count_max = 7\n")
     with pytest.raises(KeyRefusedError, match=r"m\.toml:5: change it there"):
         server.running.set_key(KEY, "60")
-    assert load_told(server.path).section.gateway.retained_count_max == 7
+    assert load_with_origins(server.path).section.gateway.retained_count_max == 7
     monkeypatch.setenv("MOTELOG__LOG__LEVEL", "warning")
     with pytest.raises(KeyRefusedError, match="MOTELOG__LOG__LEVEL"):
         server.running.set_key("log.level", "debug")
@@ -199,4 +199,4 @@ def test_a_process_without_a_broker_names_its_runtime_store(tmp_path: Path) -> N
     (tmp_path / "set.json").write_text("{")
     (tmp_path / "set.json.bak").unlink()
     with pytest.raises(ConfigFaultsError, match=r"set\.json"):
-        load_told(server.path)
+        load_with_origins(server.path)

@@ -161,9 +161,9 @@ async def test_retained_messages_are_asked_of_the_first_that_answers() -> None:
 
 
 async def test_without_a_process_there_is_no_answer() -> None:
-    with pytest.raises(RefusedError, match="no gateway process runs"):
+    with pytest.raises(RefusedError, match="no gateway process is running"):
         await together().list_sessions("", "", 10)
-    with pytest.raises(RefusedError, match="no gateway process runs"):
+    with pytest.raises(RefusedError, match="no gateway process is running"):
         await together().list_retained("#", "", 10)
 
 

@@ -25,9 +25,9 @@ def test_a_file_has_options_and_the_command_line_counts_more(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("outptu = 'o'", "'outptu' is no option of the job"),
-        ("help = true", "'help' is no option of the job"),
-        ("output = ['o']", "'output' has one value"),
+        ("outptu = 'o'", "'outptu' is not an option of the job"),
+        ("help = true", "'help' is not an option of the job"),
+        ("output = ['o']", "'output' must have one value"),
         ("output", "job.toml: "),
         ("interval = 0", "'0' is not a number of seconds"),
     ],
@@ -54,5 +54,5 @@ def test_a_job_does_not_write_to_the_topic_that_it_reads() -> None:
     for name, option in (("device-alerts", "alerts"), ("dead-letters", "good")):
         argv = ["--checkpoint=c", "--topic=fleet", f"--{option}"]
         assert parser_of(name).parse([*argv, "others"]).topic == "fleet"
-        with pytest.raises(JobUsageError, match=f"argument --{option}: 'fleet' is what is read"):
+        with pytest.raises(JobUsageError, match=f"argument --{option}: 'fleet' is the topic read"):
             parser_of(name).parse([*argv, "fleet"])

@@ -98,7 +98,7 @@ MALFORMED = [
     (b'{"m": 1.2345}', "m: does not fit decimal(12,3) at byte 6"),
     (b'{"pos": {"lat": "x"}}', "pos.lat: expected a number at byte 16"),
     (b'{"deep": [{"x": [1]}]}', "deep[].x[]: expected a string at byte 17"),
-    (b'{"s": "a", "s": "b"}', "s: is there twice, again at byte 11"),
+    (b'{"s": "a", "s": "b"}', "s: occurs twice, again at byte 11"),
     (b'{"day": "2026-02-30"}', "day: expected a date such as 2026-11-21 at byte 8"),
     (
         b'{"t": "2026-11-21T03:00:00"}',

@@ -81,7 +81,7 @@ def test_a_payloads_own_device_needs_the_messages_left_out() -> None:
     key = t.StructField("key", t.StringType())
     found = layout([key, DEVICE, *ENDS], columns="key", payloadSchema=schema)
     assert found == (Column.KEY, Field("device", Kind.STRING), *Beside)
-    with pytest.raises(OptionError, match="'device', expected names that are not there yet"):
+    with pytest.raises(OptionError, match="'device', expected names that do not occur yet"):
         layout([DEVICE, DEVICE, *ENDS], columns="device", payloadSchema=schema)
 
 
@@ -98,22 +98,26 @@ def test_the_messages_columns_come_without_the_payload_unless_named() -> None:
     ("given", "fields", "words"),
     [
         ({}, None, "option 'payloadSchema' is '', expected the fields of a payload"),
-        ({"payloadSchema": "{"}, None, "expected DDL, or JSON as StructType.json"),
-        ({"payloadSchema": '{"fields": [3]}'}, None, "expected DDL, or JSON as StructType.json"),
+        ({"payloadSchema": "{"}, None, "expected DDL, or JSON in the format of StructType.json"),
+        (
+            {"payloadSchema": '{"fields": [3]}'},
+            None,
+            "expected DDL, or JSON in the format of StructType.json",
+        ),
         (
             {"payloadSchema": json.dumps(t.StructType([ENDS[1]]).jsonValue())},
             None,
-            "_payload is binary; a payload gives string",
+            "_payload is binary; a payload can have string",
         ),
         ({}, [t.StructField("v", t.DoubleType(), False)], "v is NOT NULL"),
         (
             {},
             [t.StructField("v", t.MapType(t.StringType(), t.DoubleType()))],
-            "v is map; a payload gives string",
+            "v is map; a payload can have string",
         ),
         ({}, [t.StructField("device", t.LongType())], "'device bigint', expected device string"),
-        ({"payloadSchema": "v double"}, [VALUE], ".schema\\(\\) is given as well"),
-        ({}, [VALUE, t.StructField("VALUE", t.LongType())], "in capitals or not"),
+        ({"payloadSchema": "v double"}, [VALUE], "only one of this and .schema"),
+        ({}, [VALUE, t.StructField("VALUE", t.LongType())], "whatever their case"),
     ],
 )
 def test_what_cannot_be_used_is_said(
@@ -144,7 +148,9 @@ def test_sparkplug_brings_its_fields() -> None:
 
 def test_sparkplug_has_no_other_fields() -> None:
     given = options(payloadFormat="sparkplug")
-    with pytest.raises(OptionError, match="value is no field of Sparkplug B; there are timestamp,"):
+    with pytest.raises(
+        OptionError, match="value is not a field of Sparkplug B; the fields are timestamp,"
+    ):
         layout_of(t.StructType([VALUE]).jsonValue(), given)
     metric = t.StructType([t.StructField("long_value", t.DoubleType())])
     fields = t.StructType([t.StructField("metrics", t.ArrayType(metric))])

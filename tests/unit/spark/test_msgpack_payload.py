@@ -112,7 +112,7 @@ MALFORMED = [
     (b"\x81\xa1m\xcb" + bytes(8), "m: expected a whole number, or a number as text at byte 3"),
     (b"\x81\xa1m\xa61.2345", "m: does not fit decimal(12,3) at byte 3"),
     (b"\x81\xa1b\x01", "b: expected true or false at byte 3"),
-    (b"\x82\xa1s\xa0\xa1s\xa0", "s: is there twice, again at byte 4"),
+    (b"\x82\xa1s\xa0\xa1s\xa0", "s: occurs twice, again at byte 4"),
     (b"\x81\xa3pos\x81\xa3lat\xa1x", "pos.lat: expected a number at byte 10"),
     (
         b"\x81\xa1t\xd6\x05\x00\x00\x00\x01",

@@ -33,8 +33,8 @@ def test_queues_stand_in_order_of_broker_and_number() -> None:
 @pytest.mark.parametrize(
     ("document", "expected"),
     [
-        ({"other": {}}, r"are of \['other'\] too, and the query reads topic 't': name them"),
-        ({"t": {}, "u": {}}, r"are of \['u'\] too"),
+        ({"other": {}}, r"are also of \['other'\], but the query reads topic 't': name these"),
+        ({"t": {}, "u": {}}, r"are also of \['u'\]"),
         ([], "offsets are \\[\\], expected an object of topic 't'"),
         ({"t": [1]}, "expected an object"),
         ({"t": {"a": 1}}, "queue 'a', expected 'broker name/queue id'"),
@@ -56,7 +56,7 @@ def test_topics_of_a_list_may_come_and_those_of_a_pattern_are_found() -> None:
     document = encode_offsets(T, {A0: 7})
     assert decode_offsets(more, document) == {A0: 7}
     assert encode_offsets(more, {A0: 7}) == {"t": {"a/0": 7}, "u": {}}
-    with pytest.raises(OffsetFormatError, match=r"are of \['u'\] too"):
+    with pytest.raises(OffsetFormatError, match=r"are also of \['u'\]"):
         decode_offsets(T, encode_offsets(more, {A0: 7}))
     pattern = Topics(pattern="t|u")
     assert encode_offsets(pattern, {A0: 7}) == document

@@ -90,7 +90,10 @@ def test_a_start_may_be_a_time(
         ({"group": "g", "topic": ""}, "option 'topic' is '', expected queue topics, separated"),
         ({"topic": "t,,u"}, "option 'topic' is 't,,u', expected queue topics, separated by ','"),
         ({"topic": "t, a/b"}, "option 'topic' is 'a/b', expected queue topics.* each of 1 to 127"),
-        ({"paths": '["t", "u"]'}, r"several topics are one text, such as load\('alerts,telemetry"),
+        (
+            {"paths": '["t", "u"]'},
+            r"give several topics as one text, such as load\('alerts,telemetry",
+        ),
         ({"startingOffsets": "committed"}, "expected option 'group' with it"),
         ({"group": "g", "endingOffsets": "committed"}, "'endingOffsets' is 'committed'"),
         ({"namesrv": "host"}, "option 'namesrv' is 'host', expected HOST:PORT"),
@@ -101,18 +104,24 @@ def test_a_start_may_be_a_time(
         ({"columns": ","}, "option 'columns' is '', expected at least one column"),
         ({"startingOffsets": "soon"}, "option 'startingOffsets' is 'soon', expected 'earliest'"),
         ({"startingOffsets": "2026-11-21T03:00:00"}, "a time with its offset such as"),
-        ({"startingOffsets": '{"u": {}}'}, r"expected offsets by queue \(offsets are of \['u'\]"),
+        (
+            {"startingOffsets": '{"u": {}}'},
+            r"expected offsets by queue \(the offsets are also of \['u'\]",
+        ),
         ({"maxOffsetsPerTrigger": "0"}, "option 'maxOffsetsPerTrigger' is '0', expected a whole"),
         ({"maxOffsetsPerTrigger": "9" * 9999}, "expected a whole number from 1 to"),
         ({"maxOffsetsPerTriger": "1"}, "did you mean 'maxOffsetsPerTrigger'?"),
-        ({"path": "/x"}, "option 'topic' is '/x', expected one value; 't' is given too"),
+        ({"path": "/x"}, "option 'topic' is '/x', expected one value; 't' is also given"),
         ({"startingOffsets": "1700000000"}, "since 1970; as seconds it would be '1700000000000'"),
         ({"startingOffsets": "17"}, "milliseconds since 1970; 'earliest' is the start"),
         ({"startingOffsets": "2026-13-01"}, "a date .UTC."),
-        ({"subscribe": "t"}, "no option of Spark's Kafka source: here it is 'topic'"),
-        ({"kafka.bootstrap.servers": "a:1"}, "Kafka source: here it is 'namesrv'"),
-        ({"topicPattern": "t.*"}, "'topicPattern' is 't.*', expected to be alone: option 'topic'"),
-        ({"subscribePattern": "t.*"}, "Kafka source: here it is 'topicPattern'"),
+        ({"subscribe": "t"}, "no option of Spark's Kafka source: use 'topic' here"),
+        ({"kafka.bootstrap.servers": "a:1"}, "Kafka source: use 'namesrv' here"),
+        (
+            {"topicPattern": "t.*"},
+            "'topicPattern' is 't.*', expected only one of this and option 'topic'",
+        ),
+        ({"subscribePattern": "t.*"}, "Kafka source: use 'topicPattern' here"),
         ({"failOnDataLoss": "no"}, "option 'failOnDataLoss' is 'no', expected 'true' or 'false'"),
         (
             {"payloadFormat": "avro"},
@@ -120,7 +129,7 @@ def test_a_start_may_be_a_time(
         ),
         (
             {"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"},
-            "option 'maxBytesPerTrigger' is '1', expected to be alone",
+            "option 'maxBytesPerTrigger' is '1', expected only one limit",
         ),
     ],
 )
@@ -149,7 +158,7 @@ def test_topics_are_named_or_match() -> None:
         False,
     )
     assert str(matching) == "topics that match 'site-[0-9]+'"
-    with pytest.raises(OptionError, match="a regular expression as Python has them"):
+    with pytest.raises(OptionError, match="a Python regular expression"):
         parse_options({"topicPattern": "site-("})
 
 

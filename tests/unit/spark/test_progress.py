@@ -52,7 +52,7 @@ def test_it_tells_how_far_it_is_behind(capsys: pytest.CaptureFixture[str]) -> No
     batches = [batch(0, 6, left=1200, oldest=oldest), batch(1, 6, left=0, oldest=oldest)]
     Progress("job", "T").tell(batches, reads=False)
     assert capsys.readouterr().err.splitlines() == [
-        "job: batch 0: 6 messages at 3 /s, 6 so far; 1,200 more wait; 2.5 s behind",
+        "job: batch 0: 6 messages at 3 /s, 6 so far; 1,200 more are waiting; 2.5 s behind",
         "job: batch 1: 6 messages at 3 /s, 12 so far; 2.5 s behind",
     ]
 
@@ -64,10 +64,10 @@ def test_it_tells_that_it_runs_and_once_that_there_is_nothing_to_read(
     progress.begin()
     for _ in range(9):
         progress.tell([], reads=False)
-    assert capsys.readouterr().err == "job: reads the topic 'T'; Ctrl-C stops it\n"
+    assert capsys.readouterr().err == "job: reading topic 'T'; Ctrl-C stops it\n"
     for _ in range(30):
         progress.tell([batch(0, 0)], reads=False)
-    text = "job: waits: 'T' has no new messages, or does not exist yet\n"
+    text = "job: waiting: 'T' has no new messages, or does not exist yet\n"
     assert capsys.readouterr().err == text
 
 
@@ -78,7 +78,7 @@ def test_a_first_batch_that_takes_long_is_not_waiting(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
     for _ in range(10):
         progress.tell([], reads=False)
-    assert "waits" in capsys.readouterr().err
+    assert "waiting" in capsys.readouterr().err
 
 
 def test_a_batch_that_another_follows_at_once_is_told(capsys: pytest.CaptureFixture[str]) -> None:

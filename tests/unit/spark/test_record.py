@@ -34,7 +34,7 @@ def test_a_job_goes_on_where_nothing_can_be_written(
     record.add(["{}"])
     record.add(["{}"])
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("motelog: the run's progress is not recorded any more: ")
+    assert line.startswith("motelog: the run's progress is no longer recorded: ")
 
 
 def test_only_a_checkpoint_on_this_machine_has_a_record() -> None:

@@ -90,7 +90,7 @@ def test_a_folder_has_the_older_file_too(tmp_path: Path) -> None:
 
 
 def test_nothing_to_report_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NoRecordError, match=r"progress\.jsonl is not there, or is empty"):
+    with pytest.raises(NoRecordError, match=r"progress\.jsonl does not exist or is empty"):
         read_report(tmp_path)
     (tmp_path / "other").write_text("some text\n")
     with pytest.raises(NoRecordError, match="other has no progress events of Spark"):

@@ -26,5 +26,5 @@ def test_a_master_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SourceError) as caught:
         sessions.start_session("x", master="spark://nowhere:1")
     assert str(caught.value) == (
-        "Spark does not start with the master 'spark://nowhere:1': Java gateway process exited"
+        "Spark does not start with master 'spark://nowhere:1': Java gateway process exited"
     )

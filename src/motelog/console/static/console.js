@@ -1,7 +1,7 @@
-// Fetches this page again every few seconds and shows what has changed; without it, pages are as
-// good, and are loaded again by hand. Nothing is replaced under a reader's hands: not while the
-// focus or a selection is inside, nor while something is open there. Where the answer is no longer
-// this page, it says so instead: what was shown is not so any more.
+// Refreshes this page every few seconds. Without it, pages work as well, and are reloaded by hand.
+// Nothing is replaced while the reader uses it: while the focus or a selection is inside, or
+// something is open there. If the answer is no longer this page, its content is shown instead,
+// since what was shown is out of date.
 "use strict";
 const PERIOD_MS = 2000, ANSWER_WITHIN_MS = 8000;
 
@@ -25,8 +25,8 @@ async function refresh() {
         if (fresh) live.replaceWith(fresh);
         else live.replaceChildren(...page.getElementById("main").children);
       }
-      const told = page.getElementById("state");
-      if (told) state.replaceWith(told);
+      const freshState = page.getElementById("state");
+      if (freshState) state.replaceWith(freshState);
     } catch (error) {
       state.textContent = "no answer";
       state.className = "state bad";

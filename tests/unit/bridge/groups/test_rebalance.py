@@ -123,7 +123,7 @@ async def test_nothing_changes_without_members_or_route_or_with_a_broken_rule(
         client.is_failing = False
     assert applied.queues == []
     assert caplog.text.count("does not exist") == 1
-    assert "the rule of a group failed" in caplog.text
+    assert "a group's allocation rule failed" in caplog.text
 
 
 async def test_without_a_rule_each_member_gets_all(autojump_clock: trio.testing.MockClock) -> None:

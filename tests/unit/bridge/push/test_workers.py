@@ -174,11 +174,11 @@ async def forgets_to_await(message: StoredMessage) -> object:
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (lambda message: coroutine(message), "a coroutine, .*: give an async def function"),
-        (forgets_to_await, "a coroutine, .*: give an async def function"),
-        (lambda message: Awaitable(), "a Awaitable, .*: give an async def function"),
-        (generator, "a generator, .*: give a function without yield"),
-        (async_generator, "a async_generator, .*: give a function without yield"),
+        (lambda message: coroutine(message), "a coroutine, .*: use an async def function"),
+        (forgets_to_await, "a coroutine, .*: use an async def function"),
+        (lambda message: Awaitable(), "a Awaitable, .*: use an async def function"),
+        (generator, "a generator, .*: use a function without yield"),
+        (async_generator, "a async_generator, .*: use a function without yield"),
     ],
 )
 @pytest.mark.parametrize("in_batches", [False, True])

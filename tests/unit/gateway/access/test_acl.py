@@ -152,7 +152,7 @@ def test_faults_of_the_file_say_where_what_and_what_may_be() -> None:
         " 'write'; there are publish, subscribe, retain",
         "[[rule]]\nallow = ['publish']\ntopics = 'a'": "acl:8: rule 2: topics: Expected `array`,"
         " got `str`",
-        "[[rule]]\ntopics = ['a']": "acl:6: rule 2: a rule has either allow or deny",
+        "[[rule]]\ntopics = ['a']": "acl:6: rule 2: a rule must have either allow or deny",
         "[[rules]]\n": "acl: there is no key 'rules': the file has [[rule]] tables and"
         " nothing else",
     }
@@ -160,7 +160,7 @@ def test_faults_of_the_file_say_where_what_and_what_may_be() -> None:
         with pytest.raises(AccessFileError) as caught:
             parse_acl(good + text, "acl")
         assert str(caught.value) == wanted
-    with pytest.raises(AccessFileError, match=r"^acl: rule 1: a rule has either"):
+    with pytest.raises(AccessFileError, match=r"^acl: rule 1: a rule must have either"):
         parse_acl('rule = [{ topics = ["a"] }]', "acl")
 
 

@@ -599,7 +599,7 @@ def test_no_secret_is_told_anywhere(
     assert stage.access is not None
     job = stage.access.logins._waiting[-1]
     texts += [repr(job.shown), repr(AccessConfig(password_file=str(tmp_path / "passwords")))]
-    assert "why=user name or password are wrong" in caplog.text
+    assert "why=the user name or password is wrong" in caplog.text
     assert not [text for text in texts if "s3cret" in text]
 
 

@@ -92,7 +92,7 @@ def test_wrong_password_and_unknown_user_cost_one_hash_and_say_the_same(
     job = door.logins.next()
     assert job is not None
     door.logins.done(job, job.slow.work())
-    assert door.told == [Denied("password", "wrong", "user name or password are wrong")]
+    assert door.told == [Denied("password", "wrong", "the user name or password is wrong")]
     assert door.metrics.sample()["logins_password_wrong"] == 1
 
 

@@ -13,7 +13,7 @@ import pytest
 from motelog.core.config import SectionFaultsError
 from motelog.core.net.reactor_types import CloseReason
 from motelog.gateway.access.access import Access
-from motelog.gateway.access.acl import TOLD_RULES_MAX, told_rules
+from motelog.gateway.access.acl import LOGIN_RULES_MAX, login_rules
 from motelog.gateway.access.back_off import FREE_OF_BOTH
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.access.login import Credentials, Denied, Identity
@@ -242,19 +242,19 @@ def test_a_session_comes_back_with_the_rules_of_the_new_login(service: HttpServi
         [{"allow": ["publish"], "topics": ["a"], "users": ["bob"]}],
         [{"allow": ["publish"], "topics": ["a"], "anonymous": True}],
         [{"allow": ["publish"], "topics": ["a"], "number": 3}],
-        [{"allow": ["publish"], "topics": ["a"]}] * (TOLD_RULES_MAX + 1),
+        [{"allow": ["publish"], "topics": ["a"]}] * (LOGIN_RULES_MAX + 1),
     ],
     ids=lambda told: str(told)[:50],
 )
 def test_rules_that_cannot_be_read_are_refused(told: Any) -> None:
     with pytest.raises(ValueError, match="rules"):
-        told_rules(told)
+        login_rules(told)
 
 
 def test_rules_of_a_token(tmp_path: Path, service: HttpService) -> None:
     tokens, _ = tokens_at(service, jwt_rules_claim="acl")
     for told, found in (
-        (OWN, told_rules(OWN)),
+        (OWN, login_rules(OWN)),
         ([], ()),
     ):
         identity = ask(tokens, token({**CLAIMS, "acl": told}))
@@ -363,7 +363,7 @@ def test_keys_that_cannot_be_fetched_end_the_start(service: HttpService) -> None
     with pytest.raises(AccessFileError, match="not a JSON object"):
         access.read()
     service.answer = json.dumps({"keys": []}).encode()
-    with pytest.raises(AccessFileError, match="no list"):
+    with pytest.raises(AccessFileError, match="not a list"):
         access.read()
 
 

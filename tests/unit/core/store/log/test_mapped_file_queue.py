@@ -162,7 +162,7 @@ def test_who_may_not_wait_is_refused_until_a_worker_has_made_the_file(tmp_path: 
     files.add()
     disk.may_make.clear()
     for _ in range(3):
-        with pytest.raises(NextFileError, match="not there yet"):
+        with pytest.raises(NextFileError, match="not ready yet"):
             files.ensure_ahead(1, may_wait=False)
     disk.may_make.set()
     made(files)

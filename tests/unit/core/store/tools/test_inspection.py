@@ -182,19 +182,19 @@ def shorten_log(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem", "cost"),
     [
-        (flip_body, "no record, bad crc", "107 bytes are lost"),
-        (flip_size, "no record, bad size", "107 bytes are lost"),
-        (flip_topic, "a topic that cannot be", "1 messages are lost"),
+        (flip_body, "not a record, bad crc", "107 bytes are lost"),
+        (flip_size, "not a record, bad size", "107 bytes are lost"),
+        (flip_topic, "an invalid topic name", "1 messages are lost"),
         (flip_unit, "units 3 to 3", "none: they are rebuilt when they are read"),
         (flip_tag_of_unit, "units 3 to 3", "none: they are rebuilt when they are read"),
         (flip_tag_without_table, "units 3 to 3", "1 messages of T/0 may be filtered wrongly"),
         (remove_queue, "no ConsumeQueue", "none: the next start rebuilds it"),
         (shorten_queue, "has 100 bytes, expected 320", "none: the next start rebuilds it"),
         (add_unit, "have no record in the log", "messages of T/0"),
-        (break_checkpoint, "does not agree with its checksum", "none: the next start reads more"),
+        (break_checkpoint, "does not match its checksum", "none: the next start reads more"),
         (break_table, "checksum", "none: the next start reads more"),
-        (break_topics, "is not JSON", "what it held is lost"),
-        (flip_offsets, "the checksum of the content is", "what it held is lost"),
+        (break_topics, "is not JSON", "its content is lost"),
+        (flip_offsets, "the checksum of the content is", "its content is lost"),
         (cut_end, "the log reached up to", "bytes at the log's end are lost"),
         (shorten_log, "has 5000 bytes", "does not start"),
     ],
@@ -214,7 +214,7 @@ def test_damage_is_placed_in_its_file(folder: Path) -> None:
     flip(log_file(folder, 16_384), RECORD_BYTES + 90)
     gap, fault = look(folder).faults
     # The queue whose message it was is named as well.
-    assert gap.cost == "1 messages of this queue are lost or stand twice"
+    assert gap.cost == "1 messages of this queue are lost or duplicated"
     assert (fault.path, fault.offset_bytes) == (str(log_file(folder, 16_384)), RECORD_BYTES)
 
 
@@ -258,5 +258,5 @@ def test_an_open_store_is_looked_at_while_it_grows(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="holds no store"):
+    with pytest.raises(StoreError, match="is not a store"):
         StoreFolder(str(tmp_path))
