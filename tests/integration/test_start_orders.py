@@ -89,8 +89,8 @@ class Stage:
         #: What has come about so far.
         self.done: set[str] = set()
 
-    async def pause(self, seconds: float) -> None:
-        step_s = max(STEP_S, seconds / STEPS)
+    async def pause(self, seconds: float, *, steps: int = STEPS) -> None:
+        step_s = max(STEP_S, seconds / steps)
         for _ in range(int(seconds / step_s)):
             await self._step(step_s)
 
@@ -210,9 +210,10 @@ async def test_each_goes_on_by_itself_when_those_that_it_waits_for_are_there(
 
 #: How long before the next of Apache's servers a gateway and clients start, the first earliest.
 APACHE_GAPS_S = (60, 15, 0)
-#: Its brokers register, and its programs answer, in real time.
+#: Its brokers register, and its programs answer, in real time: so the steps are fewer and longer.
 APACHE_READY_S = 600
 APACHE_ANSWER_S = 0.05
+APACHE_STEPS = 10
 
 
 @pytest.mark.java
@@ -250,7 +251,7 @@ async def test_gateways_and_clients_go_on_whenever_apaches_servers_come(
                         wanted |= {
                             f"{what}{number}" for what in ("gateway", "sent", "pushed", "pulled")
                         }
-                        await stage.pause(gap_s - next_gap_s)
+                        await stage.pause(gap_s - next_gap_s, steps=APACHE_STEPS)
                     if place in servers:
                         await servers[place].launch()
                         running.callback(servers[place].kill)
