@@ -271,7 +271,6 @@ def assemble(
     )
     log.on_settled(listener.settled)
     sessions = OperatorSessions(
-        turn,
         table,
         ends,
         expiry,

@@ -26,7 +26,6 @@ from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import ViewError
 from motelog.gateway.subscribe.sharing import SharedSubscriptions, is_shared
 from motelog.gateway.subscribe.storing import Storing
-from motelog.gateway.turn import Turn
 
 
 class OperatorSessions:
@@ -34,7 +33,6 @@ class OperatorSessions:
 
     def __init__(
         self,
-        turn: Turn,
         table: SessionTable,
         connections: Connections,
         expiry: Expiry,
@@ -45,7 +43,6 @@ class OperatorSessions:
         storing: Storing,
         after: After,
     ) -> None:
-        self._turn = turn
         self._table = table
         self._connections = connections
         self._expiry = expiry
@@ -85,7 +82,7 @@ class OperatorSessions:
         if live is None:
             return False
         code = ReasonCode.ADMINISTRATIVE_ACTION
-        self._turn.end(live[1], code, "an operator has disconnected the client")
+        self._connections.end(live[1], code, "an operator has disconnected the client")
         return True
 
     def end(self, client_id: str, then: Then) -> bool:

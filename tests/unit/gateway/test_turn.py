@@ -37,7 +37,7 @@ def test_what_is_put_on_it_between_turns_asks_for_one_and_is_carried_first() -> 
     assert connection is not None
     stage.listener.during(lambda: None)
     assert not stage.is_woken
-    stage.sessions.kick("c1")
+    stage.turn_under_way.end(connection, ReasonCode.SERVER_BUSY, "a test")
     assert stage.is_woken
     stage.turn((1, publish("t", b"a", 1, version=5)))
     assert [packet[0] for packet in stage.packets(1)] == [0xE0]
