@@ -154,8 +154,14 @@ class Listener:
         if received.frames:
             turn.began_ns = perf_counter_ns()
             self._metrics.received_bytes += len(received.data)
+            metrics = self._metrics
             try:
-                self._handle_frames(received)
+                packets = split(received.data, received.index, metrics.received_packets, True)
+                # Some connection has not sent CONNECT, or it waits.
+                if metrics.connections_opened - metrics.connections_closed > metrics.sessions_now:
+                    self._expect(packets)
+                self._handle_packets(packets)
+                self._commit.run()
             except MemoryError:
                 self._lose(received)
         for number, fault in received.faults:
@@ -206,14 +212,11 @@ class Listener:
 
     # --- packets -------------------------------------------------------------------------
 
-    def _handle_frames(self, received: reactor.Turn) -> None:
-        metrics = self._metrics
-        packets = split(received.data, received.index, metrics.received_packets, True)
-        # Some connection has not sent CONNECT, or it waits.
-        if metrics.connections_opened - metrics.connections_closed > metrics.sessions_now:
-            self._clients.expect([(p[0], p[3] or b"") for p in packets if p[1] == 0x10])
-        self._handle_packets(packets)
-        self._commit.run()
+    def _expect(self, packets: list[Packet]) -> None:
+        """Have the stored sessions of several CONNECTs found with one look."""
+        connects = [(p[0], p[3] or b"") for p in packets if p[1] == 0x10]
+        if len(connects) > 1:
+            self._clients.expect(connects)
 
     def _lose(self, received: reactor.Turn) -> None:
         """End the clients of a turn that lacks memory: what is not acknowledged they send again.

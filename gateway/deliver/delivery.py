@@ -322,6 +322,16 @@ class Delivery:
         Its client gets the first message by ``deliver``, after CONNACK. If it outlives its
         connection, ``stored_again`` has to be called.
         """
+        has_flights = bool(stored.inflight) and self._resume_flights(session, stored)
+        if stored.filters or stored.cursors:
+            self._resume_queues(session, stored, has_flights=has_flights)
+        if stored.replays:
+            self._replays.resume(session, stored)
+        if self._catch_up.acknowledged(session):
+            self._wake()
+
+    def _resume_flights(self, session: Session, stored: StoredSession) -> bool:
+        """Have what was in flight sent again; return whether there is any in a queue known here."""
         flights = []
         for flight in stored.inflight:
             number = self._queues.number_of(flight.queue)
@@ -338,6 +348,10 @@ class Delivery:
             session.particulars.resend = deque(packet_id for packet_id, _ in flights)
             is_exactly_once = any(flight.qos == 2 for flight in stored.inflight)
             session.particulars.is_unsure = is_exactly_once and session.expiry_s > 0
+        return bool(flights)
+
+    def _resume_queues(self, session: Session, stored: StoredSession, *, has_flights: bool) -> None:
+        """Have a session lag in the queues in which it is not where the live path is."""
         topic_filters = [one.topic_filter for one in stored.filters]
         by_name = self._queues.resume(topic_filters, stored.cursors)
         strange = stored.cursors.keys() - by_name.keys() - {RETAINED_QUEUE}
@@ -355,7 +369,7 @@ class Delivery:
             # A queue that the session does not know is younger than its last connection.
             cursor = stored.cursors.get(name, 0)
             is_live = cursor == queue.next_offset and queue.is_known
-            if is_live and not flights and name not in early:
+            if is_live and not has_flights and name not in early:
                 continue
             if queue.is_known and cursor > queue.next_offset:
                 session.particulars.since.setdefault(ALL_FILTERS, {})[queue] = cursor
@@ -371,9 +385,6 @@ class Delivery:
         for name, queue_offset in stored.delivered:
             if name in by_name:
                 session.particulars.delivered.add((by_name[name], queue_offset))
-        self._replays.resume(session, stored)
-        if self._catch_up.acknowledged(session):
-            self._wake()
 
     def stored_again(self, session: Session, error: MotelogError | None) -> None:
         """Note that what a session was resumed from has been written again, or not.

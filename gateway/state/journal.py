@@ -168,7 +168,9 @@ class SessionJournal:
         self._owed: dict[str, Progress] = {}
         self._left: set[str] = set()
         self._tick: tuple[Ticket, dict[str, Progress], set[str]] = (SETTLED, {}, set())
-        self._appended_ms = self.clock.monotonic_ms()
+        # The last tick, that before the last append, and whether that has been since the last tick.
+        self._tick_ms = self._appended_ms = self.ticked_ms
+        self._has_appended = False
         self._has_saved = False
         # Other runs: the number of the last record, and our ticks since it was that.
         self._silent: dict[int, tuple[int, int]] = {}
@@ -327,6 +329,9 @@ class SessionJournal:
         """
         self._marked = SETTLED
         self.ticked_ms = self.clock.monotonic_ms()
+        if self._has_appended:
+            self._has_appended, self._appended_ms = False, self._tick_ms
+        self._tick_ms = self.ticked_ms
         owed = self._owed
         for entry in progress:
             owed[entry.client_id] = entry
@@ -343,7 +348,7 @@ class SessionJournal:
         for queue in self._left:
             self._told.pop(queue, None)
         moved = {queue: at for queue, at in positions.items() if self._told.get(queue) != at}
-        silence_ms = self.clock.monotonic_ms() - self._appended_ms
+        silence_ms = self.ticked_ms - self._appended_ms
         is_silent = self._has_saved and silence_ms >= SILENCE_MS_MAX
         if not (moved or owed or self._left or is_silent or self.others_live):
             self._tick = (SETTLED, {}, set())
@@ -406,8 +411,7 @@ class SessionJournal:
 
     def _append(self, records: Sequence[Record]) -> Ticket:
         collected, thens = self._append_collected()
-        now_ms, self._appended_ms = self.clock.now_ms(), self.clock.monotonic_ms()
-        ticket = self._append_all([], records, now_ms)
+        ticket = self._append_all([], records, self.clock.now_ms())
         for then in thens:  # they may append too
             self.after(collected, then)
         return ticket
@@ -421,7 +425,6 @@ class SessionJournal:
     def _append_collected(self) -> tuple[Ticket, list[Then]]:
         if not self.collected:
             return SETTLED, []
-        self._appended_ms = self.clock.monotonic_ms()
         collected, self.collected = self.collected, []
         thens, self._thens = self._thens, []
         self._collected_names.clear()
@@ -442,6 +445,7 @@ class SessionJournal:
             if records:
                 collected = [(r, message_of(r, self._queue, now_ms)) for r in records]
             ticket = self._log_port.append([message for _, message in collected])
+            self._has_appended = True
             for record, message in collected:
                 self._note(record, message[1], ticket)
                 if type(record) is MarksRecord:

@@ -39,7 +39,7 @@ class Storing:
         ``claim`` is the number of the claim that this settles, 0 if there is none. ``then`` is
         called when it is there, or with the reason why not.
         """
-        lagging = [queue.name for queue in session.lagging or ()]
+        lagging = [queue.name for queue in session.lagging] if session.lagging else ()
         self._journal.collect(self.state(session), lagging=lagging, claim=claim, then=then)
 
     def leave(self, session: Session) -> None:
@@ -48,7 +48,9 @@ class Storing:
 
     def state(self, session: Session, *, left_ms: int | None = None) -> StoredSession:
         """Return the state of a session as the log keeps it."""
-        filters = tuple([self._filter(session, text) for text in session.filters])
+        filters: tuple[StoredFilter, ...] = ()
+        if session.filters:
+            filters = tuple([self._filter(session, text) for text in session.filters])
         if session.has_particulars:
             filters += self._shared.filters(session)
         stored = StoredSession(
