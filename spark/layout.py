@@ -1,7 +1,7 @@
 """The columns of a query's rows, in the order of its schema.
 
-Owns: Layout, the two columns besides a payload's fields, how a layout is read from a schema. Must
-not touch: pyspark, pyarrow; schemas are passed as ``StructType.jsonValue()``.
+Owns: Layout, the two columns besides a payload's fields, how a layout is read from a schema.
+Must not touch: pyspark, pyarrow; schemas are passed as ``StructType.jsonValue()``.
 
     columns of the message ... | fields of the payload ... | _malformed | _payload
 
