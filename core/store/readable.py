@@ -1,16 +1,16 @@
-"""How far the log may be read: one bound for all readers, and the followers that wake them.
+"""How far the log may be read: one limit for all readers, and the followers that wake them.
 
-Owns: Readable: the bound as a physical offset and as a queue offset, the followers, the queues with
-records above the bound. Must not touch: records, files.
+Owns: Readable: the limit as a physical offset and as a queue offset, the followers, the queues with
+records above the limit. Must not touch: records, files.
 
                        readable.offset      the log's end
     ----- may be read -----|---- hidden ----|
 
-Without a limit the bound is the log's end, and asking costs one comparison. A limit is for a log
-whose end may have to be taken back: a message that a reader has seen must not go away. A limit lies
-where a record begins or ends.
-Invariants: hidden records alone wake nobody. Followers hear of a queue whenever it has more that
-may be read and they wait for anything: an append costs those that wait for nothing no call.
+If no limit is set, the log can be read to its end, and the check costs one comparison. A limit is
+for a log whose end may have to be taken back: a message that a reader has seen must not disappear.
+A limit lies where a record begins or ends.
+Invariants: hidden records alone do not wake any reader. A follower is called whenever a queue has
+more readable records and the follower waits for anything: otherwise an append does not call it.
 Concurrency: the thread of the trio run.
 """
 
@@ -25,7 +25,7 @@ from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.queues.consume_queue import ConsumeQueue
 
 NO_LIMIT: Final = (1 << 63) - 1
-#: What somebody waits for who is always told.
+#: Passed as what a follower waits for: it is always called.
 ALWAYS: Final = (True,)
 
 Follower: TypeAlias = Callable[[list[QueueTail]], None]
@@ -68,11 +68,11 @@ class Readable:
         return end
 
     def set_limit(self, physical_offset: int) -> None:
-        """Let records that begin below ``physical_offset`` be read, and tell the followers."""
+        """Let records that begin below ``physical_offset`` be read, and call the followers."""
         before = self.offset
         self._limit = physical_offset
         if physical_offset < before:
-            # Since nobody was to be told of these, they were not noted.
+            # These were readable until now, so they were not noted.
             end = self._log.end_offset
             for queue in self._queues.values():
                 if self.max_offset(queue) < queue.max_offset:
@@ -86,7 +86,7 @@ class Readable:
             self._tell(grown)
 
     def appended(self, tails: list[QueueTail], begin: int, end: int) -> None:
-        """Note that queues got records in [begin, end) of the log; tell followers if readable."""
+        """Note that queues got records in [begin, end) of the log; call followers if readable."""
         if end > self._limit:
             self._hidden.update(dict.fromkeys(tails, end))
         if begin < self._limit:

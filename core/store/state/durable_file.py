@@ -1,7 +1,7 @@
-"""The file ``durable``: up to where the log is on disk, noted after each flush.
+"""The file ``durable``: the offset up to which the log is on disk, noted after each flush.
 
-Owns: DurableFile, its bytes, and how they are read back when damaged. Must not touch: the log; what
-a start makes of the offset is recovery's.
+Owns: DurableFile, its bytes, and how they are read back if damaged. Must not touch: the log; how a
+start uses the offset is decided in recovery.
 
     durable   1024 bytes, two slots at 0 and 512 that are written in turn, so that a write which is
               cut short leaves the one before it; everything else is zero
@@ -11,8 +11,8 @@ a start makes of the offset is recovery's.
 
 Without it a start could not tell a hole that the kernel left, because it wrote a later page of the
 log before an earlier one, from a record that was on the disk and has been damaged since.
-Invariant: what is in the file never says more than is true. It is not synced, for an older content
-is true as well: after a power cut a start knows less than it could, and nothing that is wrong.
+Invariant: the offset in the file is never too high. The file is not synced, because an older offset
+is also true: after a power cut a start knows less than it could, but nothing wrong.
 """
 
 from __future__ import annotations
