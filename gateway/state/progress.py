@@ -18,17 +18,17 @@ record, a later Progress entry, or marks say. One queue, in the order of records
 Rules:
 
 - A whole record replaces everything. Its cursors hold until a newer position or Progress entry.
-- A position counts if it was told behind the whole record, or if a Progress entry was: that says
-  that the session is at all positions of its gateway, the queues aside in which it lags.
-- A queue whose position was first told behind the whole record was made since, or its gateway did
-  not know where it ends: it is added. A queue that its gateway stops to read is told anew later.
+- A position counts if it was written after the whole record, or if a Progress entry was: that says
+  that the session is at all positions of its gateway, except in the queues in which it lags.
+- A queue whose position was first written after the whole record was made since, or its gateway did
+  not know where it ends: it is added. A queue that its gateway stops reading is written anew later.
 - A Progress entry replaces cursors that were pinned and all flights. Its tick's positions come with
-  it or behind it, never before it.
+  it or after it, never before it.
 - ``delivered`` has places that the cursor has not passed and that must not be read again. The
   places of flights are among them. What the cursor has passed is dropped.
-- A cursor only ever is too low: then QoS 1 messages are sent again, and QoS 2 messages are not, as
+- A cursor can only be too low: then QoS 1 messages are sent again, and QoS 2 messages are not, as
   their places are in ``delivered``. UNSENT of a place that the cursor has passed pins it there.
-- Entries of another run than the whole record's tell of a session that has moved: they are nothing.
+- Entries of a run other than the whole record's are ignored: the session has moved.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Place: TypeAlias = tuple[str, int]
 
 
 class Position(NamedTuple):
-    """A live position, and the places in the topic of the ticks that told it last and first."""
+    """A live position, and the places in the topic of the ticks that wrote it last and first."""
 
     queue_offset: int
     at: int
@@ -65,7 +65,7 @@ class Position(NamedTuple):
 
 
 class SessionState(msgspec.Struct, frozen=True):
-    """One session, as its records have told so far.
+    """One session, according to its records so far.
 
     ``session`` is the last whole record with later flights, received identifiers and delivered
     places; its cursors are still those of the record. ``at`` is the record's place, ``run`` the run

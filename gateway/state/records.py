@@ -67,7 +67,7 @@ class TickRecord(msgspec.Struct, frozen=True, array_like=True, tag="tick"):
     """A gateway's delivery progress: changed live positions, and sessions that are not at them.
 
     ``heard`` is the queue offset up to which it has read back the records of all gateways. ``left``
-    are queues that it has stopped to read since the last tick: what it told of them is over.
+    are queues that it has stopped reading since the last tick: their positions no longer count.
     """
 
     gateway: str

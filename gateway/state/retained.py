@@ -79,7 +79,7 @@ class Before(NamedTuple):
 class Written:
     """One message that has not been read back; ``message`` is None if it removes the last one.
 
-    ``record`` goes into the batch of the publish; whoever appends it sets ``ticket``. ``count``,
+    ``record`` goes into the batch of the publish; its appender sets ``ticket``. ``count``,
     ``size_bytes`` and ``by_client`` are what it adds to those of the store.
     """
 

@@ -98,7 +98,7 @@ class RetainedRows:
         self.size_bytes = 0
         #: No message expires before this; 0: not known.
         self._expires_from_ms = 0
-        #: The records of the last transaction by topic name, for whoever waits for its own.
+        #: The records of the last transaction by topic name, for the tasks that wait for theirs.
         self.read: list[tuple[str, bytes]] = []
 
     # --- a part of the view --------------------------------------------------------------
@@ -320,6 +320,6 @@ def _kept(properties: bytes) -> tuple[bytes, int, int, int] | None:
     values = value.split(b":")
     if len(values) not in (2, 3) or not all(map(bytes.isdigit, values)):
         return None
-    # Once, the place of the first record was not told.
+    # Earlier versions did not write the place of the first record.
     place, store_ms, since = map(int, (*values, values[0])[:3])
     return properties[:begin], place, store_ms, since

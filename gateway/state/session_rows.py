@@ -20,12 +20,12 @@ Which of several gateways has a session is decided only by the order of the reco
 views agree:
 
 - A run lives from its first record to a ``started`` of the same gateway, its ``stopped``, or a
-  ``lost``. Its later records are nothing.
-- A client identifier is its holder's: the run that lives and whose whole record, told while the
-  client is connected, is the last. Who has claimed it has it next, in the order of the claims; it
-  waits until there is no other holder and no older claim. Then it writes the record that settles
-  its claim.
-- What another run writes of a session that is held by a claim, or is claimed, is nothing.
+  ``lost``. Its later records are ignored.
+- A client identifier belongs to its holder: the live run that wrote the last whole record while the
+  client was connected. Runs that have claimed it get it next, in the order of the claims: a run
+  waits until there is no other holder and no older claim, then writes the record that settles its
+  claim.
+- Records of another run about a session that is held by a claim, or is claimed, are ignored.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class SessionRows:
         self._over: dict[int, None] = {}
         self.count = 0
         self._has_shared = False  # whether some session has a shared subscription, or has had one
-        #: What has been read back since somebody took it from here, in the order of the log.
+        #: What has been read back since it was last taken from here, in the order of the log.
         self.heard: list[Heard] = []
         self._heard_before = 0
         #: Client identifiers whose changes are to be heard of, and whose claims are.
@@ -674,7 +674,7 @@ class SessionRows:
     def fetch(self, client_ids: Collection[str]) -> None:
         """Have ``state`` and ``holder`` find the rows of these in ``fetched``; ViewError.
 
-        Whoever calls clears ``fetched`` before rows change.
+        The caller clears ``fetched`` before rows change.
         """
         fetched: dict[str, _Row | None] = dict.fromkeys(client_ids)
         if fetched and self.count:
