@@ -621,7 +621,7 @@ class MessageStore:
 
     @property
     def full_reason(self) -> str | None:
-        """Why appends are refused until there is space again; None while there is."""
+        """Why appends are refused; None while the disk has space."""
         return self.disk_watch.full_reason
 
     def _check_open(self) -> None:

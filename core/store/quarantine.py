@@ -1,4 +1,4 @@
-"""ConsumeQueue files that are not what was written: put aside, and rebuilt from the log.
+"""ConsumeQueue files that differ from what was written: put aside and rebuilt from the log.
 
 Owns: Quarantine: which files are aside, rebuilding them, waking the reads that wait. Must not
 touch: when a file is doubtful (consume_queue).
@@ -109,8 +109,9 @@ class Quarantine:
             file = self._aside[queue, begin] = AsideFile(queue, begin)
             self._wanted.set()
             logger.warning(
-                "a ConsumeQueue file has changed on the disk; it is rebuilt from the log, and its "
-                "messages wait for that, none is lost; if this happens again, check the disk "
+                "a ConsumeQueue file has changed on the disk; it is being rebuilt from the log, "
+                "and its messages cannot be read until then; none is lost; if this recurs, check "
+                "the disk "
                 "directory=%s offset=%d", queue.directory, begin,
             )  # fmt: skip
         raise UnitsAsideError(file)
@@ -124,7 +125,7 @@ class Quarantine:
                 self._wanted.set()
 
     async def rebuild(self) -> bool:
-        """Rebuild all files that are aside now; return whether that could be done."""
+        """Rebuild all files that are aside now; return whether all could be rebuilt."""
         is_done = True
         for key, file in list(self._aside.items()):
             try:
@@ -132,8 +133,8 @@ class Quarantine:
             except (OSError, StoreError, MemoryError) as exc:
                 is_done = False
                 logger.error(
-                    "rebuilding a ConsumeQueue file failed, and its messages wait; the store tries "
-                    "again in %d s: mend what the reason says directory=%s offset=%d reason=%s",
+                    "rebuilding a ConsumeQueue file failed, and its messages cannot be read yet; "
+                    "retrying in %d s; fix the cause directory=%s offset=%d reason=%s",
                     RETRY_S, file.queue.directory, file.begin, exc,
                 )  # fmt: skip
             else:

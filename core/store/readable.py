@@ -99,7 +99,7 @@ class Readable:
         before = self.offset
         self._limit = physical_offset
         if physical_offset < before:
-            # Since nobody was to be told of these, they were not noted.
+            # These were readable until now, so they were not noted.
             end = self._log.end_offset
             for queue in self._queues.values():
                 if self.max_offset(queue) < queue.max_offset:

@@ -1,6 +1,6 @@
 """The work of a store since it was opened: counters, distributions and rates.
 
-Owns: StoreStats. Must not touch: the store, clocks; callers tell it.
+Owns: StoreStats. Must not touch: the store, clocks; callers report to it.
 Spec: RocketMQ StoreStatsService: rates over 10, 60 and 600 s from one sample a second, the put
 latency's classes.
 """

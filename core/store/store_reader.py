@@ -145,9 +145,9 @@ class StoreReader:
         """Return records from ``queue_offset`` on, as they are stored, one after the other.
 
         At most ``count_max`` of them and ``bytes_max`` bytes, but always the first that matches.
-        With ``tag_codes`` only records whose tag hash is among them; looks at 800 units at most
-        (or count_max, when that is more). ``as_units`` returns the units of these records instead,
-        and nobody has looked whether the records are there.
+        With ``tag_codes`` only records whose tag hash is among them; at most 800 units are examined
+        (or count_max, if that is more). ``as_units`` returns the units of these records instead,
+        without a check that the records exist.
         """
         began_ns = perf_counter_ns()
         queue = self._queues.get((topic, queue_id))

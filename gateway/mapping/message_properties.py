@@ -1,9 +1,9 @@
-"""The publisher's part of a message's property text, and the MQTT 5 properties made from it.
+"""The publisher's part of a message's property text, and MQTT 5 properties from it.
 
 Owns: the property ``clientId`` and the JSON text of ``mqttProperties``. Must not touch: packets,
 the log.
-Invariant: receivers get what a device could have sent; a native producer's property that is not
-legal is left out.
+Invariant: receivers get only what a device could have sent; illegal properties of a native producer
+are omitted.
 Spec: MQTT 5.0 section 3.3.2.3.
 
     clientId \\x01 sensor-7 \\x02 mqttProperties \\x01 {"contentType":"text/plain", ...} \\x02
@@ -31,7 +31,7 @@ from motelog.gateway.mqtt.properties import encode_properties as encode_block
 
 
 class StoredProperties(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """MQTT 5 properties of a PUBLISH that its receivers get too."""
+    """The MQTT 5 properties of a PUBLISH that are forwarded to receivers."""
 
     payload_format: int | None = None
     expiry_s: int | None = None
@@ -58,7 +58,7 @@ def uncounted(_: int) -> None:
 
 
 def publisher_properties(client_id: str) -> bytes:
-    """Return the property text that every message of one publisher ends with."""
+    """Return the property text at the end of every message of one publisher."""
     return encode_properties({MQTT_CLIENT_ID: client_id})
 
 
@@ -114,7 +114,7 @@ def delivery_properties(
 
 
 def expires_ms(text: bytes, store_ms: int) -> int | None:
-    """Return when a message that was stored at ``store_ms`` expires; None if it does not."""
+    """Return when a message stored at ``store_ms`` expires; None if it does not."""
     expiry_s = _read(text).expiry_s
     return None if expiry_s is None else store_ms + expiry_s * 1000
 
@@ -142,7 +142,7 @@ def client_id_property(text: bytes) -> str:
 
 
 def _value(text: bytes, name: bytes) -> bytes | None:
-    """Return the value of the property whose name and separator are ``name``."""
+    """Return the value of a property; ``name`` includes the separator."""
     begin = len(name)
     if not text.startswith(name):
         before = text.find(_END + name)

@@ -1,7 +1,7 @@
 """Templates of queue topics, tags and keys, and of a client's own topic.
 
-Owns: placeholders, what a rule of the operator must look like. Must not touch: which rule a topic
-name falls under (``topic_mapping``).
+Owns: placeholders, checks of the operator's rules. Must not touch: which rule applies to a topic
+name (``topic_mapping``).
 
     {1} {2} ...    a level of the topic name; empty if the name has fewer
     {client_id}    the publisher's client identifier
@@ -50,19 +50,19 @@ def template_faults(template: str, topic_filter: str) -> Iterator[str]:
                 f" {name}"
             )
     if "{" in PLACEHOLDER.sub("", template) or "}" in PLACEHOLDER.sub("", template):
-        yield f"{template!r} has a brace without its partner"
+        yield f"{template!r} has an unmatched brace"
 
 
 def client_topic_fault(template: str) -> str | None:
     """Return what is wrong with the template of a client's own topic name, or None.
 
-    ``{client_id}`` alone may stand in it. An empty template is none.
+    Only ``{client_id}`` is allowed in it. An empty template means no topic.
     """
     plain = template.replace("{client_id}", "x")
     if "{" in plain or "}" in plain:
-        return f"{template!r} has a brace that is not of {{client_id}}"
+        return f"{template!r} has a brace that does not belong to {{client_id}}"
     if plain.startswith("$"):
-        return f"{template!r} begins with '$': such topics are the server's"
+        return f"{template!r} begins with '$', which is reserved for the server"
     try:
         if plain:
             check_topic_name(plain)
@@ -72,7 +72,7 @@ def client_topic_fault(template: str) -> str | None:
 
 
 def client_topic(template: str, client_id: str) -> str | None:
-    """Return a client's own topic name; None if its identifier cannot stand in one level of it."""
+    """Return a client's own topic name; None if its identifier is not valid as a level."""
     if "{client_id}" not in template:
         return template
     if not is_level(client_id) or (template.startswith("{") and client_id.startswith("$")):
@@ -81,8 +81,7 @@ def client_topic(template: str, client_id: str) -> str | None:
 
 
 def queue_topic_fault(template: str) -> str | None:
-    """Return what is wrong with what stands around the placeholders of a queue topic, or None."""
-    # A letter in place of what a name brings: where that is illegal, every name's result is.
+    """Return what is wrong with the text around the placeholders of a queue topic, or None."""
     if is_device_topic(PLACEHOLDER.sub("x", template)):
         return None
     return f"{template!r} is not a legal queue topic ({LEGAL})"

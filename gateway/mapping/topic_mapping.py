@@ -1,15 +1,15 @@
-"""Where an MQTT topic name goes in the log, and which queues a filter can match.
+"""Maps MQTT topic names to the log, and filters to the queues that they can match.
 
 Owns: the rules: configured ones first, then the built-in ones.
-Must not touch: the log, sessions, clocks. Invariant: a message mapped by ``map_name`` lies in one
-of the topics that ``queue_choices`` names for every filter that matches its topic name, and in the
-queue of the selector that stands there with it.
+Must not touch: the log, sessions, clocks. Invariant: a message mapped by ``map_name`` is in one of
+the topics that ``queue_choices`` returns for every filter that matches its topic name, and in the
+queue of the selector returned with it.
 
 Built-in rules: the first level is the queue topic and the second level is the tag. A message goes
-to the default topic if its first level is not a legal queue topic, or one that may not be created.
+to the default topic if its first level is not a legal queue topic, or must not be created.
 
-A native producer sends a message for devices to any queue of the queue topic that the rules give
-its name. So a filter needs all queues of such a topic. Only where the default topic stands in for
+A native producer may send a message for devices to any queue of the queue topic to which the rules
+map its name. So a filter needs all queues of such a topic. Only where the default topic replaces
 another one is every message a publish, and the selector decides its queue.
 """
 
@@ -27,7 +27,7 @@ from motelog.gateway.mqtt.topics import matches
 
 @dataclass(frozen=True, slots=True)
 class MappedName:
-    """What one topic name becomes; ``queue_topic`` None stands for the default topic."""
+    """The mapping of one topic name; ``queue_topic`` None means the default topic."""
 
     queue_topic: str | None
     tag: str
@@ -37,12 +37,12 @@ class MappedName:
 
 _BUILT_IN = TopicRule(filter="#", queue_topic="{1}")
 
-#: A queue topic, and the selector of the one queue that is meant, or None for all its queues.
+#: A queue topic, and the selector of one of its queues, or None for all.
 QueueChoice: TypeAlias = tuple[str, str | None]
 
 
 class _Template:
-    """A text with placeholders, taken apart once."""
+    """A text with placeholders, parsed once."""
 
     __slots__ = ("_is_of_levels", "_parts")
 
@@ -57,7 +57,7 @@ class _Template:
         self._is_of_levels = not any(isinstance(part, list) for part in self._parts)
 
     def fill(self, levels: Sequence[str], values: Mapping[str, str]) -> str:
-        """Return the text for one topic name; a level that it does not have is empty."""
+        """Return the text for one topic name; missing levels are empty."""
         filled = []
         for part in self._parts:
             if isinstance(part, int):
@@ -67,12 +67,12 @@ class _Template:
         return "".join(filled)
 
     def fill_from_filter(self, levels: Sequence[str]) -> str | None:
-        """Return the text of all names that a filter matches, None if they differ in it."""
+        """Return the common text of all names that a filter matches, None if they differ."""
         if not self._is_of_levels:
             return None
         for part in self._parts:
             if isinstance(part, int):
-                # A level behind the end of a filter without "#" is empty in all names.
+                # A level after the end of a filter without "#" is empty in all names.
                 before = levels[:part]
                 if "#" in before or (len(before) == part and before[-1] == "+"):
                     return None
@@ -107,7 +107,7 @@ class TopicMapping:
             for text in (rule.queue_topic, rule.tag, rule.keys)
         )
         first_levels = frozenset(rule.filter.partition("/")[0] for rule in rules)
-        #: First levels of the names that rules can match; None if these can be any.
+        #: First levels of the names that rules can match; None if any.
         self.rule_levels = None if first_levels & {"+", "#"} else first_levels
 
     def map_name(self, topic_name: str, *, client_id: str, user_name: str) -> MappedName:
@@ -131,10 +131,10 @@ class TopicMapping:
         return MappedName(first_level, tag, "", tag or topic_name)
 
     def queue_choices(self, topic_filter: str) -> Set[QueueChoice] | None:
-        """Return where matches of ``topic_filter`` can lie; None means in any topic."""
+        """Return where matches of ``topic_filter`` can be; None means in any topic."""
         choices: set[QueueChoice] = set()
         if topic_filter.startswith("$"):
-            return frozenset()  # such names are the server's, and not in the log
+            return frozenset()  # such names are the server's and not in the log
         levels = topic_filter.split("/")
         for rule in self._rules:
             if not _may_overlap(rule.levels, levels):
@@ -143,7 +143,7 @@ class TopicMapping:
             if queue_topic is None:
                 return None
             self._choose(choices, queue_topic, _selector(rule, levels))
-        # The built-in rule, without its templates: each CONNECT and SUBSCRIBE comes here.
+        # The built-in rule, without templates, since each CONNECT and SUBSCRIBE uses it.
         if levels[0] == "+" or levels[0] == "#":
             return None
         tag = levels[1] if len(levels) > 1 else ""
@@ -175,7 +175,7 @@ class TopicMapping:
 
 
 def _selector(rule: _Rule, levels: Sequence[str]) -> str | None:
-    """Return the selector of all names that the filter matches, None if they differ in it."""
+    """Return the common selector of all names that the filter matches, None if they differ."""
     if rule.queue_by == "client_id":
         return None
     if rule.queue_by == "tag":

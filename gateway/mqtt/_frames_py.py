@@ -1,4 +1,4 @@
-"""Reference of the frames kernel: what gateway/mqtt/_frames.pyx must answer, spelled out.
+"""Reference of the frames kernel: specifies the results of gateway/mqtt/_frames.pyx.
 
 Owns: the meaning of ``split``, ``split_one`` and ``encode_publish`` (docstrings: frames.py).
 Must not touch: sessions, sockets. Faults are tuples, not exceptions: one bad packet must not end a
@@ -112,11 +112,11 @@ def encode_publishes(
 def _split_frame(
     connection: int, version: int, first_byte: int, body: bytes, connecting: set[int]
 ) -> Frame:
-    """Go on with the body of a frame whose fixed header is right."""
+    """Parse the body of a frame whose fixed header is valid."""
     if version != 0:
         return split_one(first_byte, body, version, connection)
     if first_byte >> 4 == PacketType.CONNECT:
-        connecting.add(connection)  # its flags are judged with its version, by decode_connect
+        connecting.add(connection)  # decode_connect checks its flags, which depend on the version
     elif connection not in connecting:  # [MQTT-3.1.0-1]
         return _fault(connection, ReasonCode.PROTOCOL_ERROR, 0)
     return (connection, first_byte, None, body, 0, None)
@@ -138,7 +138,7 @@ def _with_joined_acks(frames: list[Frame]) -> list[Frame]:
 def _body_begin(frame: bytes, version: int) -> int:
     """Return where the body begins, 0 if the remaining length is not that of the frame.
 
-    MQTT 5 alone demands the shortest form [MQTT-1.5.5-1]; some small 3.1.1 clients pad it.
+    Only MQTT 5 requires the shortest form [MQTT-1.5.5-1]; some small 3.1.1 clients pad it.
     """
     remaining = 0
     for i in range(1, min(len(frame), 5)):
@@ -199,7 +199,7 @@ def _split_publish(first_byte: int, body: bytes, version: int, connection: int) 
 
 
 def _topic_fault(topic: bytes) -> tuple[int, int] | None:
-    """Return (reason code, position) of the first character that may not stand in a topic name."""
+    """Return (reason code, position) of the first character that is illegal in a topic name."""
     utf8_end = len(topic)
     try:
         topic.decode()

@@ -1,10 +1,10 @@
-"""PUBACK, PUBREC, PUBREL and PUBCOMP, which have one form.
+"""PUBACK, PUBREC, PUBREL and PUBCOMP, which have the same form.
 
-Owns: their bytes. Must not touch: inflight windows. The frames kernel splits those without
-properties itself and calls this module for the others.
+Owns: their encoding. Must not touch: inflight windows. The frames kernel splits those without
+properties itself; this module decodes the others.
 Spec: MQTT 5.0 sections 3.4 to 3.7.
 
-    packet id u16 | v5: reason code u8 (left out when 0) | properties (left out when empty)
+    packet id u16 | v5: reason code u8 (omitted if 0) | properties (omitted if empty)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from motelog.gateway.mqtt.packet_types import (
 from motelog.gateway.mqtt.packing import check_flags, packet
 from motelog.gateway.mqtt.properties import length_and_properties, read_properties
 
-PACKET_ID_AT: Final = 2  # where the packet identifier stands in an acknowledgement
+PACKET_ID_AT: Final = 2  # position of the packet identifier in an acknowledgement
 
 _RECEIVED: Final = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
 _RELEASED: Final = frozenset({0x00, 0x92})

@@ -1,9 +1,9 @@
 """AUTH: the messages of an enhanced authentication.
 
-Owns: its bytes. Must not touch: what the messages mean, when to send one.
+Owns: its encoding. Must not touch: the meaning of the messages, when to send one.
 Spec: MQTT 5.0 section 3.15.
 
-    reason code u8 | properties; both may be left out together: success, nothing said
+    reason code u8 | properties; both may be omitted together: success without properties
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CODES: Final = (
 
 
 class Auth(NamedTuple):
-    """``method`` is None where the packet names none."""
+    """``method`` is None if the packet names none."""
 
     reason_code: int
     method: str | None
@@ -52,7 +52,7 @@ def decode_auth(version: int, first_byte: int, body: bytes) -> Auth:
 
 
 def encode_auth(auth: Auth) -> bytes:
-    """Return the AUTH packet; it names its method. [MQTT-4.12.0-5]"""
+    """Return the AUTH packet, which names its method. [MQTT-4.12.0-5]"""
     assert auth.method is not None
     told: dict[PropertyId, PropertyValue] = {
         PropertyId.AUTHENTICATION_METHOD: auth.method,

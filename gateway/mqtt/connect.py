@@ -1,7 +1,7 @@
 """CONNECT and CONNACK.
 
-Owns: their bytes, and the return codes that MQTT 3.1 and 3.1.1 have instead of reason codes.
-Must not touch: who may connect and what a session may ask for (``sessions.connect_rules``).
+Owns: their encoding, and the return codes that MQTT 3.1 and 3.1.1 have instead of reason codes.
+Must not touch: which clients may connect, and on which terms (``sessions.connect_rules``).
 Spec: MQTT 5.0 sections 3.1 and 3.2, MQTT 3.1.1 sections 3.1 and 3.2.
 
     CONNECT:  name string | level u8 | flags u8 | keep alive u16 | properties (v5)
@@ -38,13 +38,13 @@ from motelog.gateway.mqtt.packing import check_flags, packet
 from motelog.gateway.mqtt.properties import WILL, length_and_properties, read_properties
 from motelog.gateway.mqtt.topics import check_topic_name
 
-# Protocol name and level, with which every legal CONNECT begins.
+# Protocol name and level, the begin of every legal CONNECT.
 _VERSIONS: Final = {b"\x00\x06MQIsdp\x03": 3, b"\x00\x04MQTT\x04": 4, b"\x00\x04MQTT\x05": 5}
-#: The clients of a fleet send few different bytes before the client identifier: so many are read
-#: once.
+#: Size of the cache of parsed beginnings: the clients of a fleet send few different bytes before
+#: the client identifier.
 _HEADS_KEPT: Final = 256
-#: None with longer properties is kept. These suffice for all limits that a client can ask for;
-#: what is longer is its own, such as a login.
+#: Beginnings with longer properties are not cached. This is enough for all limits that a client can
+#: ask for; longer ones are individual, such as a login.
 _KEPT_PROPERTIES_BYTES_MAX: Final = 20
 #: Version, flags, keep alive, properties.
 _Head: TypeAlias = tuple[int, int, int, Properties]
@@ -78,7 +78,7 @@ _RETURN_CODES: Final[dict[int, int]] = {
 
 
 def decode_connect(first_byte: int, body: bytes) -> Connect:
-    """Return the CONNECT in a packet body (what follows the fixed header).
+    """Return the CONNECT in a packet body (the part after the fixed header).
 
     Raises UnsupportedProtocolVersionError, MalformedPacketError, ProtocolViolationError,
     ClientIdentifierError or TopicNameError; ``claimed_version`` says in which version to answer.
@@ -107,7 +107,7 @@ def decode_connect(first_byte: int, body: bytes) -> Connect:
     if not (client_id and client_id.isprintable()):
         _check_client_id(version, client_id, clean_start=is_clean)
     if user_name is not None and _has_control(user_name):
-        raise MalformedPacketError("user name holds a control character")  # section 1.5.4
+        raise MalformedPacketError("user name contains a control character")  # section 1.5.4
     return Connect(
         version, is_clean, keep_alive_s, client_id, will, user_name, password, properties
     )
@@ -116,8 +116,8 @@ def decode_connect(first_byte: int, body: bytes) -> Connect:
 def claimed_version(body: bytes) -> int:
     """Return the version in which to answer a CONNECT that ``decode_connect`` refused.
 
-    Every level but 5 is answered as 3.1.1. A bridge sets bit 7 of its level and tries again without
-    it, but only when the refusal has the form of 3.1.1. [MQTT-3.1.2-2 of 3.1.1]
+    Every level except 5 is answered as 3.1.1. A bridge sets bit 7 of its level and tries again
+    without it, but only if the refusal has the form of 3.1.1. [MQTT-3.1.2-2 of 3.1.1]
     """
     return 5 if body[:7] == b"\x00\x04MQTT\x05" else 4
 
@@ -161,7 +161,7 @@ def encode_connack(
     session_present: bool = False,
     properties: Mapping[PropertyId, PropertyValue] | None = None,
 ) -> bytes:
-    """Return the CONNACK packet in the client's version; properties are sent to MQTT 5 alone.
+    """Return the CONNACK packet in the client's version; only MQTT 5 gets properties.
 
     Empty when version 3 or 4 has no return code for the reason: then the connection is closed
     without a CONNACK [MQTT-3.2.2-6 of 3.1.1].
@@ -173,7 +173,7 @@ def encode_connack(
     return_code = _RETURN_CODES.get(reason_code)
     if return_code is None:
         return b""
-    # Version 3.1 knows no session present flag: the byte is reserved.
+    # Version 3.1 has no session present flag: the byte is reserved.
     return packet(PacketType.CONNACK, bytes((present and version == 4, return_code)))
 
 
@@ -191,9 +191,9 @@ def decode_connack(version: int, body: bytes) -> Connack:
 
 
 def _head_bytes(body: bytes) -> int:
-    """Return how many bytes there are before the client identifier, if few; else 0.
+    """Return the number of bytes before the client identifier if it is small; else 0.
 
-    0 too where the packet is not one of a version that is spoken.
+    Also 0 if the packet has an unsupported version.
     """
     version = _VERSIONS.get(body[:7])
     if version == 4:
@@ -209,7 +209,7 @@ def _known_head(head: bytes) -> _Head:
 
 
 def _read_head(reader: FieldReader, body: bytes) -> _Head:
-    """Read what stands before the client identifier."""
+    """Read the part before the client identifier."""
     version = _read_version(reader, body)
     flags = reader.u8()
     _check_flags(version, flags)
@@ -263,7 +263,7 @@ def _check_client_id(version: int, client_id: str, *, clean_start: bool) -> None
         # [MQTT-3.1.3-7] [MQTT-3.1.3-8] of 3.1.1; 3.1 has no empty client identifier at all.
         raise ClientIdentifierError("client identifier is empty")
     if _has_control(client_id):  # section 1.5.4: it goes into log lines and records
-        raise ClientIdentifierError("client identifier holds a control character")
+        raise ClientIdentifierError("client identifier contains a control character")
 
 
 def _has_control(text: str) -> bool:

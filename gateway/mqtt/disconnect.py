@@ -1,9 +1,9 @@
 """DISCONNECT, and the packets without a body.
 
-Owns: their bytes. Must not touch: when to send one.
+Owns: their encoding. Must not touch: when to send one.
 Spec: MQTT 5.0 sections 3.12 to 3.14.
 
-    DISCONNECT:  reason code u8 (may be left out when 0) | properties (may be left out when empty)
+    DISCONNECT:  reason code u8 (may be omitted if 0) | properties (may be omitted if empty)
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def decode_disconnect(
         properties = read_properties(reader, PacketType.DISCONNECT, from_server=from_server)
     reader.expect_end()
     if from_server and properties.session_expiry_interval_s is not None:  # [MQTT-3.14.2-2]
-        raise ProtocolViolationError("a server's DISCONNECT holds a session expiry interval")
+        raise ProtocolViolationError("a server's DISCONNECT has a session expiry interval")
     return Disconnect(reason_code, properties)
 
 
@@ -65,7 +65,7 @@ def encode_disconnect(
     reason_code: int = ReasonCode.NORMAL_DISCONNECTION,
     properties: Mapping[PropertyId, PropertyValue] | None = None,
 ) -> bytes:
-    """Return the DISCONNECT packet; before MQTT 5 it is empty and only a client may send it."""
+    """Return the DISCONNECT packet; before MQTT 5 it is empty and only clients may send it."""
     if version != 5 or (reason_code == 0 and not properties):
         return packet(PacketType.DISCONNECT, b"")
     body = bytes((reason_code,))

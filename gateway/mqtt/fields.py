@@ -1,7 +1,7 @@
-"""Bounded reading and writing of the field types that all MQTT packets are made of.
+"""Bounded reading and writing of the field types of all MQTT packets.
 
-Owns: integers, strings, binary data and pairs. Must not touch: what the fields mean.
-Invariants: no read goes past the body, and no length is trusted before its bytes are there.
+Owns: integers, strings, binary data and pairs. Must not touch: the meaning of fields.
+Invariants: no read goes past the body, and no length is used before its bytes are available.
 Spec: MQTT 5.0 section 1.5.
 
     string, binary data:  length u16 | bytes
@@ -28,7 +28,7 @@ class FieldReader:
         self.position = 0
 
     def __len__(self) -> int:
-        """Bytes that are left."""
+        """The remaining bytes."""
         return self._end - self.position
 
     def part(self, count: int) -> FieldReader:
@@ -58,7 +58,7 @@ class FieldReader:
     def u16(self) -> int:
         begin = self.position
         if begin + 2 > self._end:
-            self.bytes_of(2)  # says what is missing
+            self.bytes_of(2)  # raises what is missing
         self.position = begin + 2
         return self._body[begin] << 8 | self._body[begin + 1]
 
@@ -78,7 +78,7 @@ class FieldReader:
         is_whole = self._end - begin >= 2
         stop = begin + 2 + (body[begin] << 8 | body[begin + 1]) if is_whole else 0
         if not is_whole or stop > self._end:
-            self.binary()  # says what is missing
+            self.binary()  # raises what is missing
         self.position = stop
         encoded = body[begin + 2 : stop]
         try:
@@ -90,7 +90,7 @@ class FieldReader:
             ) from exc
         if "\0" in text:  # [MQTT-1.5.4-2]
             raise MalformedPacketError(
-                "string holds U+0000", offset_bytes=begin + 2 + encoded.index(0)
+                "string contains U+0000", offset_bytes=begin + 2 + encoded.index(0)
             )
         return text
 
@@ -105,14 +105,14 @@ class FieldReader:
 
 
 def encode_binary(data: bytes) -> bytes:
-    """Return ``data`` behind its length; ValueError above 65,535 bytes."""
+    """Return ``data`` after its length; ValueError above 65,535 bytes."""
     if len(data) > STRING_BYTES_MAX:
         raise ValueError(f"{len(data)} bytes do not fit into a string or binary data")
     return len(data).to_bytes(2, "big") + data
 
 
 def encode_string(text: str) -> bytes:
-    """Return the text as UTF-8 behind its length; ValueError if it holds U+0000 or is too long."""
+    """Return the text as UTF-8 after its length; ValueError if it has U+0000 or is too long."""
     if "\0" in text:
-        raise ValueError("a string cannot hold U+0000")
+        raise ValueError("a string must not contain U+0000")
     return encode_binary(text.encode())

@@ -1,8 +1,7 @@
 """Whole MQTT frames -> plain tuples, and one PUBLISH -> bytes for many receivers.
 
-Owns: the kernel (_frames.pyx) and its reference (_frames_py.py), and what both
-promise. Must not touch: sessions, topic aliases, what a property says; callers decide those
-from the tuples.
+Owns: the kernel (_frames.pyx) and its reference (_frames_py.py), and the contract of both. Must not
+touch: sessions, topic aliases, the meaning of properties; callers handle those.
 
 One uniform 6-tuple per frame, in the order of the index:
 
@@ -14,10 +13,10 @@ One uniform 6-tuple per frame, in the order of the index:
 
 Topic, payload, body and properties are bytes; properties are the raw MQTT 5 block without its
 length. A topic is checked: UTF-8, no U+0000, no control character, no wildcard. It is empty only in
-MQTT 5 together with properties, among which the caller must find a topic alias.
+MQTT 5 together with properties, in which the caller must find a topic alias.
 
-A frame of version 0 comes from a connection that had no version when the batch was read. Only a
-CONNECT may be the first of these; later frames of the same batch are handed over unparsed, as
+A frame of version 0 comes from a connection without a version when the batch was read. Only a
+CONNECT may be the first of these; later frames of the same batch are returned unparsed, as
 ``(connection, first byte, None, body, 0, None)``, for ``split_one`` once the version is known.
 """
 
@@ -37,9 +36,9 @@ split: Final[Callable[..., list[Frame]]] = _kernel.split
 
 ``index`` holds four native u32 per frame: connection, MQTT version (0, 3, 4, 5), begin and end in
 ``data``, the fixed header included.
-``counts``, 256 native u64, counts each frame whose fixed header is right at its first byte. With
-``joins_acks``, PUBACKs of one connection in a row are one tuple, whose last part is a list of their
-packet identifiers in place of a reason code.
+``counts``, 256 native u64, counts each frame with a valid fixed header at its first byte. With
+``joins_acks``, consecutive PUBACKs of one connection are one tuple, whose last part is a list of
+their packet identifiers instead of a reason code.
 
 ValueError, and no frames at all, if the index has another form or points outside the data.
 """
@@ -53,18 +52,18 @@ encode_publish: Final[Callable[[bytes, bytes, int, int, bytes | None], tuple[byt
 """``encode_publish(topic, payload, first_byte, version, properties)``: (packet, where its id is).
 
 The packet identifier is 0; the caller sets it for each receiver at that position. For QoS 0 the
-position is 0. The topic is not checked. ValueError if ``first_byte`` begins no PUBLISH or something
-is too long.
+position is 0. The topic is not checked. ValueError if ``first_byte`` is not that of a PUBLISH, or
+something is too long.
 """
 
-#: Most bytes of a PUBLISH but for its topic name, properties and payload.
+#: Most bytes of a PUBLISH besides its topic name, properties and payload.
 PUBLISH_OVERHEAD_BYTES: Final = 13
 
 #: (topic, payload, first byte, packet identifier, properties or None)
 Publish = tuple[bytes, bytes, int, int, bytes | None]
 
 encode_publishes: Final[Callable[[list[Publish], int], bytes]] = _kernel.encode_publishes
-"""``encode_publishes(messages, version)``: many as ``encode_publish``, in one piece.
+"""``encode_publishes(messages, version)``: many messages as by ``encode_publish``, concatenated.
 
-The packet identifier counts above QoS 0. ValueError, and nothing at all, if one cannot be encoded.
+The packet identifier is used above QoS 0. ValueError, and no result, if one cannot be encoded.
 """

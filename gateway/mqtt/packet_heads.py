@@ -1,9 +1,9 @@
-"""What the beginning of a packet says, for people who look at a client's traffic.
+"""The beginnings of packets, for people who trace a client's traffic.
 
-Owns: cutting a stream into packets by their heads, the words of a head.
-Must not touch: payloads, user properties, logins; none of them leaves here.
-Invariants: however the stream is cut, the heads are the same. Of a packet no more is kept than
-HEAD_BYTES_MAX. Nothing here raises for what a peer has sent: what cannot be read is left out.
+Owns: splitting a stream into packets by their heads, the fields of a head.
+Must not touch: payloads, user properties, logins; none of them is returned.
+Invariants: the heads do not depend on how the stream is divided. At most HEAD_BYTES_MAX of a packet
+are stored. Nothing here raises for a peer's bytes: what cannot be parsed is omitted.
 Spec: MQTT 5.0 sections 2.1 and 3; 3.1.1 likewise.
 """
 
@@ -18,9 +18,9 @@ from motelog.gateway.mqtt.fields import FieldReader
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.mqtt.properties import read_properties
 
-#: Kept of each packet: enough for its names, and never a whole large payload.
+#: The bytes stored of each packet: enough for its names, and never a whole large payload.
 HEAD_BYTES_MAX: Final = 1024
-#: Of a topic name, and of the filters of one packet, as much as is shown.
+#: The shown length of a topic name, and the shown filters of one packet.
 NAME_CHARACTERS_MAX: Final = 256
 NAMES_MAX: Final = 16
 CODES_MAX: Final = 64
@@ -30,7 +30,7 @@ _ACKS: Final = (PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketT
 
 @dataclass(slots=True)
 class PacketHead:
-    """One packet: its type, its size with its header, and what else its head says."""
+    """One packet: its type, its size with header, and the other fields of its head."""
 
     type: str
     packet_bytes: int
@@ -56,7 +56,7 @@ class PacketHeads:
         self._skipped = 0
 
     def skip(self, count: int) -> None:
-        """Pass over so many bytes, which end with a packet."""
+        """Skip this many bytes, which end with a packet."""
         self._skipped = count
 
     def feed(self, data: bytes) -> list[PacketHead]:
@@ -89,7 +89,7 @@ class PacketHeads:
 
 
 def read_head(head: bytes, size: int, version: int, *, from_server: bool) -> PacketHead:
-    """Return what the first bytes of a packet say; ``size`` is that of the whole packet."""
+    """Return the fields in the first bytes of a packet; ``size`` is that of the whole packet."""
     kind = head[0] >> 4
     body_at = next((i + 1 for i in range(1, len(head)) if head[i] < 128), len(head))
     try:
@@ -97,7 +97,7 @@ def read_head(head: bytes, size: int, version: int, *, from_server: bool) -> Pac
     except ValueError:
         return PacketHead("reserved", size)
     reader = FieldReader(head[body_at:])
-    # What cannot be read is behind the head, or is none: the gateway's codec tells the peer.
+    # What cannot be parsed is after the head or malformed: the gateway's codec reports it.
     with suppress(GatewayError):
         _read_body(one, PacketType(kind), head[0], reader, version, from_server=from_server)
     return one
@@ -145,7 +145,7 @@ def _read_body(
 
 
 def _name(reader: FieldReader) -> str:
-    """Return a name, as much of it as the head has and is shown."""
+    """Return a name, as far as the head contains it and it is shown."""
     length = reader.u16()
     cut = reader.bytes_of(min(length, len(reader)))
     text = cut.decode(errors="replace")

@@ -1,7 +1,7 @@
 """Values of the MQTT packets: types, reason codes, property identifiers, packets as dataclasses.
 
 Owns: the names and numbers of MQTT 3.1, 3.1.1 and 5.0. Must not touch: bytes; each packet's own
-module decodes and encodes it. PUBLISH and its acknowledgements travel as plain tuples
+module decodes and encodes it. PUBLISH and its acknowledgements are passed as plain tuples
 (gateway.mqtt.frames), all other packets as the classes below.
 Spec: MQTT 5.0 sections 2.1.2, 2.2.2.2 and 2.4.
 """
@@ -127,8 +127,8 @@ PropertyValue: TypeAlias = int | str | bytes | tuple[int, ...] | tuple[tuple[str
 class Properties:
     """The properties of one packet; None (or an empty tuple) means that the packet has none.
 
-    The attribute names are those of PropertyId in lower case, with the unit where there is one.
-    Without slots on purpose: an absent property is then read from the class and takes no room.
+    The attribute names are those of PropertyId in lower case, with the unit if there is one.
+    Deliberately without slots: an absent property is then read from the class and takes no memory.
     """
 
     payload_format_indicator: int | None = None
@@ -161,7 +161,7 @@ class Properties:
 
     @classmethod
     def of(cls, present: dict[str, Any]) -> Properties:
-        """Return properties from attribute names and values, which the caller has checked.
+        """Return properties from attribute names and values that the caller has checked.
 
         The constructor sets all 27 attributes; a PUBLISH by topic alias comes here with one.
         """
@@ -174,7 +174,7 @@ class Properties:
         return f"Properties({', '.join(present)})"
 
     def as_dict(self) -> dict[PropertyId, PropertyValue]:
-        """Return what is present, in the form that the encoders take."""
+        """Return the present properties, in the form for the encoders."""
         present: dict[PropertyId, PropertyValue] = {}
         for property_id, one in zip(PropertyId, fields(self), strict=True):
             value = getattr(self, one.name)
@@ -237,7 +237,7 @@ class SubscribeEntry(msgspec.Struct, frozen=True):
 
     @property
     def options(self) -> int:
-        """The options as the byte that carries them."""
+        """The options as a byte."""
         return (
             self.qos
             | self.no_local << 2

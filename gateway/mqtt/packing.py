@@ -1,4 +1,4 @@
-"""The fixed header in front of a packet body.
+"""The fixed header before a packet body.
 
 Owns: first byte and remaining length. Must not touch: bodies.
 Spec: MQTT 5.0 section 2.1.
@@ -16,7 +16,7 @@ from motelog.gateway.mqtt.varint import encode_varint
 def packet(packet_type: PacketType, body: bytes, flags: int = 0) -> bytes:
     """Return the whole packet; ValueError if the body is longer than MQTT allows."""
     first_byte = packet_type << 4 | flags
-    if len(body) < 128:  # most of them: one byte tells their length
+    if len(body) < 128:  # most bodies: their length takes one byte
         return bytes((first_byte, len(body))) + body
     return bytes((first_byte,)) + encode_varint(len(body)) + body
 
@@ -24,7 +24,7 @@ def packet(packet_type: PacketType, body: bytes, flags: int = 0) -> bytes:
 def check_flags(version: int, first_byte: int, expected: int) -> None:
     """Raise MalformedPacketError unless the reserved bits are as ``expected`` [MQTT-2.1.3-1].
 
-    MQTT 3.1 alone lets a client set DUP when it repeats a PUBREL, SUBSCRIBE or UNSUBSCRIBE.
+    Only MQTT 3.1 lets a client set DUP when it repeats a PUBREL, SUBSCRIBE or UNSUBSCRIBE.
     """
     flags = first_byte & 0x0F
     if flags != expected and not (version == 3 and expected == 2 and flags == 0x0A):

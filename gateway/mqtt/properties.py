@@ -1,7 +1,7 @@
-"""MQTT 5.0 properties: the table of all of them and its codec, both ways.
+"""MQTT 5.0 properties: the table of all properties, and its encoder and decoder.
 
-Owns: which property has which type, in which packets it may stand, whether it may be repeated and
-which values it may have. Must not touch: what a property means to a session.
+Owns: the type of each property, in which packets it is allowed, whether it may be repeated, and its
+allowed values. Must not touch: the meaning of a property for a session.
 Spec: MQTT 5.0 sections 2.2.2 and 3.x.2.
 
     block:  { identifier varint | value } ...       the codec's blocks are without their length
@@ -26,21 +26,21 @@ from motelog.gateway.mqtt.packet_types import (
 )
 from motelog.gateway.mqtt.varint import encode_varint
 
-# The standard sets no limit; ours keeps a packet from costing more time than its bytes are worth.
+# The standard has no limit; ours bounds the time that a packet can take.
 REPEATED_MAX: Final = 1024
 #: Longest Reason String: it is for people, who read one line.
 REASON_CHARACTERS_MAX: Final = 1000
 
-WILL: Final = 0  # stands for a CONNECT's will properties, which have their own column in table 2-4
+WILL: Final = 0  # for a CONNECT's will properties, which have their own column in table 2-4
 
 
 def decode_properties(
     block: bytes | None, packet_type: int, *, from_server: bool = False
 ) -> Properties:
-    """Return the properties of a block without its length; None and b"" hold none.
+    """Return the properties in a block without its length; None and b"" mean none.
 
-    ``packet_type`` is a PacketType or WILL. ``from_server`` relaxes the rules that bind clients
-    alone. Raises MalformedPacketError or ProtocolViolationError.
+    ``packet_type`` is a PacketType or WILL. ``from_server`` relaxes the rules that apply only to
+    clients. Raises MalformedPacketError or ProtocolViolationError.
     """
     if not block:
         return NO_PROPERTIES
@@ -93,13 +93,13 @@ def encode_properties(
 def reason_string(why: str) -> dict[PropertyId, PropertyValue]:
     """Return a Reason String as the property of an answer, of at most REASON_CHARACTERS_MAX.
 
-    A broker elsewhere may have said why, in any text.
+    The reason may be any text from a remote broker.
     """
     return {PropertyId.REASON_STRING: why[:REASON_CHARACTERS_MAX].replace("\0", "\ufffd")}
 
 
 def length_and_properties(properties: Mapping[PropertyId, PropertyValue] | None) -> bytes:
-    """Return the block behind its length, as a packet holds it."""
+    """Return the block after its length, as in a packet."""
     block = encode_properties(properties)
     return encode_varint(len(block)) + block
 
@@ -129,7 +129,7 @@ def _decode(reader: FieldReader, packet_type: int, *, from_server: bool) -> Prop
                     reason_code=ReasonCode.QUOTA_EXCEEDED,
                 )
         elif rule.attribute in values:
-            raise ProtocolViolationError(f"{rule.attribute} stands twice")
+            raise ProtocolViolationError(f"{rule.attribute} occurs twice")
         else:
             values[rule.attribute] = value
     _check_together(values, packet_type, from_server=from_server)

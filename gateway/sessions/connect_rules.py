@@ -1,9 +1,8 @@
-"""Who may connect, and on which terms: CONNECT in, a decision with its CONNACK out.
+"""Which clients may connect, and on which terms: CONNECT in, a decision with its CONNACK out.
 
-Owns: refusals and their codes, what CONNACK says of the gateway's limits, which DISCONNECT is valid
-after it.
+Owns: refusals and their codes, the gateway's limits in CONNACK, which DISCONNECT is valid after it.
 Must not touch: connections, sessions; ``clients`` applies the decisions.
-Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. Requests for an enhanced authentication which is not
+Spec: MQTT 5.0 and 3.1.1 sections 3.1 and 3.2. Requests for an enhanced authentication that is not
 offered are refused with the standard's own code.
 """
 
@@ -38,19 +37,19 @@ from motelog.gateway.mqtt.topics import SHARED_PREFIX
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from motelog.gateway.state.stored import EXPIRY_NEVER, StoredWill
 
-#: Terms that are found at once.
+#: Terms that are cached.
 TERMS_KEPT: Final = 256
-#: What begins a TLS handshake: 0x16 0x03, which MQTT takes for a CONNECT of three more bytes.
+#: The first bytes of a TLS handshake, 0x16 0x03, which in MQTT look like a CONNECT of three bytes.
 TLS_HANDSHAKE: Final = 0x16
 TLS_REST_BYTES: Final = 3
 
 
 class Terms(NamedTuple):
-    """What is agreed with all clients that ask for the same.
+    """The terms for all clients that ask for the same.
 
     ``expiry_s`` is how long the session outlives the connection, ``idle_s_max`` how many seconds
-    the client may be silent before it counts as gone, 0 if it always may. ``told`` has the
-    properties that differ from what the client asked for.
+    the client may be silent before it counts as gone, 0 for no limit. ``told`` has the properties
+    that differ from what the client asked for.
     """
 
     version: int
@@ -66,10 +65,10 @@ class Terms(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """The terms of a connection; ``ConnectRules.connack`` tells them to the client.
+    """The terms of a connection; ``ConnectRules.connack`` encodes them for the client.
 
-    What stands first is as in ``Terms``. ``connect`` is what it was decided about. ``identity`` is
-    what the client says it is, until ``as_user``; None if it says nothing.
+    The first fields are those of ``Terms``. ``connect`` is the client's CONNECT. ``identity`` is
+    what the client claims to be, until ``as_user``; None if it claims nothing.
     """
 
     version: int
@@ -89,7 +88,7 @@ class Accepted(NamedTuple):
 
     @property
     def owner(self) -> str | None:
-        """Whose session it is to be; see ``StoredSession``."""
+        """The owner of its session; see ``StoredSession``."""
         return None if self.identity is None else self.identity.owner
 
     @property
@@ -97,7 +96,7 @@ class Accepted(NamedTuple):
         return None if self.identity is None else self.identity.user_name
 
     def as_user(self, identity: Identity) -> Accepted:
-        """Return the terms for a client that has logged in; its name is that of the login."""
+        """Return the terms for a client that has logged in, with the login's user name."""
         will = self.will and msgspec.structs.replace(
             self.will,
             user_name=identity.user_name,
@@ -107,13 +106,13 @@ class Accepted(NamedTuple):
         return self._replace(will=will, identity=identity)
 
     def may_have(self, owner: str | None) -> bool:
-        """Whether a session is the client's: ``owner`` is that of one which is there."""
+        """Whether the client may use an existing session with this ``owner``."""
         return None in (owner, self.owner) or owner == self.owner
 
     def shown(
         self, host: str, certificate_name: str | None, logins: Collection[str]
     ) -> Credentials:
-        """Return what the client shows of itself, with what is known of its connection."""
+        """Return the client's credentials, with what is known of its connection."""
         connect = self.connect
         return Credentials(
             self.client_id,
@@ -129,7 +128,7 @@ class Accepted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why there is no connection; ``connack`` is empty if the standard has none for it."""
+    """Why a connection is refused; ``connack`` is empty if the standard has none for it."""
 
     reason_code: int
     why: str
@@ -138,15 +137,15 @@ class Refused:
 
 
 class ConnectRules:
-    """Decides about the first packet of each connection, from the configuration alone."""
+    """Decides about the first packet of each connection, only from the configuration."""
 
     def __init__(self, config: GatewayConfig, *, methods: Container[str] = ()) -> None:
         """``methods`` are the enhanced authentications that are offered."""
         self._config = config
         self._methods = methods
-        # A fleet asks for few different terms.
+        # Cached: a fleet asks for few different terms.
         self._terms = lru_cache(TERMS_KEPT)(self._find_terms)
-        #: Our limits, as CONNACK tells them to an MQTT 5 client (section 3.2.2.3).
+        #: Our limits in the CONNACK for an MQTT 5 client (section 3.2.2.3).
         self._limits: dict[PropertyId, PropertyValue] = {
             PropertyId.RECEIVE_MAXIMUM: config.receive_maximum,
             PropertyId.MAXIMUM_PACKET_SIZE: config.packet_bytes_max,
@@ -164,10 +163,10 @@ class ConnectRules:
     ) -> Accepted | Refused:
         """Decide about the first packet of a connection.
 
-        ``new_client_id`` makes the identifier of a client that leaves it to the server.
+        ``new_client_id`` creates the identifier of a client that leaves it to the server.
         """
         if first_byte == TLS_HANDSHAKE and len(body) == TLS_REST_BYTES:
-            why = "the client speaks TLS, and this listener does not"
+            why = "the client uses TLS, but this listener does not"
             return refuse_unread(ReasonCode.MALFORMED_PACKET, why)
         if first_byte >> 4 != PacketType.CONNECT:  # [MQTT-3.1.0-1]
             return refuse_unread(ReasonCode.PROTOCOL_ERROR, "the first packet is not CONNECT")
@@ -188,7 +187,7 @@ class ConnectRules:
             why = "this authentication method is not offered"
         elif connect.will is not None and connect.will.topic.startswith("$"):
             code = ReasonCode.TOPIC_NAME_INVALID
-            why = "will topics that begin with '$' are the server's"
+            why = "will topics that begin with '$' are reserved for the server"
         elif connect.will is not None and len(connect.will.payload) > self._config.will_bytes_max:
             code = ReasonCode.QUOTA_EXCEEDED
             why = f"will payload longer than {self._config.will_bytes_max} bytes"
@@ -196,9 +195,9 @@ class ConnectRules:
             code = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
             why = f"client identifier longer than {self._config.client_id_bytes_max} bytes"
         elif connect.client_id.startswith(SHARED_PREFIX):
-            # Under such names the log has the groups of shared subscriptions.
+            # The log stores groups of shared subscriptions under such names.
             code = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-            why = f"client identifiers that begin with {SHARED_PREFIX!r} are the server's"
+            why = f"client identifiers that begin with {SHARED_PREFIX!r} are reserved"
         else:
             return None
         return _refusal_of(connect, code, why)
@@ -228,16 +227,16 @@ class ConnectRules:
                 accepted = accepted._replace(told={**terms.told, **own})
             connack = self.connack(accepted, session_present=False)
             if len(connack) > accepted.packet_bytes_max:
-                # Nothing in it may be left out.
+                # No part of it may be omitted.
                 bytes_max = accepted.packet_bytes_max
-                why = f"CONNACK is larger than the {bytes_max} bytes the client takes"
+                why = f"CONNACK is larger than the {bytes_max} bytes that the client accepts"
                 return _refusal_of(connect, ReasonCode.PACKET_TOO_LARGE, why)
         return accepted
 
     def _told_of_its_own(
         self, connect: Connect, client_id: str
     ) -> dict[PropertyId, PropertyValue] | None:
-        """Return what a client is told that has its identifier in it; None for nearly all."""
+        """Return the properties that contain the client's identifier; None for nearly all."""
         asks = connect.properties.request_response_information and self._config.response_information
         if connect.client_id and not asks:
             return None
@@ -260,7 +259,7 @@ class ConnectRules:
         topic_alias_max: int | None,
         wants_reasons: int | None,
     ) -> Terms:
-        """Return what is agreed with who asks for this; None: it is not in the CONNECT."""
+        """Return the terms for a client that asks for this; None: not in the CONNECT."""
         config = self._config
         told: dict[PropertyId, PropertyValue] = {}
         asked_s, asked_keep_alive_s = expiry_s or 0, keep_alive_s
@@ -272,7 +271,7 @@ class ConnectRules:
             if given_s != asked_s:
                 told[PropertyId.SESSION_EXPIRY_INTERVAL] = given_s
         else:
-            # MQTT 3 can be told nothing: its clients keep the keep alive that they asked for.
+            # MQTT 3 has no way to change it: its clients get the keep alive that they asked for.
             given_s = 0 if clean_start else min(EXPIRY_NEVER, config.session_expiry_max_s)
         return Terms(
             version=version,
@@ -288,7 +287,7 @@ class ConnectRules:
         )
 
     def connack(self, accepted: Accepted, *, session_present: bool) -> bytes:
-        """Return the CONNACK that accepts; for MQTT 5 it tells what differs from the request."""
+        """Return the CONNACK that accepts; for MQTT 5 with what differs from the request."""
         if not accepted.told:
             return self._connacks[accepted.version, session_present]
         return self._encode(accepted.version, session_present, accepted.told)
@@ -302,7 +301,7 @@ class ConnectRules:
 
 
 def _stored_will(connect: Connect, will: Will) -> StoredWill:
-    """Return the will of a CONNECT as the session keeps it."""
+    """Return the will of a CONNECT as the session stores it."""
     text = publish_properties(will.properties) if will.properties is not NO_PROPERTIES else b""
     return StoredWill(
         topic=will.topic,
@@ -321,14 +320,14 @@ def check_disconnect(disconnect: Disconnect, *, asked_for_expiry: bool) -> None:
     ``asked_for_expiry``: its CONNECT had a Session Expiry Interval above 0.
     """
     if disconnect.properties.session_expiry_interval_s and not asked_for_expiry:
-        # Section 3.14.2.2.2: it is no DISCONNECT, so that a will is not dropped.
+        # Section 3.14.2.2.2: it does not count as a DISCONNECT, so the will is not dropped.
         raise ProtocolViolationError("a session expiry interval in DISCONNECT, after 0 in CONNECT")
 
 
 def refuse_unread(reason_code: int, why: str) -> Refused:
     """Refuse a connection from which no CONNECT could be read.
 
-    It is closed without a CONNACK: the version to answer in is unknown.
+    It is closed without a CONNACK, because the version for an answer is unknown.
     """
     return Refused(reason_code, why, client_id="", connack=b"")
 
@@ -339,7 +338,7 @@ def refuse_for_now(accepted: Accepted, why: str) -> Refused:
 
 
 def refuse(accepted: Accepted, code: int, why: str) -> Refused:
-    """Refuse a client whose CONNECT is in order."""
+    """Refuse a client whose CONNECT is valid."""
     terms = accepted.version, accepted.packet_bytes_max, accepted.wants_reasons
     return Refused(code, why, accepted.client_id, _refusing_connack(*terms, code, why))
 
@@ -354,7 +353,7 @@ def _refusal_of(connect: Connect, reason_code: int, why: str) -> Refused:
 def _refusing_connack(
     version: int, bytes_max: int, wants_reasons: bool, reason_code: int, why: str
 ) -> bytes:
-    """Return the CONNACK that refuses, empty if the client takes none so large. [MQTT-3.1.2-24]"""
+    """Return the CONNACK that refuses, empty if too large for the client. [MQTT-3.1.2-24]"""
     if wants_reasons:
         connack = encode_connack(version, reason_code, properties=reason_string(why))
         if len(connack) <= bytes_max:

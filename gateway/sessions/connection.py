@@ -1,7 +1,7 @@
-"""One network connection of a client: how to reach it, and what CONNECT agreed for it.
+"""One network connection of a client: its output, and the terms of its CONNECT.
 
-Owns: its number, its topic aliases, what CONNECT agreed about packets. Must not touch: sockets;
-``output`` does. Lives from the accepted socket to its end; it has no session until CONNECT.
+Owns: its number, its topic aliases, the CONNECT's terms for packets. Must not touch: sockets
+(``output``). It exists from the accepted socket to its end; it has no session until CONNECT.
 Invariants: nothing here grows with the number of messages; aliases are bounded by what the gateway
 grants.
 Spec: MQTT 5.0 sections 3.1 and 3.3.2.3.4.
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from motelog.gateway.sessions.session import Session
 
 _NONE: Final[dict[bytes, int]] = {}
-#: Topic names of one connection whose rights are kept at hand.
+#: Topic names of one connection whose rights are cached.
 PUBLISHABLE_MAX: Final = 1024
-#: No MQTT packet can be larger (section 2.1.4).
+#: The largest MQTT packet (section 2.1.4).
 PACKET_BYTES_LIMIT: Final = 268_435_460
 
 
 class Connection:
-    """Small when idle, as a process holds a million: parts that few use are made on demand.
+    """Small when idle, since a process has a million: rarely used parts are created on demand.
 
-    Its output knows it by ``number``; no other open connection of the gateway has the same.
+    Its output identifies it by ``number``, which is unique among the gateway's open connections.
     ``version`` is 3, 4 or 5, and 0 until CONNECT. ``packet_bytes_max`` is the largest packet that
-    the client takes, ``topic_alias_max`` how many topic aliases it lets the gateway set.
-    ``wants_reasons``: it has not asked to be spared Reason Strings (Request Problem Information).
+    the client accepts, ``topic_alias_max`` how many topic aliases the gateway may set.
+    ``wants_reasons``: it has not turned Reason Strings off (Request Problem Information).
     """
 
     __slots__ = (
@@ -61,13 +61,13 @@ class Connection:
         self.version = version
         self.wants_reasons = True
         self.packet_bytes_max = packet_bytes_max
-        #: Set by ``Session.attach`` and ``Session.detach`` alone.
+        #: Set only by ``Session.attach`` and ``Session.detach``.
         self.session: Session | None = None
         #: Parts of each record that it publishes: the end of the property text, and the peer's
-        #: address. Empty until the first publish, as most clients of a fleet only listen.
+        #: address. Empty until the first publish, since most clients of a fleet only listen.
         self.origin = b""
         self.host = b""
-        #: Topic name -> twice the highest QoS that it may publish there, as far as it was asked.
+        #: Topic name -> twice the highest QoS that it may publish there; only names already used.
         self.publishable: dict[bytes, int] = _NONE
         #: Its QoS 1 publishes that wait for the log before they are acknowledged.
         self.unacknowledged = 0
@@ -75,20 +75,20 @@ class Connection:
         self.topic_alias_max = 0
 
     def note_publishable(self, topic: bytes, qos_max: int) -> None:
-        """Keep at hand up to which QoS the client may publish to a topic name."""
+        """Cache the highest QoS with which the client may publish to a topic name."""
         if self.publishable is _NONE or len(self.publishable) >= PUBLISHABLE_MAX:
             self.publishable = {}
         self.publishable[topic] = qos_max << 1
 
     def forget_publishable(self) -> None:
-        """Have its rights asked for again."""
+        """Drop the cached rights."""
         self.publishable = _NONE
 
     def alias_for(self, topic: bytes) -> tuple[int, bool]:
         """Return the alias for a topic name, and whether the client knows it.
 
-        0 if all aliases are taken: the first names get them, as a device hears of few names. A new
-        one counts only after ``note_alias``, when the packet that tells it is on its way.
+        0 if all aliases are taken: the first names get them, since a device receives few names. A
+        new one is valid only after ``note_alias``, when the packet that sets it has been sent.
         """
         aliases = {} if self._aliases is None else self._aliases.sent
         alias = aliases.get(topic)
@@ -98,23 +98,23 @@ class Connection:
         return (len(aliases) + 1 if has_room else 0), False
 
     def note_alias(self, topic: bytes) -> None:
-        """Note that a packet with the topic name and its alias has been sent."""
+        """Record that a packet with the topic name and its alias has been sent."""
         aliases = self._made_aliases().sent
         if topic not in aliases and len(aliases) < self.topic_alias_max:
             aliases[topic] = len(aliases) + 1
 
     def send(self, packet: bytes) -> None:
-        """Send a packet that the client is owed; PacketTooLargeError if it takes none so large.
+        """Send a required packet; PacketTooLargeError if it is too large for the client.
 
-        [MQTT-3.1.2-24]. ``choose`` leaves the Reason String out where that is what is too large.
-        PUBACK, PINGRESP and DISCONNECT need no check: they are not longer than the CONNACK that the
-        client of version 5 has taken. Messages for subscribers are checked in ``deliver``.
+        [MQTT-3.1.2-24]. ``choose`` omits the Reason String if that makes it too large. PUBACK,
+        PINGRESP and DISCONNECT need no check: they are not longer than the CONNACK that the client
+        of version 5 has accepted. Messages for subscribers are checked in ``deliver``.
         """
         self.check_size(packet)
         self.output.send(self.number, packet)
 
     def choose(self, reasoned: bytes, plain: bytes) -> bytes:
-        """Return the packet with a Reason String, if the client wants it and takes one so large.
+        """Return the packet with a Reason String if the client wants one and it is not too large.
 
         [MQTT-3.1.2-29]
         """
@@ -122,14 +122,14 @@ class Connection:
         return reasoned if self.wants_reasons and fits else plain
 
     def check_size(self, packet: bytes) -> None:
-        """Raise PacketTooLargeError if the client takes no packet so large."""
+        """Raise PacketTooLargeError if the packet is too large for the client."""
         if len(packet) > self.packet_bytes_max:
             raise PacketTooLargeError(len(packet), self.packet_bytes_max)
 
     def resolve_alias(self, topic: bytes, alias: int, alias_max: int) -> bytes:
-        """Return the topic name of a PUBLISH with a topic alias; a name that comes along is kept.
+        """Return the topic name of a PUBLISH with a topic alias; a name in the packet is stored.
 
-        ``topic`` is empty when the alias stands for it; ``alias_max`` is what CONNACK granted.
+        ``topic`` is empty if only the alias is given; ``alias_max`` is CONNACK's limit.
         Raises TopicAliasError or ProtocolViolationError.
         """
         if not 1 <= alias <= alias_max:  # [MQTT-3.3.2-8] [MQTT-3.3.2-9]

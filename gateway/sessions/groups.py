@@ -1,17 +1,17 @@
 """Shared subscriptions: a group of sessions that takes each message once.
 
-Owns: Group: its members and whose turn it is, its cursors, the messages that members gave back;
-Part: which of its queues this gateway hands out.
+Owns: Group: its members and whose turn it is, its cursors, messages returned by members;
+Part: which of its queues this gateway delivers.
 Must not touch: outputs, the log, the subscription tree.
-Invariants (``_check``): a group has a member; nothing here grows with the number of messages, as
-what is given back was in the members' windows.
+Invariants (``_check``): a group has a member; nothing here grows with the number of messages, since
+returned messages were in the members' windows.
 Spec: MQTT 5.0 section 4.8.2.
 
-A group is a subscriber of the tree, and a receiver with cursors, as a session is. Two groups of one
-name with other filters are two groups.
+A group is a subscriber of the tree, and a receiver with cursors, like a session. Groups with the
+same name and different filters are different groups.
 
     records of a queue --> the group's cursor --> member with the most room --> its window
-                    front: given back before anything else  <-- its connection ends
+                    front: delivered again before others    <-- its connection ends
 
     queue id    0  1  2  3  4  5  6  7  8 ...        part = queue id modulo PARTS
     of 3        a  b  c  a  b  c  a  b  a ...        part modulo the number of gateways with members
@@ -28,33 +28,33 @@ from motelog.gateway.mqtt.topics import parse_shared
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.state.stored import EXPIRY_NEVER
 
-#: Into how many parts a group is divided, at most one gateway each: as many as a topic has queues
-#: unless its operator wants more.
+#: The number of parts of a group, each delivered by one gateway at most: a topic's default number
+#: of queues.
 PARTS: Final = 8
-#: Members among which the one with the most room is looked for. So a choice costs the same in a
-#: group of any size.
+#: How many members are compared to find the one with the most room. So a choice costs the same in
+#: a group of any size.
 SAMPLE: Final = 32
 
 
 def part_number(queue_name: str) -> int:
-    """Return the number of the part that a queue belongs to; its name ends with its id."""
+    """Return the part number of a queue; its name ends with its id."""
     return int(queue_name.rpartition("/")[2]) % PARTS
 
 
 def part_name(name: str, number: int) -> str:
-    """Return the name under which a part is stored; no filter goes on behind a "#"."""
+    """Return the name under which a part is stored; no filter continues after a "#"."""
     return f"{name} #{number}"
 
 
 def group_name(part: str) -> str:
-    """Return the name of the group that a part belongs to."""
+    """Return the name of a part's group."""
     return part.rpartition(" #")[0]
 
 
 class Part:
-    """Some queues of a group, which one gateway hands out.
+    """Some queues of a group, which one gateway delivers.
 
-    ``is_taking``: its turn has come, and the record that says so is not in the log yet.
+    ``is_taking``: this gateway is taking it over, and the record of that is not in the log yet.
     """
 
     __slots__ = ("group", "is_held", "is_taking", "number")
@@ -72,12 +72,12 @@ class Part:
 
     @property
     def is_stored(self) -> bool:
-        """Whether this gateway stores how far the part has got."""
+        """Whether this gateway stores the part's progress."""
         return self.is_held and self.group.expiry_s > 0
 
 
 class Member:
-    """One session in one group; ``options`` are its subscription's, ``identifier`` is 0 or its."""
+    """One session in one group; ``options`` and ``identifier`` (0: none) of its subscription."""
 
     __slots__ = ("at", "identifier", "options", "session")
 
@@ -89,9 +89,9 @@ class Member:
 
 
 class Group:
-    """The members of one shared subscription that are connected.
+    """The connected members of one shared subscription.
 
-    ``name`` is the whole "$share/{group}/{filter}", ``number`` stands for the group in flights.
+    ``name`` is the whole "$share/{group}/{filter}", ``number`` identifies the group in flights.
     """
 
     __slots__ = (
@@ -117,20 +117,20 @@ class Group:
         self.name = name
         self.topic_filter = shared[1]
         self.number = number
-        #: Not 0 if the group outlives its connections, as a member's session does.
+        #: Not 0 if the group outlives its connections, because a member's session does.
         self.expiry_s = 0
         self.parts = tuple(Part(self, number) for number in range(PARTS))
-        #: Queue -> queue offset to go on from, for the queues in which the group lags.
+        #: Queue -> queue offset to continue from, for the queues in which the group lags.
         self.lagging: dict[Any, int] | None = None
-        #: The same for queues of parts that are not held: the first message that has come since.
+        #: The same for queues of parts of other gateways: the first message since then.
         self.standing: dict[Any, int] = {}
-        #: Queue -> from which queue offset on the subscription holds, where the cursor is lower.
+        #: Queue -> queue offset at which the subscription begins, if the cursor is lower.
         self.since: dict[Any, int] = {}
-        #: Places behind the cursors that must not be sent again.
+        #: Places after the cursors that must not be sent again.
         self.delivered: set[tuple[Any, int]] = set()
-        #: Heap of the flights that members gave back, to be sent before anything else.
+        #: Heap of flights returned by members, to be sent before anything else.
         self.front: list[int] = []
-        #: Sessions that have left with messages which they may still acknowledge.
+        #: Sessions that have left with messages that they may still acknowledge.
         self.parted: dict[Session, None] = {}
         self._members: dict[Session, Member] = {}
         self._ring: list[Member] = []
@@ -138,18 +138,18 @@ class Group:
 
     @property
     def is_behind(self) -> bool:
-        """Whether it has messages that wait for a member with room."""
+        """Whether messages are waiting for a member with room."""
         return bool(self.lagging or self.front)
 
     @property
     def is_served(self) -> bool:
-        """Whether somebody can take messages, and this gateway hands some out."""
+        """Whether a member can take messages, and this gateway delivers some."""
         return bool(self._ring) and any(part.is_held for part in self.parts)
 
     def told_by(self, number: int) -> Part | None:
-        """Return the part that tells of a message of the part ``number``, None if none is held.
+        """Return the part that records a message of part ``number``, None if none is held.
 
-        That is another one if the part has gone to another gateway with the message in flight here.
+        It is another one if the part has moved to another gateway with the message in flight here.
         """
         part = self.parts[number]
         return part if part.is_held else next((p for p in self.parts if p.is_held), None)
@@ -158,7 +158,7 @@ class Group:
         return self.lagging is not None and queue in self.lagging
 
     def reached(self, queue: Any) -> None:
-        """Forget what was kept because the cursor in ``queue`` was behind."""
+        """Forget what was stored while the cursor in ``queue`` lagged."""
         self.since.pop(queue, None)
         if self.delivered:
             self.delivered = {place for place in self.delivered if place[0] is not queue}
@@ -205,7 +205,7 @@ class Group:
     # --- whose turn it is ----------------------------------------------------------------
 
     def samples(self) -> Iterator[list[Member]]:
-        """Yield all members once, SAMPLE at a time, from the one on whose turn it is."""
+        """Yield all members once, SAMPLE at a time, from the one whose turn it is."""
         ring = self._ring
         turn = self._turn % len(ring)
         rest = iter(ring[turn:] + ring[:turn]) if len(ring) <= SAMPLE else _around(ring, turn)
@@ -213,10 +213,10 @@ class Group:
             yield sample
 
     def took(self, member: Member) -> None:
-        """Note that a member took a message: among equals it is the next one's turn."""
+        """Record that a member took a message: among equals the next one has its turn."""
         self._turn = member.at + 1
 
-    # --- what members gave back ----------------------------------------------------------
+    # --- messages returned by members ----------------------------------------------------
 
     def give_back(self, flight: int) -> None:
         heappush(self.front, flight)
@@ -234,9 +234,9 @@ class Group:
             assert session.particulars.awaiting.keys() <= set(session.shares.values())
 
 
-#: Who has cursors and is delivered to.
+#: A receiver with cursors.
 Receiver: TypeAlias = Session | Group
-#: Whose progress is stored.
+#: An object whose progress is stored.
 Stored: TypeAlias = Session | Part
 
 

@@ -1,18 +1,18 @@
-"""The messages that a client has not acknowledged yet, by packet identifier.
+"""The messages that a client has not yet acknowledged, by packet identifier.
 
-Owns: the packet identifiers towards one client, how many may be in use, what a flight is.
+Owns: the packet identifiers towards one client, their limit, the definition of a flight.
 Must not touch: packets, clocks, the log.
-Invariants (``_check``): ``allocate`` never exceeds ``limit``; no identifier is 0 or given twice.
+Invariants (``_check``): ``allocate`` never exceeds ``limit``; no identifier is 0 or used twice.
 Spec: MQTT 5.0 sections 2.2.1, 4.3, 4.4 and 4.9.
 
-A flight is one integer, so that a window of many messages is small and all receivers of one message
-share it: where the record is in the log, and its QoS towards the client.
+A flight is one integer, so that a window of many messages is small and all receivers of a message
+share it: the record's place in the log, and its QoS towards the client.
 
     group number | queue number, 24 bits | queue offset, 48 bits | QoS, 2 bits
                                     sent: neither PUBACK nor PUBREC yet
-    ~ of the same (negative)        released: PUBREC has come
+    ~ of the same (negative)        released: PUBREC was received
 
-The group is the shared subscription by which the client got the message; 0: by one of its own.
+The group is the shared subscription through which the client got the message; 0: its own one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GROUP_SHIFT: Final = _QUEUE_BITS + _OFFSET_BITS + 2
 
 
 class Flight(NamedTuple):
-    """What a flight's integer says."""
+    """The parts of a flight's integer."""
 
     queue_number: int
     queue_offset: int
@@ -42,7 +42,7 @@ class Flight(NamedTuple):
 
 
 def flight_of(queue_number: int, queue_offset: int, qos: int, group_number: int = 0) -> int:
-    """Return the flight of a message that is sent."""
+    """Return the flight of a sent message."""
     place = queue_number << _OFFSET_BITS | queue_offset
     return group_number << _GROUP_SHIFT | place << 2 | qos
 
@@ -61,11 +61,11 @@ def read_flight(flight: int) -> Flight:
 
 
 class InflightWindow:
-    """Holds at most ``limit`` messages: the smaller of the client's Receive Maximum and ours.
+    """Has at most ``limit`` messages: the smaller of the client's Receive Maximum and ours.
 
     An idle window is 56 bytes: the table exists only while messages are in flight. A new connection
-    may bring a ``limit`` below their number: then only as many are sent again at once, and no
-    message is taken until there is room.
+    may have a ``limit`` below their number: then only that many are sent again at once, and no
+    message is added until there is room.
     """
 
     __slots__ = ("_flights", "has_skipped", "last_packet_id", "limit")
@@ -82,23 +82,23 @@ class InflightWindow:
 
     @property
     def room(self) -> int:
-        """How many more messages it takes."""
+        """How many more messages fit."""
         return max(0, self.limit - len(self))
 
     @property
     def is_half_free(self) -> bool:
-        """Whether so much is free that going back to the log is worth it.
+        """Whether enough is free to make reading the log again worthwhile.
 
-        At each acknowledgement, that would be a read for each message.
+        Doing so at each acknowledgement would cost a read for each message.
         """
         return self.room >= max(1, self.limit // 2)
 
     def allocate(self, flight: int, *, again: int = 0) -> int:
-        """Remember ``flight`` under the next free packet identifier; return the identifier.
+        """Store ``flight`` under the next free packet identifier; return the identifier.
 
-        ``again`` is one under which the client has had the message, which is taken if it is free.
-        Return 0 when the window is full [MQTT-3.3.4-9]. Identifiers go round, so that one just
-        acknowledged is the last to be used again. O(1) on average.
+        ``again`` is an identifier under which the client has had the message; it is used if free.
+        Return 0 if the window is full [MQTT-3.3.4-9]. Identifiers are used in turn, so that a just
+        acknowledged one is the last to be reused. O(1) on average.
         """
         flights = self._flights
         if flights is None:
@@ -118,7 +118,7 @@ class InflightWindow:
         return packet_id
 
     def lend(self) -> dict[int, int]:
-        """Return the table, packet identifier -> flight, to be added to as ``allocate`` does.
+        """Return the table, packet identifier -> flight, for adding as ``allocate`` does.
 
         ``last_packet_id`` is set with it, and then ``take_back`` is called.
         """
@@ -127,7 +127,7 @@ class InflightWindow:
         return self._flights
 
     def take_back(self) -> None:
-        """Drop the table if nothing has been added."""
+        """Drop the table if nothing was added."""
         if not self._flights:
             self._flights = None
 
@@ -139,7 +139,7 @@ class InflightWindow:
             self.last_packet_id = next(reversed(restored))
 
     def skip(self, count: int) -> None:
-        """Have the identifiers go on so much further on."""
+        """Advance the next identifier by ``count``."""
         self.has_skipped = True
         self.last_packet_id = (self.last_packet_id + count) % PACKET_ID_MAX
 
@@ -148,15 +148,15 @@ class InflightWindow:
         return None if self._flights is None else self._flights.get(packet_id)
 
     def release(self, packet_id: int) -> None:
-        """Note PUBREC for a flight that there is: from now on only PUBREL is sent for it."""
+        """Record PUBREC for an existing flight: from now on only PUBREL is sent for it."""
         assert self._flights is not None
         flight = self._flights[packet_id]
         self._flights[packet_id] = flight if flight < 0 else ~flight
 
     def acknowledge(self, packet_ids: Iterable[int]) -> bool:
-        """Take PUBACKs; return whether a message was in flight under one of the identifiers.
+        """Process PUBACKs; return whether a message was in flight under one of the identifiers.
 
-        ProtocolViolationError if one is that of a message with QoS 2; those before it are taken.
+        ProtocolViolationError if one is that of a QoS 2 message; those before it are processed.
         """
         flights = self._flights
         if flights is None:
@@ -175,7 +175,7 @@ class InflightWindow:
         return is_any
 
     def ack(self, packet_id: int) -> bool:
-        """Forget the message; return False if none was in flight under that identifier."""
+        """Remove a message; return False if none was in flight under the identifier."""
         flights = self._flights
         if flights is None or packet_id not in flights:
             return False

@@ -1,4 +1,4 @@
-"""PUBLISH and its acknowledgements: how the gateway refuses what it does not take.
+"""PUBLISH and its acknowledgements: how the gateway refuses a publish.
 
 Owns: the answer to a publish that is not stored, the error for an unexpected packet.
 Must not touch: connections, sessions, the log. ``listener`` and ``deliver`` take
@@ -20,7 +20,7 @@ def refuse_publish(
 ) -> bytes | None:
     """Return the PUBACK or PUBREC for a publish that is not stored.
 
-    None if the connection has to end: MQTT 3 can refuse a publish in no other way.
+    None if the connection must be closed: MQTT 3 has no other way to refuse a publish.
     """
     if connection.version != 5:
         return None
@@ -29,7 +29,7 @@ def refuse_publish(
 
 
 def unexpected(first_byte: int) -> ProtocolViolationError:
-    """Return the error for a packet that a connected client may not send now."""
+    """Return the error for a packet that a connected client must not send now."""
     packet_type = first_byte >> 4
     if packet_type == PacketType.CONNECT:  # [MQTT-3.1.0-2]
         return ProtocolViolationError("second CONNECT")

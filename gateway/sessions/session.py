@@ -1,12 +1,12 @@
-"""What the gateway keeps for a client identifier: its filters, and how far delivery to it has got.
+"""The session of a client identifier: its filters, and the progress of delivery to it.
 
 Owns: its topic filters, its inflight window, its cursors, the QoS 2 messages it has not released,
-its will. Must not touch: the outputs of connections, the subscription tree (which holds the
-options), the log.
-Invariants: nothing here grows with the number of messages; the window is bounded by what was agreed
-at CONNECT. A session and its connection refer to each other, or neither does (``attach``,
-``detach``). There is a Session only while its client is connected: one that is away is a row of the
-view (``state``).
+its will. Must not touch: the outputs of connections, the subscription tree (which has the options),
+the log.
+Invariants: nothing here grows with the number of messages; the window is bounded by the terms of
+CONNECT. A session and its connection refer to each other, or neither does (``attach``,
+``detach``). A Session exists only while its client is connected: the session of a disconnected
+client is a row of the view (``state``).
 Spec: MQTT 5.0 sections 3.1 and 4.1.
 """
 
@@ -32,7 +32,7 @@ _NO_SHARES: Final[Mapping[str, Group]] = {}
 
 
 class Particulars:
-    """The parts of a session that few sessions have."""
+    """The rarely used parts of a session."""
 
     __slots__ = (
         "awaiting",
@@ -53,41 +53,41 @@ class Particulars:
     def __init__(self) -> None:
         self.will: StoredWill | None = None
         #: QoS 2 messages from the client that it has not released: packet identifier -> None if the
-        #: log has the message, else where to look for it.
+        #: message is in the log, else where to look for it.
         self.received: dict[int, Received | None] = {}
         #: Topic filter -> subscription identifier, for the filters that have one.
         self.identifiers: dict[str, int] = {}
-        #: Topic filter -> queue -> the queue offset from which on the subscription holds, for the
-        #: queues in which the session's cursor was lower when it was made; or ALL_FILTERS.
+        #: Topic filter -> queue -> the queue offset at which the subscription begins, for queues in
+        #: which the session's cursor was lower when it was created; or ALL_FILTERS.
         self.since: dict[str, dict[Any, int]] = {}
-        #: Places behind the cursors that must not be sent again: QoS 2 messages the client has.
+        #: Places after the cursors that must not be sent again: QoS 2 messages that the client has.
         self.delivered: set[tuple[Any, int]] = set()
-        #: Queue -> the queue offset before which messages at QoS 0 are passed over: the client was
-        #: away when they came, and they do not wait for it.
+        #: Queue -> the queue offset before which QoS 0 messages are skipped: they arrived while the
+        #: client was disconnected, and do not wait for it.
         self.away: dict[Any, int] = {}
-        #: How many messages the client did not get since it connected, by why: "slow" (its output
-        #: was full), "too_large", or "quota" (they were too many or too old).
+        #: The number of messages dropped for the client since it connected, by reason: "slow" (its
+        #: output was full), "too_large", or "quota" (too many or too old).
         self.dropped: dict[str, int] = {}
-        #: Packet identifiers to be sent again before anything else, in order, after a reconnect.
+        #: Packet identifiers to send again after a reconnect, in order, before anything else.
         self.resend: deque[int] = deque()
-        #: Whether they wait until what the log said of them is written there again.
+        #: Whether they wait until their state has been appended to the log again.
         self.is_unsure = False
-        #: Topic filter -> what its subscription is still to be sent of the retained messages; a
+        #: Topic filter -> the retained messages still to be sent to its subscription, a
         #: ``deliver.replay.Replay``.
         self.replays: dict[str, Any] = {}
         #: "$share/{group}/{filter}" -> the group that the session is a member of.
         self.shares: dict[str, Group] = {}
         #: Those of them that have been without a member with room since this one had some last.
         self.awaiting: dict[Group, None] = {}
-        #: Whether subscriptions were left out as the client came back, as it has lost the right.
+        #: Whether subscriptions were dropped at a reconnect because the client lost the right.
         self.withdrawn = False
 
 
 class Session:
-    """Small when idle, as a process holds a million: parts that few use are made on demand.
+    """Small when idle, since a process has a million: rarely used parts are created on demand.
 
     ``expiry_s`` is how long it outlives its connection; 0: it ends with it and is never stored.
-    ``identity`` is who its client is, None if nobody knows.
+    ``identity`` is its client's, None if there is no authentication.
     """
 
     __slots__ = (
@@ -109,7 +109,7 @@ class Session:
         self.identity = identity
         self.expiry_s = expiry_s
         self.connection: Connection | None = None
-        #: Queue -> queue offset to go on from, for the queues in which this receiver lags.
+        #: Queue -> queue offset to continue from, for the queues in which this receiver lags.
         self.lagging: dict[Any, int] | None = None
         self._inflight_max = 1
         self._inflight: InflightWindow | None = None
@@ -124,13 +124,13 @@ class Session:
 
     @property
     def owner(self) -> str | None:
-        """Whose session it is, as ``StoredSession`` has it."""
+        """The owner of the session, as in ``StoredSession``."""
         return None if self.identity is None else self.identity.owner
 
     # --- connection ----------------------------------------------------------------------
 
     def attach(self, connection: Connection, *, inflight_max: int) -> None:
-        """Go on with ``connection``, whose client takes ``inflight_max`` messages at once."""
+        """Continue with ``connection``, whose client takes ``inflight_max`` messages at once."""
         assert self.connection is None
         assert connection.session is None
         self.connection = connection
@@ -140,23 +140,23 @@ class Session:
             self._inflight.limit = inflight_max
 
     def detach(self) -> None:
-        """Go on without a connection."""
+        """Continue without a connection."""
         if self.connection is not None:
             self.connection.session = None
             self.connection = None
 
-    # --- parts that few have -------------------------------------------------------------
+    # --- rarely used parts ---------------------------------------------------------------
 
     @property
     def particulars(self) -> Particulars:
-        """The rare parts, made by the first use; ``has_particulars`` asks without making them."""
+        """The rare parts, created at first use; ``has_particulars`` does not create them."""
         found = self._particulars
         if found is None:
             found = self._particulars = Particulars()
         return found
 
     def note_dropped(self, why: str, count: int = 1) -> None:
-        """Count messages that the client does not get."""
+        """Count messages dropped for the client."""
         dropped = self.particulars.dropped
         dropped[why] = dropped.get(why, 0) + count
 
@@ -166,21 +166,21 @@ class Session:
 
     @property
     def has_replays(self) -> bool:
-        """Whether retained messages are still to be sent to a subscription."""
+        """Whether retained messages must still be sent to a subscription."""
         return self._particulars is not None and bool(self._particulars.replays)
 
     # --- topic filters -------------------------------------------------------------------
 
     @property
     def filters(self) -> Collection[str]:
-        """The topic filters but for shared ones, oldest first; do not keep it across a change."""
+        """The topic filters except shared ones, oldest first; do not keep it across a change."""
         if self._filters is None:
             return _NONE
         return (self._filters,) if isinstance(self._filters, str) else self._filters
 
     @property
     def subscriptions_count(self) -> int:
-        """How many subscriptions it has, shared or not."""
+        """The number of its subscriptions, shared or not."""
         return self._filters_count + len(self.shares)
 
     @property
@@ -190,7 +190,7 @@ class Session:
         return 1 if isinstance(self._filters, str) else len(self._filters)
 
     def add_filter(self, topic_filter: str) -> None:
-        """Remember a topic filter; give the tree the same str object, so that it is held once."""
+        """Add a topic filter; pass the tree the same str object, so that it is stored once."""
         if self._filters is None:
             self._filters = topic_filter
         elif isinstance(self._filters, str):
@@ -200,7 +200,7 @@ class Session:
             self._filters[topic_filter] = None
 
     def remove_filter(self, topic_filter: str) -> bool:
-        """Forget a topic filter and what belongs to it; return whether it was there."""
+        """Remove a topic filter and its data; return whether it existed."""
         if self._particulars is not None:
             self._particulars.identifiers.pop(topic_filter, None)
             self._particulars.since.pop(topic_filter, None)
@@ -221,7 +221,7 @@ class Session:
 
     @property
     def shares(self) -> Mapping[str, Group]:
-        """The groups that it is a member of, by "$share/{group}/{filter}"."""
+        """The groups of which it is a member, by "$share/{group}/{filter}"."""
         return _NO_SHARES if self._particulars is None else self._particulars.shares
 
     def subscribes(self, topic_filter: str) -> bool:
@@ -248,10 +248,10 @@ class Session:
         return self._inflight is not None and len(self._inflight) > 0
 
     def acknowledge(self, packet_ids: Iterable[int]) -> bool:
-        """Take PUBACKs; return whether that makes room for messages that wait.
+        """Process PUBACKs; return whether that makes room for waiting messages.
 
-        An identifier that is not in flight is ignored: there is nothing to tell the client.
-        ProtocolViolationError if one is that of a QoS 2 message; those before it are taken.
+        An identifier that is not in flight is ignored, since PUBACK has no answer.
+        ProtocolViolationError if one is that of a QoS 2 message; those before it are processed.
         """
         window = self._inflight
         if window is None or not window.acknowledge(packet_ids):

@@ -1,9 +1,9 @@
 """``$stream/{filter}``: a subscription that begins in the past.
 
-Owns: how a client says where its replay begins. Must not touch: sessions, the log.
+Owns: the syntax for where a replay begins. Must not touch: sessions, the log.
 
     SUBSCRIBE $stream/{filter}, user property stream-offset = earliest
-                                                            2026-01-31T08:00:00Z    UTC unless told
+                                                            2026-01-31T08:00:00Z    UTC by default
                                                             1769846400000           ms since 1970
                                                             offset:1234             in each queue
 """
@@ -27,7 +27,7 @@ _DIGITS_MAX: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """Where a replay begins in each queue: at the later one of both."""
+    """Where a replay begins in each queue: at the later one of the two."""
 
     time_ms: int = 0
     queue_offset: int = 0
@@ -39,7 +39,7 @@ def unprefixed(topic_filter: str) -> str:
 
 
 def stream_start(properties: Properties) -> StreamStart:
-    """Return where a SUBSCRIBE wants its streams to begin; ValueError says what is wrong."""
+    """Return where the streams of a SUBSCRIBE begin; ValueError says what is wrong."""
     told = [value for name, value in properties.user_properties if name == STREAM_OFFSET]
     if len(told) != 1:
         raise ValueError(f"a stream needs one user property {STREAM_OFFSET}")
@@ -47,7 +47,7 @@ def stream_start(properties: Properties) -> StreamStart:
 
 
 def parse_start(text: str) -> StreamStart:
-    """Return what the text of a ``stream-offset`` says; ValueError if nothing."""
+    """Return the parsed value of a ``stream-offset``; ValueError if it is malformed."""
     if text == "earliest":
         return StreamStart()
     if text.startswith(_OFFSET):
@@ -62,7 +62,7 @@ def parse_start(text: str) -> StreamStart:
         time_ms = int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{STREAM_OFFSET} is 'earliest', a time in ISO 8601 or in milliseconds since 1970, or"
+            f"{STREAM_OFFSET} must be 'earliest', a time in ISO 8601 or in ms since 1970, or"
             " 'offset:' and a number"
         ) from None
     return StreamStart(time_ms=max(0, time_ms))

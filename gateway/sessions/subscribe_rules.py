@@ -1,4 +1,4 @@
-"""What SUBSCRIBE and UNSUBSCRIBE change: a packet and a session in, decisions and the answer out.
+"""SUBSCRIBE and UNSUBSCRIBE: a packet and a session in, decisions and the answer out.
 
 Owns: which filters are granted and with which options, refusals and their codes.
 Must not touch: sessions (it reads them), the subscription tree; ``clients`` applies the decisions.
@@ -40,11 +40,11 @@ from motelog.gateway.state.stored import StoredSession
 
 
 class Granted(NamedTuple):
-    """A filter to be added, or one whose options are to be replaced [MQTT-3.8.4-3].
+    """A filter to add, or whose options to replace [MQTT-3.8.4-3].
 
-    ``options`` is the byte that the subscription tree keeps; ``qos`` is SUBACK's code.
-    ``identifier`` is 0 if the packet has none. ``replays``: retained messages are to be sent.
-    ``start``: the log is to be read from there, as the client asked for a stream.
+    ``options`` is the byte stored in the subscription tree; ``qos`` is SUBACK's code.
+    ``identifier`` is 0 if the packet has none. ``replays``: send retained messages. ``start``: read
+    the log from there, because the client asked for a stream.
     """
 
     topic_filter: str
@@ -64,9 +64,9 @@ class NotGranted(NamedTuple):
 
 
 class Subscribed(NamedTuple):
-    """One decision per filter, in the packet's order, and the SUBACK that tells them.
+    """One decision per filter, in the packet's order, and the SUBACK.
 
-    ``reasoned`` is the SUBACK with a Reason String, where there is something to explain.
+    ``reasoned`` is the SUBACK with a Reason String, if there is something to explain.
     """
 
     decisions: tuple[Granted | NotGranted, ...]
@@ -75,7 +75,7 @@ class Subscribed(NamedTuple):
 
 
 class Unsubscribed(NamedTuple):
-    """The filters to be removed, and the UNSUBACK."""
+    """The filters to remove, and the UNSUBACK."""
 
     removed: tuple[str, ...]
     unsuback: bytes
@@ -91,7 +91,7 @@ def subscribe(
 ) -> Subscribed:
     """Decide about a SUBSCRIBE of ``session``; a GatewayError ends the connection.
 
-    ``rights`` is None where everyone may subscribe to everything.
+    ``rights`` is None if all clients may subscribe to everything.
     """
     packet = decode_subscribe(version, first_byte, body)
     added: set[str] = set()
@@ -138,13 +138,16 @@ def _decide(
                 check_topic_filter(topic_filter)
                 start = stream_start(properties)
                 if parse_shared(topic_filter) is not None:
-                    raise ValueError("a shared subscription has no stream")
+                    raise ValueError("a shared subscription cannot be a stream")
             except (ValueError, TopicFilterError) as exc:
                 return NotGranted(entry.topic_filter, ReasonCode.TOPIC_FILTER_INVALID, str(exc))
         is_system = topic_filter.startswith("$SYS/")
         is_closed = matched_filter(topic_filter).startswith("$") and not is_system
     if is_closed:
-        code, why = ReasonCode.NOT_AUTHORIZED, "filters that begin with '$' are the server's"
+        code, why = (
+            ReasonCode.NOT_AUTHORIZED,
+            "filters that begin with '$' are reserved for the server",
+        )
     elif len(topic_filter.encode()) > config.topic_bytes_max:
         code, why = ReasonCode.TOPIC_FILTER_INVALID, "the filter is too long"
     elif topic_filter.count("/") >= FILTER_LEVELS_MAX:
@@ -160,7 +163,7 @@ def _decide(
         options |= HAS_IDENTIFIER if identifier else 0
         # Retain Handling: 0 always, 1 if the subscription is new, 2 never. [MQTT-3.3.1-9..11]
         replays = entry.retain_handling == 0 or (entry.retain_handling == 1 and is_new)
-        replays = replays and start is None  # the log has what was retained since
+        replays = replays and start is None  # the log contains what was retained since
         return Granted(topic_filter, options, entry.qos, identifier, replays, start)
     return NotGranted(entry.topic_filter, code, why)
 
@@ -168,7 +171,7 @@ def _decide(
 def _within(
     rights: Authoriser, session: Session, entry: SubscribeEntry, granted: Granted
 ) -> Granted | NotGranted:
-    """Return what is left of a subscription by the client's rights."""
+    """Return a subscription limited by the client's rights."""
     qos = rights.subscribe_qos(who(session), judged(granted.topic_filter))
     if qos == NONE:
         why = "the client has no right to subscribe to it"
@@ -180,7 +183,7 @@ def _within(
 
 
 def resumable(rights: Authoriser, session: Session, stored: StoredSession) -> StoredSession:
-    """Return a session that was away with what it still has a right to."""
+    """Return a stored session, reduced to what its client still has a right to."""
     filters = []
     for one in stored.filters:
         qos = rights.subscribe_qos(who(session), judged(one.topic_filter))
@@ -194,7 +197,7 @@ def resumable(rights: Authoriser, session: Session, stored: StoredSession) -> St
 
 
 def who(session: Session) -> Who:
-    """Return whose rights count for a session."""
+    """Return the client whose rights apply to a session."""
     identity = session.identity
     if identity is None:
         return Who("", session.client_id)
@@ -202,7 +205,7 @@ def who(session: Session) -> Who:
 
 
 def judged(topic_filter: str) -> str:
-    """Return the filter that a subscription is judged by: of a shared one that behind the group."""
+    """Return the filter whose rights are checked: for a shared one that after the group."""
     shared = parse_shared(topic_filter)
     return topic_filter if shared is None else shared[1]
 

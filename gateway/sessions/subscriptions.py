@@ -1,8 +1,8 @@
-"""Which sessions want a message: topic filters -> subscribers, matched by topic name.
+"""The subscription tree: topic filters -> subscribers, matched by topic name.
 
 Owns: the filters of all sessions of this process and their options. Must not touch: sessions; a
-subscriber is any hashable value. A group with a shared subscription is one.
-Invariants (``_check``): a (filter, subscriber) pair is there once; no node and no table is empty.
+subscriber is any hashable value. A group of a shared subscription is one subscriber.
+Invariants (``_check``): each (filter, subscriber) pair exists once; no node or table is empty.
 Spec: MQTT 5.0 section 4.7; overlapping subscriptions 3.3.4.
 
     nearly all filters:  options -> { filter: subscriber, or _Several when there are more }
@@ -165,7 +165,7 @@ class SubscriptionTree(Generic[S]):
         return tuple(found)
 
     def merged(self, entries: Iterable[Entry]) -> dict[S, int]:
-        """Return the subscribers of some entries that one topic name matches, as ``match`` does."""
+        """Return the subscribers of entries that match one topic name, as ``match`` does."""
         matched: dict[S, int] = {}
         for options, topic_filter in entries:
             if options == VARIOUS:
@@ -189,7 +189,7 @@ class SubscriptionTree(Generic[S]):
         return node
 
     def _matching_nodes(self, topic_name: str) -> Iterator[_Node[S]]:
-        # Levels deeper than any filter stay together as one level, which matches nothing.
+        # Levels deeper than any filter are kept as one level, which matches nothing.
         levels = topic_name.split("/", FILTER_LEVELS_MAX)
         level_begin = 0
         for i, level in enumerate(levels):
@@ -205,7 +205,7 @@ class SubscriptionTree(Generic[S]):
     def _take_out(self, topic_filter: str, subscriber: S) -> bool:
         if self._remove_from_tables(topic_filter, subscriber):
             return True
-        # Also where its shape has room: that may have come later than the filter.
+        # Even if its shape has room: that may be newer than the filter.
         return "+" in topic_filter and self._remove_from_trie(topic_filter, subscriber)
 
     def _add_to_table(self, topic_filter: str, subscriber: S, options: int) -> None:
@@ -317,7 +317,7 @@ class SubscriptionTree(Generic[S]):
 
 
 class _Several(dict[S, None]):
-    """The subscribers of one exact filter, in a type that no subscriber has."""
+    """The subscribers of one exact filter, in a type that is never a subscriber itself."""
 
     __slots__ = ()
 
@@ -329,7 +329,7 @@ class _Node(Generic[S]):
 
     def __init__(self) -> None:
         self.topic_filter = ""  # as long as it has no subscribers
-        # Most nodes need only one of the two, so both begin as a shared table that never changes.
+        # Most nodes need only one of the two, so both begin as a shared, immutable table.
         self.children: dict[str, _Node[S]] = _EMPTY
         self.subscribers: dict[S, int] = _EMPTY
 
@@ -351,9 +351,9 @@ class _Node(Generic[S]):
         self.subscribers[subscriber] = options
 
     def walk(self, levels: list[str]) -> Iterator[_Node[S]]:
-        """Yield the nodes whose filters match, given the levels behind this node.
+        """Yield the nodes whose filters match, given the levels after this node.
 
-        It walks all branches level by level: a deep topic name costs time, never stack.
+        It walks all branches level by level: a deep topic name costs time but no stack.
         """
         nodes = [self]
         for level in levels:
@@ -376,11 +376,11 @@ class _Node(Generic[S]):
 
 
 def _ignore(topic_filter: str) -> None:
-    """Stand in for a listener until there is one."""
+    """The default listener, which does nothing."""
 
 
 def _head_and_levels(topic_filter: str) -> tuple[str, list[str]]:
-    """Split a filter behind its first "+"."""
+    """Split a filter after its first "+"."""
     before, plus, behind = topic_filter.partition("+")
     return before + plus, behind[1:].split("/") if behind else []
 
@@ -406,8 +406,8 @@ def _shape(topic_filter: str) -> Shape:
 
 
 def _of_shapes(topic_name: str, shapes: Iterable[Shape]) -> list[str]:
-    """Return the one filter of each shape that matches the topic name, if one can."""
-    # Levels deeper than any filter stay together as one level, which no filter reaches.
+    """Return the one possible filter of each shape that matches the topic name."""
+    # Levels deeper than any filter are kept as one level, which no filter reaches.
     levels = topic_name.split("/", FILTER_LEVELS_MAX)
     is_system = topic_name.startswith("$")
     found = []
@@ -433,7 +433,7 @@ def _merge(matched: dict[S, int], subscribers: Iterable[S], options: int) -> Non
 
 
 def merge_options(one: int, other: int) -> int:
-    """Return the options for a message that two subscriptions of one session match."""
+    """Return the options for a message that matches two subscriptions of one session."""
     qos = max(one & QOS_MASK, other & QOS_MASK)
     no_local = one & other & NO_LOCAL
     if (one ^ other) & NO_LOCAL:

@@ -1,8 +1,8 @@
-"""Reading back: a topic's records of state, from where the view stands, into its rows.
+"""Reading back: applies a topic's state records to the view's rows, from where the view is.
 
-Owns: the reads of one topic's queue, which of them wait, whether view and log belong together.
-Must not touch: what a record means; the part that it is given applies it.
-Invariant: what is applied, and up to where, changes in one transaction.
+Owns: the reads of one topic's queue, waiting reads, whether view and log belong together.
+Must not touch: the meaning of a record; the given part applies it.
+Invariant: the rows and the offset up to which records are applied change in one transaction.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class ReadBack(NamedTuple):
 
 
 class FollowerPart(ViewPart, Protocol):
-    """Whoever has the rows of a topic."""
+    """The owner of a topic's rows."""
 
     def apply(self, records: Sequence[ReadBack], *, begin_offset: int, limit: int) -> int:
-        """Bring the rows up to date; return how many records were taken, at least one.
+        """Apply records to the rows; return how many were applied, at least one.
 
-        In a transaction. It stops behind the record with which it has changed ``limit`` rows. All
-        records from ``begin_offset`` on have been applied before.
+        Runs in a transaction. It stops after the record with which it has changed ``limit`` rows.
+        All records from ``begin_offset`` on have been applied before.
         """
         ...
 
     def rolled_back(self) -> None:
-        """Forget what is held in memory of the transaction: it has failed."""
+        """Forget the transaction's data in memory, since it failed."""
         ...
 
 
 class Follower:
-    """Keeps one part of a view up to date with the one queue of ``topic``."""
+    """Keeps one part of a view up to date with the single queue of ``topic``."""
 
     def __init__(self, log: LogPort, view: View, topic: str, part: FollowerPart) -> None:
         self._log_port = log
@@ -60,13 +60,13 @@ class Follower:
         self._topic = topic
         self._part = part
         self._faults = LimitedLog(logger, lines_max=1, period_s=60.0)
-        # The next refresh reads again, and there is one each second.
+        # The next refresh, a second later, reads again.
         self._reads: Reads[str] = Reads(log, read_again=lambda _: None)
         self._is_checked = False
-        # What the log had when the view was opened or rebuilt; None while it is not known.
+        # The log's end when the view was opened or rebuilt; None while it is not known.
         self._target: int | None = None
         self._target_life = -1
-        # What the view says of the topic, and in which of its lives.
+        # The view's state of the topic, and the view's generation in which it was read.
         self._applied = Applied(-1, 0, 0, 0)
         self._applied_life = -1
         self.next_offset = 0
@@ -74,12 +74,12 @@ class Follower:
 
     @property
     def is_current(self) -> bool:
-        """Whether the view has all that the log had when it was opened, or rebuilt."""
+        """Whether the view has everything that was in the log when it was opened or rebuilt."""
         is_known = self._target is not None and self._target_life == self._view.life
         return is_known and self.next_offset >= (self._target or 0)
 
     def refresh(self, limit: int) -> bool:
-        """Apply about ``limit`` changes from the log; return whether there is more at hand."""
+        """Apply about ``limit`` changes from the log; return whether more can be read at once."""
         queues = self._log_port.queues(self._topic)
         if not queues:
             return False
@@ -93,13 +93,13 @@ class Follower:
         except ViewBusyError:
             return False
         except ViewError as exc:
-            self._faults.warning("the view is not brought up to date: %s", exc)
+            self._faults.warning("the view cannot be brought up to date: %s", exc)
             return False
 
     def begin_behind(self, queue_offset: int) -> int:
         """Return where the queue begins if the record at ``queue_offset`` has been deleted.
 
-        Else ``queue_offset``, as far as is known at once.
+        Otherwise ``queue_offset``, as far as is known without waiting.
         """
         queues = self._log_port.queues(self._topic)
         if not queues:
@@ -108,7 +108,7 @@ class Follower:
         return read.begin_offset if isinstance(read, LogRead) else queue_offset
 
     def _aim(self, queue: QueueHandle) -> None:
-        """Ask once in the view's life where the log ends."""
+        """Ask for the log's end, once for each opening of the view."""
         life = self._view.life
         if self._target_life == life:
             return
@@ -128,7 +128,7 @@ class Follower:
         applied = self._applied
         if applied.next_offset and self._log_port.tail(queue) == applied.next_offset:
             self.next_offset = applied.next_offset
-            return False  # as most often: a replay asks before each slice
+            return False  # the usual case: a replay asks before each slice
         read = self._read(queue, applied.next_offset, limit)
         if read is None:
             return False
@@ -139,7 +139,7 @@ class Follower:
             applied = Applied(read.begin_offset, read.begin_offset, 0, 0)
         elif read.begin_offset > applied.next_offset:
             logger.warning(
-                "records of state were deleted before they were read: what they told is lost"
+                "state records were deleted before they were read: their content is lost"
                 " topic=%s queue_offset=%d count=%d",
                 self._topic,
                 applied.next_offset,
@@ -159,7 +159,7 @@ class Follower:
                         applied.begin_offset, last.queue_offset + 1, last.store_ms, crc32(last.body)
                     )
                 if taken == len(records) and read.next_offset > applied.next_offset:
-                    # Behind the last record there may be offsets without one.
+                    # After the last record there may be offsets without one.
                     applied = Applied(applied.begin_offset, read.next_offset, 0, 0)
                 self._view.set_applied(self._topic, applied)
         except BaseException:
@@ -170,7 +170,7 @@ class Follower:
         return taken < len(records) or read.is_more
 
     def _check(self, queue: QueueHandle) -> bool:
-        """Have the view rebuilt if it is not of this log; return False while that is not known."""
+        """Rebuild the view if it is not of this log; return False while that is not known."""
         applied = self._view.applied(self._topic)
         if applied is not None and applied.next_offset:
             read = self._read(queue, applied.next_offset - 1, 1)
@@ -186,7 +186,7 @@ class Follower:
         self._reads.forget(self._topic)
 
     def _read(self, queue: QueueHandle, queue_offset: int, count: int) -> LogRead | None:
-        """Return what there is from ``queue_offset`` on; None while it is not at hand."""
+        """Return the records from ``queue_offset`` on; None while they are not in memory."""
         return self._reads.read(
             self._topic, queue, queue_offset, count_max=count, bytes_max=_BYTES_MAX
         )
@@ -202,10 +202,10 @@ def read_back(records: bytes) -> list[ReadBack]:
 
 
 def _ends_with(read: LogRead, applied: Applied) -> bool:
-    """Say whether the last record that was applied is the one that was read."""
+    """Return whether the last applied record is the one that was read."""
     found = read_back(read.records)
     if not found:
-        # An offset without a record is as it was, unless the log ends before it.
+        # An offset without a record is unchanged, unless the log ends before it.
         return not applied.store_ms and read.next_offset >= applied.next_offset
     last = found[0]
     return (last.queue_offset + 1, last.store_ms, crc32(last.body)) == (

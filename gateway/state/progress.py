@@ -1,10 +1,10 @@
-"""What the records of one session come to: its last whole record, and what was told since.
+"""The state of one session from its records: the last whole record, and later changes.
 
 Owns: SessionState and how each kind of record changes it (marks: Marked); Positions.
 Must not touch: the log, the view.
 
-A connected session has got everything up to its gateway's live positions, but for what its whole
-record, a later Progress entry, or marks say. One queue, as the records come:
+A connected session has received everything up to its gateway's live positions, except as its whole
+record, a later Progress entry, or marks say. One queue, in the order of records:
 
     session  cursor 10            tick: 20            tick: 30, lags at 25        tick: 40, no lag
     ---|-----------------------------|----------------------|----------------------|----------->
@@ -18,17 +18,17 @@ record, a later Progress entry, or marks say. One queue, as the records come:
 Rules:
 
 - A whole record replaces everything. Its cursors hold until a newer position or Progress entry.
-- A position counts if it was told behind the whole record, or if a Progress entry was: that says
-  that the session is at all positions of its gateway, the queues aside in which it lags.
-- A queue whose position was first told behind the whole record was made since, or its gateway did
-  not know where it ends: it is added. A queue that its gateway stops to read is told anew later.
+- A position counts if it was written after the whole record, or if a Progress entry was: that says
+  that the session is at all positions of its gateway, except in the queues in which it lags.
+- A queue whose position was first written after the whole record was made since, or its gateway did
+  not know where it ends: it is added. A queue that its gateway stops reading is written anew later.
 - A Progress entry replaces cursors that were pinned and all flights. Its tick's positions come with
-  it or behind it, never before it.
+  it or after it, never before it.
 - ``delivered`` has places that the cursor has not passed and that must not be read again. The
   places of flights are among them. What the cursor has passed is dropped.
-- A cursor only ever is too low: then QoS 1 messages are sent again, and QoS 2 messages are not, as
+- A cursor can only be too low: then QoS 1 messages are sent again, and QoS 2 messages are not, as
   their places are in ``delivered``. UNSENT of a place that the cursor has passed pins it there.
-- Entries of another run than the whole record's tell of a session that has moved: they are nothing.
+- Entries of a run other than the whole record's are ignored: the session has moved.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from motelog.gateway.state.stored import (
     StoredSession,
 )
 
-#: Stands for the run of a session without a connection.
+#: The run of a session without a connection.
 AWAY: Final = 0
 
 #: A queue's name, and a queue offset.
@@ -57,7 +57,7 @@ Place: TypeAlias = tuple[str, int]
 
 
 class Position(NamedTuple):
-    """A live position, and the places in the topic of the ticks that told it last and first."""
+    """A live position, and the places in the topic of the ticks that wrote it last and first."""
 
     queue_offset: int
     at: int
@@ -65,7 +65,7 @@ class Position(NamedTuple):
 
 
 class SessionState(msgspec.Struct, frozen=True):
-    """One session, as its records have told so far.
+    """One session, according to its records so far.
 
     ``session`` is the last whole record with later flights, received identifiers and delivered
     places; its cursors are still those of the record. ``at`` is the record's place, ``run`` the run
@@ -82,7 +82,7 @@ class SessionState(msgspec.Struct, frozen=True):
     is_claimed: bool = False
 
     def cursor(self, queue: str, positions: Mapping[str, Position]) -> int:
-        """Return where the session goes on in one queue."""
+        """Return where the session continues in one queue."""
         pinned = self.pinned.get(queue)
         if pinned is not None:
             return pinned
@@ -96,7 +96,7 @@ class SessionState(msgspec.Struct, frozen=True):
     def as_of_now(
         self, positions: Mapping[str, Position], *, left_ms: int | None = None
     ) -> StoredSession:
-        """Return the session with its cursors as they are; ``left_ms`` if its run is over."""
+        """Return the session with its present cursors; ``left_ms`` if its run is over."""
         session = self.session
         if session.left_ms is not None and not (session.delivered or session.inflight):
             return session  # as most that are away
@@ -128,7 +128,7 @@ class SessionState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(told, session=session)
 
     def places(self) -> dict[Place, None]:
-        """Return the delivered places, those of flights too."""
+        """Return the delivered places, including those of flights."""
         places = dict.fromkeys(self.session.delivered)
         places.update(((f.queue, f.queue_offset), None) for f in self.session.inflight)
         return places
@@ -176,7 +176,7 @@ class Marked:
             case MarkKind.FORGOTTEN:
                 self._received.pop(packet_id, None)
             case MarkKind.SENT:
-                # The identifier was free: whatever it stood for before is at the client.
+                # The identifier was free: its previous message is at the client.
                 self._flights.pop(packet_id, None)
                 self._flights[packet_id] = StoredFlight(packet_id, *place, 2)
                 self._delivered[place] = None
@@ -196,7 +196,7 @@ class Marked:
                 self._flights.pop(packet_id, None)
 
     def state(self, positions: Mapping[str, Position]) -> SessionState:
-        """Return what the marks so far have made of it."""
+        """Return the state after the marks so far."""
         state = self._state
         session = msgspec.structs.replace(
             state.session,
@@ -208,7 +208,7 @@ class Marked:
 
 
 def state_of(record: SessionRecord, at: int) -> SessionState:
-    """Return the state after a whole record that lies at ``at``."""
+    """Return the state after a whole record at ``at``."""
     is_connected = record.session.left_ms is None
     return SessionState(
         record.session,
@@ -221,7 +221,7 @@ def state_of(record: SessionRecord, at: int) -> SessionState:
 def move(
     positions: dict[str, Position], left: Iterable[str], told: Mapping[str, int], at: int
 ) -> None:
-    """Note the live positions that the tick at ``at`` has told, and the queues left before."""
+    """Record the live positions of the tick at ``at``, and the queues that it has left."""
     for queue in left:
         positions.pop(queue, None)
     for queue, queue_offset in told.items():

@@ -1,13 +1,13 @@
-"""Records of ``MQTT_SESSION``: what each kind holds, and how it becomes a message for the log.
+"""Records of ``MQTT_SESSION``: the content of each kind, and its encoding as a log message.
 
-Owns: the kinds, their bytes, the properties by which consumers tell them apart.
-Must not touch: what a record leads to (``progress``, ``session_rows``), the log.
+Owns: the kinds, their encoding, the properties by which consumers distinguish them.
+Must not touch: the effects of a record (``progress``, ``session_rows``), the log.
 
-    properties   TAGS = the kind; KEYS = the client identifier, where the record is about one
-    body         msgpack [kind, gateway, run, number, ...], read by its first item
+    properties   TAGS = the kind; KEYS = the client identifier, if the record is about one
+    body         msgpack [kind, gateway, run, number, ...], decoded by its first item
 
-``run`` names one life of a gateway's process, ``number`` counts its records: by the two, a gateway
-knows its own records when it reads them back.
+``run`` identifies one life of a gateway's process, ``number`` counts its records: with both, a
+gateway recognises its own records when it reads them back.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class SessionRecord(msgspec.Struct, frozen=True, array_like=True, tag="session")
 
 
 class EndRecord(msgspec.Struct, frozen=True, array_like=True, tag="end"):
-    """The session is no more; ``claim`` as above.
+    """The session has ended; ``claim`` as above.
 
-    ``unless`` is the name of a group of which this was a part: the record is nothing if, at its
-    place in the order, the group has a member that its writer did not know of.
+    ``unless`` is the name of a group of which this was a part: the record has no effect if, at its
+    place in the order, the group has a member that its writer did not know.
     """
 
     gateway: str
@@ -55,7 +55,7 @@ class EndRecord(msgspec.Struct, frozen=True, array_like=True, tag="end"):
 
 
 class MarksRecord(msgspec.Struct, frozen=True, array_like=True, tag="marks"):
-    """Steps of QoS 2 exchanges, in their order."""
+    """Steps of QoS 2 exchanges, in order."""
 
     gateway: str
     run: int
@@ -64,10 +64,10 @@ class MarksRecord(msgspec.Struct, frozen=True, array_like=True, tag="marks"):
 
 
 class TickRecord(msgspec.Struct, frozen=True, array_like=True, tag="tick"):
-    """How far a gateway has delivered: live positions that have moved, sessions not at them.
+    """A gateway's delivery progress: changed live positions, and sessions that are not at them.
 
     ``heard`` is the queue offset up to which it has read back the records of all gateways. ``left``
-    are queues that it has stopped to read since the last tick: what it told of them is over.
+    are queues that it has stopped reading since the last tick: their positions no longer count.
     """
 
     gateway: str
@@ -96,9 +96,9 @@ class StoppedRecord(msgspec.Struct, frozen=True, array_like=True, tag="stopped")
 
 
 class LostRecord(msgspec.Struct, frozen=True, array_like=True, tag="lost"):
-    """Another gateway's run is over, as it has been silent.
+    """Another gateway's run is over, because it was silent.
 
-    ``last_number`` is that of its last record: if it has written one since, this one is nothing.
+    ``last_number`` is that of its last record: if it has written one since, this has no effect.
     """
 
     gateway: str
@@ -145,7 +145,7 @@ _decoder: Final = msgspec.msgpack.Decoder(Record)
 
 
 def decode_record(body: bytes) -> Record:
-    """Return what a record's body holds; msgspec.DecodeError if it is none of ours."""
+    """Return the decoded body of a record; msgspec.DecodeError if it is not one of ours."""
     record: Record = _decoder.decode(body)
     return record
 

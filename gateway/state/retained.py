@@ -1,14 +1,14 @@
-"""Retained messages: the last one of each topic name, in the log and found by name or filter.
+"""Retained messages: the last one of each topic name, stored in the log, found by name or filter.
 
-Owns: what this gateway has appended and not read back, the slices of a scan.
+Owns: messages that this gateway has appended but not read back, the slices of a scan.
 Must not touch: the publish itself, subscriptions, rows (``retained_rows``).
 
     write   --> the publish's own batch --> log --> refresh --> view
         '--> not read back yet ---------------.                  |
     get, scan  <------------------------------+------------------'
 
-A retained publish is two records of one batch, so that there is never one without the other. The
-view changes by reading back alone, and what this gateway has appended is laid over it.
+A retained publish is two records in one batch, so that there is never one without the other. The
+view changes only by reading back, and what this gateway has appended overlays it.
 Spec: MQTT 5.0 section 3.3.1.3.
 """
 
@@ -44,33 +44,33 @@ from motelog.gateway.state.retained_rows import (
 )
 from motelog.gateway.state.view import View, ViewError
 
-#: Topic names that one slice of a scan looks at, whether they match or not.
+#: Topic names that one slice of a scan checks, whether they match or not.
 NAMES_MAX: Final = 1000
 #: Most bytes of a slice.
 ROWS_BYTES_MAX: Final = 262_144
-#: How many changes are known by name to those who have read ahead.
+#: How many changed topic names are remembered for scans that have read ahead.
 CHANGES_MAX: Final = 256
-#: Behind all topic names.
+#: Sorts after all topic names.
 HIGHEST: Final = "\U0010ffff"
 _HOST: Final = encode_host("127.0.0.1", 0)
 
 
 class Slice(NamedTuple):
-    """A part of a scan; ``after`` is what the next one begins behind, None at the end."""
+    """A part of a scan; the next one begins after ``after``, None at the end."""
 
     messages: list[Retained]
     after: str | None
 
 
 class RowSlice(NamedTuple):
-    """As ``Slice``; some of the messages may have expired."""
+    """Like ``Slice``; some of the messages may have expired."""
 
     rows: list[Row]
     after: str | None
 
 
 class Before(NamedTuple):
-    """A moment: all messages in the view below a place, and those that this gateway had written."""
+    """A moment: the view's messages below a place, and those that this gateway had written."""
 
     queue_offset: int
     written: int
@@ -79,7 +79,7 @@ class Before(NamedTuple):
 class Written:
     """One message that has not been read back; ``message`` is None if it removes the last one.
 
-    ``record`` goes into the batch of the publish; whoever appends it sets ``ticket``. ``count``,
+    ``record`` goes into the batch of the publish; its appender sets ``ticket``. ``count``,
     ``size_bytes`` and ``by_client`` are what it adds to those of the store.
     """
 
@@ -128,7 +128,7 @@ class RetainedStore:
     def __init__(self, log: LogPort, view: View, clock: LastingClock) -> None:
         self._log_port = log
         self._clock = clock
-        #: How far the clock was set forward since a message was stored: it is no older by that.
+        #: How far the clock was set forward since a message was stored: its age excludes that.
         self.jumped_ms = clock.jumped_ms
         log.create_topic(MQTT_RETAINED_TOPIC, 1)
         self._queue = log.queue_of(MQTT_RETAINED_TOPIC, "")
@@ -138,13 +138,13 @@ class RetainedStore:
         # Who waits for the tail that the log has been asked for, and for the one asked for then.
         self._asking: list[Callable[[int], None]] = []
         self._asking_next: list[Callable[[int], None]] = []
-        # Not read back, by topic name; those that may still be refused, in their order.
+        # Not read back, by topic name; those that may still be refused, in order.
         self._written: SortedDict[str, deque[Written]] = SortedDict()
         self._unsettled: deque[Written] = deque()
         self._written_count = 0
         self._written_bytes = 0
         self._written_by_client: Counter[str] = Counter()
-        #: How often the message of a topic name has changed, or may have; the last names.
+        #: Change counters of the last changed topic names.
         self.changes = 0
         self._changed: deque[str] = deque(maxlen=CHANGES_MAX)
 
@@ -205,25 +205,25 @@ class RetainedStore:
 
     @property
     def count(self) -> int:
-        """How many messages there are, with those that are not read back."""
+        """The number of messages, including those that are not read back."""
         return self._rows.count + self._written_count
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is known that there are none."""
+        """Whether there are certainly no messages."""
         return not (self._written or self._rows.count) and self.is_current
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes their names, payloads and properties have."""
+        """The bytes of names, payloads and properties."""
         return self._rows.size_bytes + self._written_bytes
 
     def count_of(self, client_id: str) -> int:
-        """Return how many messages one client has published that are retained; ViewError."""
+        """Return the number of retained messages that one client has published; ViewError."""
         return self._rows.count_of(client_id) + self._written_by_client[client_id]
 
     def get(self, name: str) -> Retained | None:
-        """Return the message of a topic name, None without one; ViewError."""
+        """Return the message of a topic name, None if there is none; ViewError."""
         self._check()
         written = self._last(name)
         message = self._rows.get(name) if written is None else written.message
@@ -263,12 +263,12 @@ class RetainedStore:
 
     @property
     def is_read_back(self) -> bool:
-        """Whether the view has all that this gateway has written."""
+        """Whether the view has everything that this gateway has written."""
         return not self._written
 
     @property
     def next_offset(self) -> int:
-        """Up to where the view has been brought."""
+        """The queue offset up to which the view has been updated."""
         return self._follower.next_offset
 
     def scan(self, topic_filter: str, after: str, limit: int, before: Before) -> Slice:
@@ -385,7 +385,7 @@ class RetainedStore:
 
     def _check(self) -> None:
         if not self.is_current:
-            raise ViewError("the view is being brought up to date")
+            raise ViewError("the view is being updated")
 
     # --- reading back --------------------------------------------------------------------
 
@@ -395,7 +395,7 @@ class RetainedStore:
 
     @property
     def is_current(self) -> bool:
-        """Whether the view has all that the log had when it was opened, or rebuilt."""
+        """Whether the view has everything that was in the log when it was opened or rebuilt."""
         return self._follower.is_current
 
     def refresh(self, limit: int) -> bool:
@@ -417,7 +417,7 @@ class RetainedStore:
             return False
 
     def _forget(self, name: str, body: bytes) -> None:
-        """Drop a message that has been read back, and those before it."""
+        """Drop a message that was read back, and those before it."""
         for position, one in enumerate(self._written.get(name, ())):
             if one.record[1] == body and not one.is_refused:
                 for _ in range(position + 1):
@@ -425,7 +425,7 @@ class RetainedStore:
                 break
 
     def _drop_refused(self) -> None:
-        """Drop the messages that the log has not taken."""
+        """Drop the messages that the log refused."""
         unsettled = self._unsettled
         while unsettled and unsettled[0].ticket is not None and unsettled[0].ticket.is_settled:
             written = unsettled.popleft()

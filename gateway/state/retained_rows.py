@@ -1,8 +1,7 @@
-"""The view's rows of retained messages: what the records of ``MQTT_RETAINED`` come to.
+"""The view's rows of retained messages, derived from the records of ``MQTT_RETAINED``.
 
 Owns: the table of retained messages, and how records change it; Retained.
-Must not touch: the log (``follower`` reads it), what a gateway has appended and not read back
-(``retained``).
+Must not touch: the log (``follower`` reads it), messages appended but not read back (``retained``).
 
     retained          one row a message; retained_clients: how many each publisher has there
 
@@ -42,7 +41,7 @@ _TABLES: Final = (
         client_id TEXT PRIMARY KEY, count INTEGER NOT NULL
     ) WITHOUT ROWID""",
 )
-#: Stands for "behind everything in the view" in the places of records that are not read back.
+#: The place of records that are not read back: after everything in the view.
 NOT_READ: Final = 1 << 62
 
 _KEPT: Final = f"mqttKept{NAME_END}".encode()
@@ -66,7 +65,7 @@ class Retained(NamedTuple):
 
     @property
     def client_id(self) -> str:
-        """Who has published it."""
+        """The client identifier of its publisher."""
         return client_id_property(self.properties)
 
     def over_ms(self, jumped_ms: Callable[[int], int]) -> int:
@@ -85,7 +84,7 @@ _COLUMNS: Final = "name, payload, properties, store_ms, at, expires_ms, since"
 _ROW: Final = "at, CAST(name AS BLOB), properties, payload, store_ms, since"
 #: Rows that are read before it is looked how large they are.
 _ROWS_AT_ONCE: Final = 32
-#: Stands for "no message expires".
+#: The value for "no message expires".
 _NEVER: Final = 1 << 62
 
 
@@ -97,9 +96,9 @@ class RetainedRows:
         self._faults = LimitedLog(logger)
         self.count = 0
         self.size_bytes = 0
-        #: No message expires before; 0: it is not known when one does.
+        #: No message expires before this; 0: not known.
         self._expires_from_ms = 0
-        #: The records of the last transaction by topic name, for whoever waits for its own.
+        #: The records of the last transaction by topic name, for the tasks that wait for theirs.
         self.read: list[tuple[str, bytes]] = []
 
     # --- a part of the view --------------------------------------------------------------
@@ -128,7 +127,7 @@ class RetainedRows:
                 check_topic_name(record.topic_name or "")
             except TopicNameError as exc:
                 self._faults.warning(
-                    "a record of a retained message has no legal topic name and is left out"
+                    "a record of a retained message has an illegal topic name and is ignored"
                     " queue_offset=%d error=%s",
                     record.queue_offset,
                     exc,
@@ -149,7 +148,7 @@ class RetainedRows:
                 if known.queue_offset != repeated:
                     return
             elif repeated >= begin_offset:
-                return  # it has been removed since
+                return  # it was removed since
         if known is not None:
             self._remove(known)
         owner = None if known is None else known.client_id
@@ -201,7 +200,7 @@ class RetainedRows:
         return None if row is None else Retained(*row)
 
     def count_of(self, client_id: str) -> int:
-        """Return how many messages are of one publisher; ViewError."""
+        """Return the number of messages of one publisher; ViewError."""
         row = self._view.execute(
             "SELECT count FROM retained_clients WHERE client_id = ?", (client_id,)
         ).fetchone()
@@ -300,7 +299,7 @@ class RetainedRows:
         return len(rows)
 
     def oldest(self, limit: int) -> list[tuple[Retained, int]]:
-        """Return the messages with the oldest records, and when these were stored."""
+        """Return the messages with the oldest records, and the store times of these."""
         rows = self._view.execute(
             f"SELECT {_COLUMNS}, record_ms FROM retained ORDER BY at LIMIT ?", (limit,)
         ).fetchall()
@@ -321,6 +320,6 @@ def _kept(properties: bytes) -> tuple[bytes, int, int, int] | None:
     values = value.split(b":")
     if len(values) not in (2, 3) or not all(map(bytes.isdigit, values)):
         return None
-    # Once, the place of the first record was not told.
+    # Earlier versions did not write the place of the first record.
     place, store_ms, since = map(int, (*values, values[0])[:3])
     return properties[:begin], place, store_ms, since

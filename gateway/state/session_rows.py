@@ -1,32 +1,31 @@
-"""The view's rows of sessions: what the records of ``MQTT_SESSION`` come to.
+"""The view's rows of sessions, derived from the records of ``MQTT_SESSION``.
 
 Owns: the tables of sessions, runs and positions, and how records change them.
-Must not touch: the log (``follower`` reads it), what a gateway has appended and not read back
-(``journal``).
+Must not touch: the log (``follower`` reads it), records appended but not read back (``journal``).
 
-    sessions   one row a session; ``at`` is the queue offset of its whole record, so that the
+    sessions   one row per session; ``at`` is the queue offset of its whole record, so that the
                rows with the oldest records come first
                ``run``, ``due``: without a connection 0, and the time at which something is due;
-               with one the run of its gateway, and how long after the end of that run
-    runs       one row for each life of a gateway that has sessions, and when it wrote last
+               with one the gateway's run, and how long after the end of that run it is due
+    runs       one row for each life of a gateway with sessions, and when it last wrote
     positions  live positions of the runs
-    queues     numbers of queue names, so that a cursor takes a few bytes
+    queues     numbers for queue names, so that a cursor takes few bytes
     shared     which sessions have which shared subscriptions
-    claims     what gateways have claimed and not settled; ``at`` is the record's queue offset
-    over       runs that are over and have no row any more, the last OVER_MAX
+    claims     unsettled claims of gateways; ``at`` is the record's queue offset
+    over       the last OVER_MAX runs that are over and no longer have a row
 
-That a run has ended is one row: its sessions are away from then on without being written.
+The end of a run is one row: its sessions then count as disconnected without being written.
 
-Which of several gateways has a session is decided by the order of the records alone, so that all
-views say the same:
+Which of several gateways has a session is decided only by the order of the records, so that all
+views agree:
 
 - A run lives from its first record to a ``started`` of the same gateway, its ``stopped``, or a
-  ``lost``. Its later records are nothing.
-- A client identifier is its holder's: the run that lives and whose whole record, told while the
-  client is connected, is the last. Who has claimed it has it next, in the order of the claims; it
-  waits until there is no other holder and no older claim. Then it writes the record that settles
-  its claim.
-- What another run writes of a session that is held by a claim, or is claimed, is nothing.
+  ``lost``. Its later records are ignored.
+- A client identifier belongs to its holder: the live run that wrote the last whole record while the
+  client was connected. Runs that have claimed it get it next, in the order of the claims: a run
+  waits until there is no other holder and no older claim, then writes the record that settles its
+  claim.
+- Records of another run about a session that is held by a claim, or is claimed, are ignored.
 """
 
 from __future__ import annotations
@@ -193,7 +192,7 @@ class SessionRows:
         self._over: dict[int, None] = {}
         self.count = 0
         self._has_shared = False  # whether some session has a shared subscription, or has had one
-        #: What has been read back since somebody took it from here, in the order of the log.
+        #: What has been read back since it was last taken from here, in the order of the log.
         self.heard: list[Heard] = []
         self._heard_before = 0
         #: Client identifiers whose changes are to be heard of, and whose claims are.
@@ -675,7 +674,7 @@ class SessionRows:
     def fetch(self, client_ids: Collection[str]) -> None:
         """Have ``state`` and ``holder`` find the rows of these in ``fetched``; ViewError.
 
-        Whoever calls clears ``fetched`` before rows change.
+        The caller clears ``fetched`` before rows change.
         """
         fetched: dict[str, _Row | None] = dict.fromkeys(client_ids)
         if fetched and self.count:

@@ -1,4 +1,4 @@
-"""The view: what the log's records of state come to, in one SQLite file that may be deleted.
+"""The view: the state that results from the log's records, in a SQLite file that may be deleted.
 
 Owns: the file, its transactions, checkpoints, how far each topic is applied.
 Must not touch: what the rows mean (the parts do), the log.
@@ -12,7 +12,7 @@ What a crash leaves:
     power cut    the last checkpoint and as many commits as reached the WAL whole; what is missing
                  is read from the log again. If the log has lost more than the view, the view is
                  rebuilt (``follower``)
-    damage       SQLite names it at the open or later: the file is put aside, the view is rebuilt
+    damage       SQLite reports it at the open or later: the file is put aside, the view is rebuilt
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class View:
             connection.close()
 
     def _make_private(self) -> None:
-        """Let nobody else read the files: SQLite makes them as the umask has it.
+        """Keep others from reading the files: SQLite creates them with the umask.
 
         It gives what it makes beside a file that file's mode. Those of earlier releases were
         readable. What cannot be done here, SQLite says better.

@@ -265,7 +265,7 @@ def test_our_commands_and_the_log_say_whose_fault_no_tls_is(
     needless = motelog(*pub, f"localhost:{plain}", "--cafile", certificates().ca)
     assert (needless.returncode, "it may have no TLS" in needless.stderr) == (5, True)
     assert "_ssl.c" not in untrusting.stderr + needless.stderr
-    wait_until(lambda: "the client speaks TLS, and this listener does not" in server.errors())
+    wait_until(lambda: "the client uses TLS, but this listener does not" in server.errors())
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

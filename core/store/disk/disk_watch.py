@@ -1,7 +1,7 @@
-"""Whether the disk has room for appends: looked at each second.
+"""Whether the disk has room for appends: checked each second.
 
 Owns: DiskWatch: the limit, the reason to refuse, how much was refused. Must not touch: appends,
-calls that find no room.
+calls that fail for lack of space.
 
     limit:  free < the larger of  disk_free_bytes_min
                                   (100 - disk_used_percent_max) % of the disk, of which no more than
@@ -33,7 +33,7 @@ class DiskWatch:
         self.usage = DiskUsage(0, 0)
         #: What must be free for appends to be accepted.
         self.reserve_bytes = 0
-        #: Why appends are refused until there is space again; None while there is.
+        #: Why appends are refused; None while the disk has space.
         self.full_reason: str | None = None
         #: Messages refused since the start, for whichever lack of room.
         self.refused_count = 0
@@ -74,8 +74,8 @@ class DiskWatch:
         if reason is not None and self.full_reason is None:
             self._refused_before = self.refused_count
             logger.warning(
-                "appends are refused and reads go on, until there is space: free some directory=%s "
-                "reason=%s",
+                "appends are refused until the disk has space, reads continue; free some space "
+                "directory=%s reason=%s",
                 self._config.directory, reason,
             )  # fmt: skip
         elif reason is None and self.full_reason is not None:
@@ -92,7 +92,7 @@ class DiskWatch:
         try:
             usage = self._storage.disk_usage(config.directory)
         except OSError as exc:
-            return f"how full the disk is cannot be told: {exc}"
+            return f"the disk usage cannot be determined: {exc}"
         share = usage.share_bytes(100 - config.disk_used_percent_max, config.disk_counted_bytes_max)
         self.usage, self.reserve_bytes = usage, max(share, config.disk_free_bytes_min)
         if usage.free_bytes >= self.reserve_bytes:

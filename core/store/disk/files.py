@@ -382,8 +382,8 @@ class OsReadFile:
 class OsFileSystem:
     """The file system of a directory, through a descriptor that stays open.
 
-    syncfs reports every error since the descriptor was opened, even if another process was told of
-    it meanwhile.
+    syncfs reports every error since the descriptor was opened, even one that another process has
+    already seen.
     """
 
     _syncfs = _libc.syncfs
@@ -402,8 +402,8 @@ class OsFileSystem:
 class OsRegion:
     """A mapped file and its descriptor.
 
-    The descriptor stays open so that sync hears of every error since the file was opened: one
-    opened later would miss an error that somebody else's sync has already been told.
+    The descriptor stays open so that sync reports every error since the file was opened: a
+    descriptor opened later would miss an error that another sync has already reported.
     """
 
     def __init__(self, path: str, size: int) -> None:
@@ -438,8 +438,8 @@ class OsRegion:
         os.close(fd)
 
     def __del__(self) -> None:
-        # Not every region is closed: it may only be let go of, so that nobody who still reads it
-        # has an unmapped view. The map goes with the last reader.
+        # Not every region is closed: it may only be dropped, so that a reader never has an unmapped
+        # view. The map is freed with the last reader.
         if getattr(self, "_fd", -1) >= 0:
             with suppress(OSError):
                 os.close(self._fd)

@@ -1,19 +1,19 @@
-"""The row of index files: puts the keys of what is appended, finds records by key and time.
+"""The sequence of index files: adds the keys of appended records, finds records by key and time.
 
 Owns: IndexService: which file a key goes into, what is not indexed yet. Must not touch: what a
-start believes (index_start), which record really has a key (index_query), bytes of an index file
-(index, index_file), the log (it reads there, and never writes).
+start trusts (index_start), which record really has a key (index_query), bytes of an index file
+(index, index_file), the log (which it only reads).
 
     append -> note -> dispatch reads what was appended from the log, into the newest file
     start: load, then feed gets the keys of the records that recovery walks over, then finish
     what is missing then, or after the disk was full: catch_up reads the log step by step
 
 Invariants: the keys of every record in [log begin, indexed_offset) are in the files; files hold
-consecutive stretches of the log, so that newer files have newer records. A record's keys may be in
-twice after a fault; a query yields it once.
-The index never refuses an append: when a file cannot be made, ``dispatch`` tries again later from
-the log, and queries do not find what was appended meanwhile. A failed sync is another matter
-(threats.md 12): it reaches the checkpoint and fences the store.
+consecutive parts of the log, so newer files have newer records. After a fault a record's keys may
+be stored twice; a query yields the record once.
+The index never refuses an append: if a file cannot be made, ``dispatch`` retries later from the
+log, and queries do not find what was appended meanwhile. A failed sync is different (threats.md
+12): it reaches the checkpoint and fences the store.
 Spec: RocketMQ IndexService.
 """
 
@@ -257,7 +257,7 @@ class IndexService:
             self._make_ahead()
 
     def _add_file(self) -> None:
-        """Begin the next file; waits for it if it is being made, makes it if nobody did."""
+        """Begin the next file: wait for it if it is being made, otherwise make it."""
         last = self._files[-1] if self._files else None
         making, self._making = self._making, None
         # A failed attempt is repeated here, where its error stops the index.
@@ -294,8 +294,8 @@ class IndexService:
         self._is_behind = True
         if self._trouble is None:
             logger.warning(
-                "the index has stopped, and queries by key do not find newer messages; it catches "
-                "up when its files can be written offset=%d reason=%s",
+                "the index has stopped: queries by key do not find newer messages; it catches up "
+                "as soon as its files can be written offset=%d reason=%s",
                 physical_offset,
                 error,
             )
@@ -303,7 +303,7 @@ class IndexService:
 
     def _note_success(self) -> None:
         if self._trouble is not None:
-            logger.warning("the index goes on and catches up from the log")
+            logger.warning("the index works again and is catching up from the log")
             self._trouble = None
 
     def mapped_sizes(self) -> list[int]:

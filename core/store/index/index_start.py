@@ -1,9 +1,9 @@
-"""The index folder at a start: files are believed as far as they are what was noted of them.
+"""The index folder at a start: files are trusted as far as they agree with the notes about them.
 
 Owns: IndexStart: which files are taken over, cut or removed, from where on the index is rebuilt
 and why; cut_at. Must not touch: bytes of an index file (index, index_file), the log.
 
-    index.json           a file is what its line says, or it goes, and all behind it
+    index.json           a file that differs from its line is removed, with all files after it
     no index.json        RocketMQ's folder: its files, unless they are younger than the checkpoint
                          of a store that did not stop in order
 """
@@ -52,7 +52,7 @@ class IndexStart:
 
     def _note_fault(self, fault: str, resume: int) -> None:
         logger.warning(
-            "the index is rebuilt from the log; this start takes longer and no message is lost "
+            "the index is being rebuilt from the log; this start takes longer, no message is lost "
             "from=%d reason=%s",
             resume,
             fault,
@@ -67,8 +67,8 @@ class IndexStart:
                 self._storage.remove_file(f"{self._directory}/{entry.name}")
             elif entry.is_directory or len(entry.name) != NAME_DIGITS or not entry.name.isdecimal():
                 logger.warning(
-                    "a file in the index folder is not an index file and is left alone; remove it "
-                    "if nobody needs it path=%s/%s",
+                    "a file in the index folder is not an index file and is ignored; remove it "
+                    "if it is not needed path=%s/%s",
                     self._directory,
                     entry.name,
                 )

@@ -1,4 +1,4 @@
-"""ConsumeQueues: for each (topic, queue id) the row of 20-byte units that find its records.
+"""ConsumeQueues: for each (topic, queue id) the row of 20-byte units that locate its records.
 
 Owns: the unit files, their names and sizes, the bounded set of open ones. Must not touch: records,
 the order of recovery, when units are written (unit_flusher). Everything here can be rebuilt from
@@ -11,9 +11,9 @@ the CommitLog.
       begin_offset            written_offset              max_offset
            |  units on file         |  units in the tail      |
 
-For each file there is the CRC-32C of the units on it. It is kept over a stop (queues.json), and
-compared when the file is read for the first time after a start. A file that has changed since is
-doubtful: nobody reads it until it has been rebuilt from the log (quarantine).
+For each file there is the CRC-32C of its units. It is kept across a stop (queues.json), and
+compared when the file is first read after a start. A file that has changed since is doubtful: it
+is not read until it has been rebuilt from the log (quarantine).
 
 Invariants: each unit below max_offset is on file or in the tail, and leaves the tail only when it
 is on file; files are contiguous, and one that is there has its full size.
@@ -204,9 +204,9 @@ class ConsumeQueue:
         return self.min_offset
 
     def hide_below(self, offset: int) -> None:
-        """Hide the units below ``offset``; a start must be told again.
+        """Hide the units below ``offset``; must be called again after each start.
 
-        Their files go with the log's, as a rebuild from the log would bring them back.
+        Their files are removed with the log's: a rebuild from the log would bring them back.
         """
         self.hidden_below = offset
         self.min_offset = max(self._kept_from, offset)
@@ -242,7 +242,7 @@ class ConsumeQueue:
         return pieces
 
     def unwritten(self) -> tuple[list[Piece], int]:
-        """Return what ``note_written`` has to be told of when it is on file: pieces, end offset."""
+        """Return the pieces to write, and the end offset to pass to ``note_written`` afterwards."""
         tail = self.tail
         first, count = tail.first_offset, tail.pending
         return self.pieces(first, tail.units(first, count)), first + count
@@ -363,7 +363,7 @@ class ConsumeQueue:
 
     def _add_to_crcs(self, offset: int, units: bytes) -> None:
         if offset > self._crc_end:
-            # Units between were on file before, and nobody has told their sum.
+            # The units between were on file before, and their CRC is unknown.
             first = (self._crc_end - self.begin_offset) // self._file_units
             count = -(-(offset - self.begin_offset) // self._file_units)
             self._crcs[first:] = [UNKNOWN_CRC] * (count - first)
@@ -471,7 +471,7 @@ class ConsumeQueue:
             at = unit * UNIT_BYTES
             wanted = size
             # Nothing is read behind the last written unit: that would fill the cache with zeros.
-            # Where it is nobody has to ask when it is known, as with each pull.
+            # Its place is looked up only if this read may pass it, which no pull does.
             if offset + here > written:
                 ends = [stop for start, stop in file.data_ranges(at) if start < at + size]
                 wanted = min(size, max(ends, default=at) - at)

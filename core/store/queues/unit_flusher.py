@@ -12,11 +12,11 @@ Spec: RocketMQ DefaultMessageStore.FlushConsumeQueueService.
 
 The log has the content of every unit: after a crash the next start rebuilds unwritten ones.
 
-Invariants: units leave memory only when they are on file; no checkpoint speaks of a record whose
-unit is not. A write that finds no room is tried again; after any other failure the store
-is fenced.
+Invariants: units leave memory only when they are on file; no checkpoint covers a record whose
+unit is not. A write that fails for lack of space is retried; after any other failure the store is
+fenced.
 Concurrency: everything runs in the trio thread, except ``write_now`` before and after ``run``. The
-worker thread gets copies of units and hands back nothing; one ``write`` is under way at a time. A
+worker thread gets copies of units and returns nothing; one ``write`` is under way at a time. A
 ``write_now`` in the meantime writes the same bytes to the same places, and more. It waits for the
 worker's call to end: if both made the same file, the later one would replace the other's.
 """
@@ -162,8 +162,8 @@ class UnitFlusher:
             self._on_failure(f"writing units failed: {error}")
         elif self.has_room:
             logger.warning(
-                "ConsumeQueue units wait in memory for room on the disk; appends are refused when "
-                "that memory is full: free space reason=%s",
+                "no disk space for ConsumeQueue units: they are held in memory, and appends are "
+                "refused once that memory is full; free some space reason=%s",
                 error,
             )
         self.has_room = False

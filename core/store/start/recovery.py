@@ -335,8 +335,8 @@ class Recovery:
             )  # fmt: skip
         for name in report.moved_aside:
             logger.warning(
-                "bytes that are no longer part of the log are kept in a file; remove it if nobody "
-                "needs it path=%s", name,
+                "bytes that are no longer part of the log are kept in a file; remove it if it is "
+                "not needed path=%s", name,
             )  # fmt: skip
         logger.info(
             "the store is recovered clean=%s from=%d end=%d records=%d repaired=%d rebuilt=%d",

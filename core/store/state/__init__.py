@@ -1,1 +1,1 @@
-"""What the store remembers beside the log: the checkpoint and how far a start is."""
+"""The store's state besides the log: the checkpoint and the progress of a start."""

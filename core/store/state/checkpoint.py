@@ -1,4 +1,4 @@
-"""The store's small files: how far all is on disk, which queues and index files there were.
+"""The store's small files: how much is on disk, and which queues and index files there were.
 
 Owns: StoreCheckpoint, QueueTable, IndexTable and ClockNotes, their bytes, how they are read back
 if damaged. Must not touch: the log, the queues, the index. All but the clock's are hints that
@@ -18,7 +18,7 @@ shorten a start; without them recovery reads the whole log.
                   "queues": [[topic, queue id, end offset], ...],
                   "crcs": [[CRC-32C, ...], ...]}
                  i.e. when the log ended at n, each of these queues had this many units on file;
-                 and the CRC of those in each of its files, -1 for one that nobody knows
+                 and the CRC of those in each of its files, -1 if it is unknown
     index.json   ours, in the same two lines:
                  {"indexed_offset": n, "files":
                   [[name, slots, entries, next entry, end timestamp, end physical offset], ...]}
@@ -26,8 +26,8 @@ shorten a start; without them recovery reads the whole log.
     clock.json   ours, in the same two lines: {"shown_ms": n, "jumps":
                  [{"at_ms": n, "size_ms": n, "is_stop": bool}, ...]}
 
-A file is replaced as a whole, and the one before stays as NAME.bak: it is taken when the file is
-missing or damaged. It says less, and what it says is true as well.
+A file is replaced as a whole, and its predecessor stays as NAME.bak, which is used if the file is
+missing or damaged. The predecessor covers less, and what it covers is still true.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ class StateFiles:
         content = decode(self._storage.read_file(self._path(name + BACKUP)))
         if content is not None:
             logger.warning(
-                "a state file is missing or damaged; the one saved before is used, and this start "
-                "may read more of the log path=%s",
+                "a state file is missing or damaged; its backup is used, and this start may read "
+                "more of the log path=%s",
                 self._path(name),
             )
         return content

@@ -11,8 +11,8 @@ a start makes of the offset is recovery's.
 
 Without it a start could not tell a hole that the kernel left, because it wrote a later page of the
 log before an earlier one, from a record that was on the disk and has been damaged since.
-Invariant: what is in the file never says more than is true. It is not synced, for an older content
-is true as well: after a power cut a start knows less than it could, and nothing that is wrong.
+Invariant: the offset in the file is never too high. The file is not synced, because an older offset
+is also true: after a power cut a start knows less than it could, but nothing wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How far a long start is: what it does, bytes done and to do, how fast, how long it will take.
+"""The progress of a long start: its task, the bytes done and to do, the rate, the time left.
 
-Owns: StartProgress and ProgressMeter. Must not touch: files, terminals; whoever opens the store
-says where the words go.
+Owns: StartProgress and ProgressMeter. Must not touch: files, terminals; the caller that opens the
+store decides where the texts are shown.
 """
 
 from __future__ import annotations

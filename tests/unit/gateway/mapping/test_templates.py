@@ -34,8 +34,8 @@ def test_template_that_can_be_filled(template: str, topic_filter: str) -> None:
         ("{}{nobody}", "#", ["unknown placeholder {}", "unknown placeholder {nobody}"]),
         ("{\N{ARABIC-INDIC DIGIT ONE}}", "a", ["unknown placeholder"]),
         ("{3}", "a/+", ["{3} is always empty: names that match 'a/+' have no level 3"]),
-        ("{1", "a", ["has a brace without its partner"]),
-        ("1}{1}", "a", ["has a brace without its partner"]),
+        ("{1", "a", ["has an unmatched brace"]),
+        ("1}{1}", "a", ["has an unmatched brace"]),
     ],
 )
 def test_template_that_cannot(template: str, topic_filter: str, texts: list[str]) -> None:
