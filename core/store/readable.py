@@ -68,7 +68,7 @@ class Readable:
         self._followers: list[Growth] = []
         # Queues that have got messages since ``take_grown``.
         self._grown: set[QueueTail] = set()
-        # Queues with records above the limit, and where the last append to them ended.
+        # Queues with records above the limit, and an offset in or just behind the last of these.
         self._hidden: dict[QueueTail, int] = {}
         # For queues asked about while there is a limit: the limit then, and their end below it.
         self._ends: dict[QueueTail, tuple[int, int]] = {}
@@ -100,10 +100,10 @@ class Readable:
         self._limit = physical_offset
         if physical_offset < before:
             # These were readable until now, so they were not noted.
-            end = self._log.end_offset
             for queue in self._queues.values():
                 if self.max_offset(queue) < queue.max_offset:
-                    self._hidden[queue.tail] = end
+                    # The limit lies beside the last record and never in it.
+                    self._hidden[queue.tail] = queue.unit(queue.max_offset - 1)[0] + 1
             return
         grown = list(self._hidden)
         self._hidden = {t: end for t, end in self._hidden.items() if end > physical_offset}

@@ -32,6 +32,8 @@ class Driver:
                 will["topic"], will["payload"], qos=will["qos"], retain=will["retain"]
             )
         self.client = gmqtt.Client(order["id"], **how)
+        # By default it waits 6 s, as long as all else in a test together.
+        self.client.set_config({"reconnect_delay": 0.5})
         self.client.on_connect = self._on_connect
         self.client.on_message = self._on_message
         self.client.on_subscribe = self._on_subscribe

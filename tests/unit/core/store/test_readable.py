@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from motelog.core.clock import ManualClock
@@ -157,6 +157,7 @@ async def test_a_file_that_nobody_could_read_to_its_end_is_not_cleaned_away(
         max_size=30,
     )
 )
+@example(steps=[("append", 0), ("append", 0), ("append", 1), ("limit", 0), ("limit", 2)])
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
