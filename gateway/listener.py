@@ -157,8 +157,9 @@ class Listener:
             metrics = self._metrics
             try:
                 packets = split(received.data, received.index, metrics.received_packets, True)
-                # Some connection has not sent CONNECT, or it waits.
-                if metrics.connections_opened - metrics.connections_closed > metrics.sessions_now:
+                # Some connections have not sent CONNECT, or they wait.
+                unnamed = metrics.connections_opened - metrics.connections_closed
+                if unnamed > metrics.sessions_now and received.frames > 1:
                     self._expect(packets)
                 self._handle_packets(packets)
                 self._commit.run()

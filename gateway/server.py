@@ -1,7 +1,7 @@
 """The gateway role: one reactor, its sessions, and their share of the log.
 
-Owns: the parts and their nursery, the listening socket, the order of start and stop.
-Must not touch: packets and records; the parts do.
+Owns: the parts and their nursery, the listening sockets, the order of start and stop.
+Must not touch: packets and records (the parts), what is done between batches (``tasks``).
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import msgspec
 import trio
 
 from motelog.core.clock import Clock, LastingClock, SteadyClock, SystemClock
+from motelog.core.flag import Flag
 from motelog.core.lasting import run_again
 from motelog.core.net.config import ListenerConfig
-from motelog.core.net.driver import HELD_S, drive
+from motelog.core.net.driver import drive
 from motelog.core.net.listeners import (
     CertificateFile,
     OpenListener,
@@ -28,7 +29,6 @@ from motelog.core.net.listeners import (
 )
 from motelog.core.net.reactor import Framing, Reactor
 from motelog.core.threads import run_in_thread
-from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.assembly import GatewayParts, assemble
@@ -40,29 +40,14 @@ from motelog.gateway.operator.operator import Operator
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import IN_MEMORY, View
+from motelog.gateway.tasks import READ_BACK_MAX, TICK_S, Tasks
 
 logger = logging.getLogger(__name__)
 
 #: Descriptors that are not for MQTT connections: log files, listeners, native clients.
 DESCRIPTORS_KEPT: Final = 1024
-#: How often progress is stored: a crash costs repeated QoS 1 messages of this time.
-TICK_S: Final = 1.0
-#: Changes that are read back before others have their turn: some milliseconds.
-READ_BACK_MAX: Final = 50
-#: Records of state that are appended again in one tick.
-REWRITES_MAX: Final = 100
-#: How often it is looked whether a client that is paused may be read again.
-RESUME_S: Final = 0.05
-HOUR_MS: Final = 3_600_000
 #: How long to wait for a log that does not have them at hand.
 READ_BACK_PAUSE_S: Final = 0.005
-#: How long records of other gateways, and claims for them, wait for more after a look: for each of
-#: these gateways, so that all together look as often as two do. From some twenty on the records
-#: cost more than the looks, as each is read by all: their number a second is kept then. What comes
-#: when all is quiet waits for nothing.
-GATHER_S: Final = 0.002
-GATHER_RECORDS_S: Final = 0.0001
-GATHER_S_MAX: Final = 0.3
 
 
 class Gateway:
@@ -101,7 +86,7 @@ class Gateway:
         #: What the console asks, once started.
         self.operator: Operator | None = None
         self._parts: GatewayParts | None = None
-        self._has_rates = trio.Event()
+        self._tasks: Tasks | None = None
 
     @property
     def access_fault(self) -> str | None:
@@ -114,15 +99,13 @@ class Gateway:
         self._config = msgspec.structs.replace(self._config, **live)
         if self._parts is not None:
             self._parts.configure(self._config)
-            self._look_at_rates(self._parts)
+        if self._tasks is not None:
+            self._tasks.state_rewrite_hours = self._config.state_rewrite_hours
+            self._tasks.look_at_rates()
 
     async def reload_certificates(self) -> list[CertificateFile]:
         """Read the certificates of its listeners now; return what came of each file."""
         return reload_certificates(self._opened)
-
-    def _look_at_rates(self, parts: GatewayParts) -> None:
-        if parts.rates.is_on:
-            self._has_rates.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started with ``await nursery.start(gateway.run)``.
@@ -166,17 +149,7 @@ class Gateway:
             output_bytes_max=config.output_bytes_max,
             sent_counts=self.metrics.sent_packets,
         )
-        grown = trio.Event()
-
-        def wake() -> None:
-            grown.set()
-
-        to_meet = trio.Event()
-        state_grown = trio.Event()
-
-        def meet() -> None:
-            to_meet.set()
-
+        wanted, to_meet = Flag(), Flag()
         parts = assemble(
             config,
             self._log_port,
@@ -186,113 +159,23 @@ class Gateway:
             self.metrics,
             self._clock,
             connections_max=connections_max,
-            wake=wake,
-            meet=meet,
+            wake=wanted.set,
+            meet=to_meet.set,
             access=self._access,
         )
-
-        listener = parts.listener
         self.operator = parts.operator
         self._parts = parts
-        self._look_at_rates(parts)
-
-        async def deliver() -> None:
-            # Delivers what the turn's own slice left over, and what others appended.
-            nonlocal grown
-            grown.set()  # where a round has failed, something is left
-            while True:
-                await grown.wait()
-                if journal.is_in_doubt():
-                    await trio.sleep(HELD_S)
-                    continue
-                grown = trio.Event()
-                while listener.deliver():
-                    await trio.lowlevel.checkpoint()
-
-        async def tick() -> None:
-            # Stores how far delivery has got; ends sessions and publishes wills that are due.
-            while True:
-                await trio.sleep(TICK_S)
-                listener.during(parts.memory.tick)
-                parts.operator.tick()
-                while listener.during(parts.clients.tick):
-                    await trio.lowlevel.checkpoint()
-                await read_back()
-                younger_ms = self._clock.now_ms() - self._config.state_rewrite_hours * HOUR_MS
-                journal.rewrite_older(younger_ms, REWRITES_MAX)
-                if journal.is_first:
-                    retained.rewrite_older(younger_ms, REWRITES_MAX)
-                reactor.flush()
-
-        async def read_back() -> None:
-            while listener.during(partial(parts.clients.read_back, READ_BACK_MAX)):
-                reactor.flush()
-                await trio.lowlevel.checkpoint()
-            while parts.delivery.refresh_retained(READ_BACK_MAX):
-                await trio.lowlevel.checkpoint()
-
-        def gather_s() -> float:
-            others = journal.others_count
-            return min(others * max(GATHER_S, GATHER_RECORDS_S * others), GATHER_S_MAX)
-
-        def log_has_grown() -> None:
-            queues = growth.take()
-            is_awaited = journal.others_live or journal.is_far_behind
-            if is_awaited and (journal.has_grown(queues) or retained.has_grown(queues)):
-                state_grown.set()
-                meet()
-
-        async def meet_others() -> None:
-            # Reads back what others may have written, as clients wait for it, and tells them what
-            # is wanted here. Also much that this gateway has written.
-            nonlocal to_meet, state_grown
-            to_meet.set()
-            while True:
-                await to_meet.wait()
-                is_read = state_grown.is_set()
-                to_meet, state_grown = trio.Event(), trio.Event()
-                await read_back()
-                reactor.flush()
-                self._log_port.settle_soon()
-                if is_read:
-                    await trio.sleep(gather_s())
-                    continue
-                # What was only told now is read back as soon as the log has it.
-                with trio.move_on_after(gather_s()):
-                    await state_grown.wait()
-
-        growth = self._log_port.follow(log_has_grown)
-        for topic in GATEWAY_TOPICS:
-            self._log_port.gather(topic, gather_s)
-        self._log_port.fence(lambda: journal.run)
-
-        async def resume() -> None:
-            # Reads again from clients that have sent, or come, faster than they may.
-            await self._has_rates.wait()
-            while True:
-                await trio.sleep(RESUME_S)
-                parts.rates.resume_due(self._clock.monotonic_ms())
-
-        def sent_outside_turns() -> None:
-            listener.during(lambda: None)  # what waits for a turn is carried
-            reactor.flush()
-            self._log_port.settle_soon()
-
-        access_changed = trio.Event()
-
-        async def recheck() -> None:
-            # Looks at all clients again when logins or rights have changed.
-            nonlocal access_changed
-            access_changed.set()
-            while True:
-                await access_changed.wait()
-                access_changed = trio.Event()
-                parts.clients.access_changed()
-                while listener.during(parts.clients.recheck):
-                    sent_outside_turns()
-                    await trio.lowlevel.checkpoint()
-                sent_outside_turns()
-
+        self._tasks = tasks = Tasks(
+            parts,
+            self._log_port,
+            retained,
+            reactor,
+            wanted=wanted,
+            to_meet=to_meet,
+            clock=self._clock,
+            access=self._access,
+            state_rewrite_hours=config.state_rewrite_hours,
+        )
         for one in listeners:
             reactor.listen(
                 one.sock,
@@ -306,26 +189,20 @@ class Gateway:
         gc.freeze()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(run_again, deliver)
-                nursery.start_soon(run_again, tick)
-                nursery.start_soon(run_again, meet_others)
                 nursery.start_soon(run_again, self._view.run)
-                if self._access is not None:
-                    nursery.start_soon(run_again, self._access.logins.run, sent_outside_turns)
-                    nursery.start_soon(self._access.follow, lambda: access_changed.set())
-                    nursery.start_soon(run_again, recheck)
-                nursery.start_soon(run_again, resume)
+                tasks.start(nursery)
                 task_status.started()
                 await drive(
                     reactor,
-                    listener.handle_turn,
+                    parts.listener.handle_turn,
                     clock_s=lambda: self._clock.monotonic_ms() // 1000,
                     after_turns=self._log_port.settle_soon,
                     is_held=journal.is_in_doubt,
                 )
         finally:
             # Sessions are stored and wills published as the connections end.
-            listener.during(partial(parts.clients.shut_down, "the server is shutting down"))
+            shut_down = partial(parts.clients.shut_down, "the server is shutting down")
+            parts.listener.during(shut_down)
             journal.stop()
             reactor.flush()
             reactor.shut_down()

@@ -247,7 +247,8 @@ class Admission:
         now_ms = self._journal.clock.now_ms()
         with suppress(ViewError):
             stored = self._journal.load(accepted.client_id)
-            return stored is not None and not self._expiry.is_theirs(accepted, stored, now_ms)
+            if stored is not None and not accepted.may_have(stored.owner):
+                return not self._expiry.has_expired(stored, now_ms)
         return False
 
     def _claim(self, parked: Parked) -> None:
@@ -301,10 +302,11 @@ class Admission:
             return
         if stored is not None:
             now_ms = self._journal.clock.now_ms()
-            if not self._expiry.is_theirs(accepted, stored, now_ms):
+            is_expired = self._expiry.has_expired(stored, now_ms)
+            if not (is_expired or accepted.may_have(stored.owner)):
                 self._refuse_claimed(connection, self._not_owned(accepted), claim)
                 return
-            stored = self._expiry.what_is_left(accepted, stored, now_ms)
+            stored = self._expiry.what_is_left(accepted, stored, now_ms, is_expired=is_expired)
         session = self._begin(connection, accepted)
         is_present = stored is not None
         connection.send(self._rules.connack(accepted, session_present=is_present))

@@ -48,16 +48,16 @@ class Expiry:
         self._claimed = 0
         self._is_more_due = False
 
-    def is_theirs(self, accepted: Accepted, stored: StoredSession, now_ms: int) -> bool:
-        """Whether a client may go on with a stored session, or begin in its place."""
-        is_expired = self._journal.has_come(stored, stored.expires_ms, now_ms)
-        return is_expired or accepted.may_have(stored.owner)
+    def has_expired(self, stored: StoredSession, now_ms: int) -> bool:
+        """Whether a session has ended, though no tick has found it yet."""
+        return stored.left_ms is not None and self._journal.has_come(
+            stored, stored.expires_ms, now_ms
+        )
 
     def what_is_left(
-        self, accepted: Accepted, stored: StoredSession, now_ms: int
+        self, accepted: Accepted, stored: StoredSession, now_ms: int, *, is_expired: bool
     ) -> StoredSession | None:
         """Return what a client goes on with of a stored session, None if it begins anew."""
-        is_expired = self._journal.has_come(stored, stored.expires_ms, now_ms)
         if accepted.clean_start or is_expired:  # [MQTT-3.1.2-4]
             self.discard(stored)
             return None

@@ -105,7 +105,8 @@ class Answers:
             else:
                 self._send(kind, acks)
                 if began_ns:
-                    self._took(began_ns, len(acks))
+                    took_us = (perf_counter_ns() - began_ns) // 1000
+                    self._metrics.acknowledge_us.observe(took_us, len(acks))
             return
         if acks:
             self._wait(kind, acks, ticket, began_ns=began_ns)

@@ -247,7 +247,7 @@ class SessionJournal:
         self._tick[1].pop(client_id, None)
         self._has_saved = True
         if session.left_ms is None:
-            cursors = {queue: session.cursors[queue] for queue in lagging}
+            cursors = {queue: session.cursors[queue] for queue in lagging} if lagging else {}
             if cursors or session.inflight or session.replays:
                 entry = Progress(client_id, cursors, session.inflight, session.replays)
                 self._owed[client_id] = entry

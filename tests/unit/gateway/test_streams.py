@@ -73,7 +73,7 @@ def test_start(text: str, start: StreamStart) -> None:
     "text", ["", "latest", "offset:", "offset:-1", "-1", "1e3", "٣", "9" * 19, "2026-13-01"]
 )
 def test_text_that_is_no_start(text: str) -> None:
-    with pytest.raises(ValueError, match="stream-offset is 'earliest'"):
+    with pytest.raises(ValueError, match="stream-offset must be 'earliest'"):
         parse_start(text)
 
 
