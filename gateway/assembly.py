@@ -216,7 +216,7 @@ def assemble(
         access=access,
     )
     subscribing = Subscribing(
-        config, turn, subscriptions, shared, delivery, storing, metrics, clock=clock, access=access
+        config, turn, subscriptions, shared, delivery, metrics, clock=clock, access=access
     )
     clients = Clients(
         config,
@@ -257,6 +257,7 @@ def assemble(
         output,
         journal,
         claims,
+        storing,
         routes,
         clients,
         delivery,

@@ -36,6 +36,7 @@ from motelog.gateway.publish.routes import QOS_TEXTS, Routes
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.state.claims import Claims
 from motelog.gateway.state.journal import STILL_MS_MAX, SessionJournal
+from motelog.gateway.subscribe.storing import Storing
 from motelog.gateway.turn import Packet, Turn
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Listener:
         output: Output,
         journal: SessionJournal,
         claims: Claims,
+        storing: Storing,
         routes: Routes,
         clients: Clients,
         delivery: Delivery,
@@ -72,6 +74,7 @@ class Listener:
         self._output = output
         self._journal = journal
         self._claims = claims
+        self._storing = storing
         self._make_message = routes.message
         self._clients = clients
         self._delivery = delivery
@@ -175,21 +178,25 @@ class Listener:
                 turn.have_room[connection.session] = None
 
     def _settle(self) -> None:
-        """Carry what is on the turn behind its append; then visit those that it names."""
+        """Carry what is on the turn behind its append, until nothing is left."""
         turn, journal, claims = self._turn, self._journal, self._claims
-        if turn.ended or turn.again:
-            self._carry()
-        if turn.have_room:
-            have_room, turn.have_room = turn.have_room, {}
-            for session in have_room:
-                if session.connection is not None:  # not ended in this turn
-                    self._delivery.acknowledged(session)
-        if turn.decided:
-            turn.decided.clear()
-        if journal.collected or journal.fetched:
-            journal.flush()
+        is_left = True
+        while is_left:
             if turn.ended or turn.again:
                 self._carry()
+            if turn.have_room:
+                have_room, turn.have_room = turn.have_room, {}
+                for session in have_room:
+                    if session.connection is not None:  # not ended in this turn
+                        self._delivery.acknowledged(session)
+            if turn.stored:
+                stored, turn.stored = turn.stored, {}
+                self._storing.store_all(stored)
+            if journal.collected or journal.fetched:
+                journal.flush()
+            is_left = bool(turn.ended or turn.again or turn.have_room or turn.stored)
+        if turn.decided:
+            turn.decided.clear()
         if claims.new or claims.given_up:
             claims.commit_soon()
 

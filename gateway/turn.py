@@ -38,6 +38,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeAlias
 
+from motelog.gateway.log.log_port import Then
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.sessions.connect_rules import Accepted, Refused
 from motelog.gateway.sessions.connection import Connection
@@ -107,6 +108,8 @@ class Turn:
         self.ended: list[Ending] = []
         #: Packets that have waited and are handled now, with the connection that has sent them.
         self.again: list[tuple[Connection, list[Packet]]] = []
+        #: Connected sessions that have changed and are to be stored -> who waits for that.
+        self.stored: dict[Session, list[Then]] = {}
         #: Sessions with room in their window or socket again.
         self.have_room: dict[Session, None] = {}
 
@@ -118,6 +121,16 @@ class Turn:
             self.ended.append(Ending(connection, reason_code, why))
             if not self.is_open:
                 self.wake()
+
+    def store(self, session: Session, then: Then) -> None:
+        """Store a connected session once, however often it changes in the turn.
+
+        ``then`` is called when it is there, or with the reason why not; not if its client leaves
+        before the turn ends, as it is stored by that.
+        """
+        self.stored.setdefault(session, []).append(then)
+        if not self.is_open:
+            self.wake()
 
     def handle_again(self, connection: Connection, packets: list[Packet]) -> None:
         """Have packets of one connection handled that have waited, unless it ends before."""

@@ -6,8 +6,12 @@ Owns: the state of a session as it is stored. Must not touch: when that is due (
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
+
 import msgspec
 
+from motelog.core.errors import MotelogError
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import Then
 from motelog.gateway.sessions.groups import Receiver
@@ -41,6 +45,12 @@ class Storing:
         """
         lagging = [queue.name for queue in session.lagging] if session.lagging else ()
         self._journal.collect(self.state(session), lagging=lagging, claim=claim, then=then)
+
+    def store_all(self, changed: Mapping[Session, Sequence[Then]]) -> None:
+        """Store the sessions that a turn has changed; see ``Turn.store``."""
+        for session, thens in changed.items():
+            if session.connection is not None:
+                self.store(session, then=partial(_call_all, thens))
 
     def leave(self, session: Session) -> None:
         """Put the state of a session into the log whose client has gone."""
@@ -85,3 +95,8 @@ class Storing:
         since = {queue.name: at for queue, at in particulars.since.get(topic_filter, {}).items()}
         identifier = particulars.identifiers.get(topic_filter, 0)
         return StoredFilter(topic_filter, options, identifier, since)
+
+
+def _call_all(thens: Sequence[Then], error: MotelogError | None) -> None:
+    for then in thens:
+        then(error)

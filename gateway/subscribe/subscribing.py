@@ -41,7 +41,6 @@ from motelog.gateway.sessions.subscribe_rules import (
 )
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.subscribe.sharing import SharedSubscriptions, is_shared
-from motelog.gateway.subscribe.storing import Storing
 from motelog.gateway.turn import Turn
 
 logger = logging.getLogger(__name__)
@@ -74,7 +73,6 @@ class Subscribing:
         subscriptions: SubscriptionTree[Receiver],
         shared: SharedSubscriptions,
         delivery: Delivery,
-        storing: Storing,
         metrics: GatewayMetrics,
         *,
         clock: Clock,
@@ -88,7 +86,6 @@ class Subscribing:
         self._metrics = metrics
         self._clock = clock
         self._access = access
-        self._storing = storing
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         self._waiting: dict[Session, Waits] = {}
 
@@ -220,7 +217,7 @@ class Subscribing:
                 code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
                 self._turn.end(connection, code, f"the session cannot be stored: {error}")
 
-        self._storing.store(session, then=stored)
+        self._turn.store(session, stored)
 
     def _add_subscription(
         self, session: Session, granted: Granted, starts: dict[str, Starts]

@@ -81,6 +81,7 @@ def ask_to_subscribe(
 
 def subacks(stage: Stage, number: int) -> list[int]:
     """Take what SUBSCRIBE was answered, as packet identifiers."""
+    stage.carry()
     sent = stage.output.sent[number]
     answers = [packet for packet in sent if packet[0] == 0x90]
     for packet in answers:

@@ -56,6 +56,7 @@ def ask_to_subscribe(
 
 
 def take_suback(fleet: Fleet, name: str, number: int) -> None:
+    fleet[name].carry()
     [suback] = [p for p in fleet[name].output.sent[number] if p[0] == 0x90]
     fleet[name].output.sent[number].remove(suback)
 

@@ -32,6 +32,7 @@ def stream(
 
 def suback(stage: Stage, number: int) -> int | None:
     """Return the reason code of the SUBACK, if there was one."""
+    stage.carry()
     found = [packet for packet in stage.output.sent[number] if packet[0] == 0x90]
     for packet in found:
         stage.output.sent[number].remove(packet)

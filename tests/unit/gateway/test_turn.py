@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from motelog.core.net.reactor import CloseReason
-from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.core.topic_names import MQTT_SESSION_TOPIC
+from motelog.gateway.mqtt.connect import encode_connect
+from motelog.gateway.mqtt.packet_types import Connect, ReasonCode, Subscribe, SubscribeEntry
+from motelog.gateway.mqtt.subscribe import encode_subscribe
 from tests.support.gateway_stage import Stage, publish
 
 
@@ -71,3 +74,33 @@ def test_a_turn_ends_though_what_was_done_in_it_fails() -> None:
     assert connection is not None
     stage.turn_under_way.end(connection, ReasonCode.SERVER_BUSY, "a test")
     assert stage.is_woken
+
+
+def test_a_session_that_changes_often_in_a_turn_is_stored_once() -> None:
+    stage = Stage()
+    connect = Connect(version=4, clean_start=False, keep_alive_s=60, client_id="c")
+    stage.turn((1, encode_connect(connect)), opened=[1])
+    stage.sent(1)
+    before = len(stage.log.records[MQTT_SESSION_TOPIC, 0])
+    entries = [(SubscribeEntry(f"t/{number}", 1),) for number in range(20)]
+    packets = [encode_subscribe(4, Subscribe(9 + i, one)) for i, one in enumerate(entries)]
+    stage.turn(*[(1, packet) for packet in packets])
+    assert [packet[:4] for packet in stage.packets(1)] == [
+        bytes((0x90, 3, 0, 9 + number)) for number in range(20)
+    ]
+    assert len(stage.log.records[MQTT_SESSION_TOPIC, 0]) == before + 1
+    stored = stage.journal.load("c")
+    assert stored is not None
+    assert [one.topic_filter for one in stored.filters] == [f"t/{n}" for n in range(20)]
+
+
+def test_a_session_whose_client_leaves_in_the_turn_is_stored_as_left() -> None:
+    stage = Stage()
+    connect = Connect(version=4, clean_start=False, keep_alive_s=60, client_id="c")
+    stage.turn((1, encode_connect(connect)), opened=[1])
+    stage.turn(
+        (1, encode_subscribe(4, Subscribe(9, (SubscribeEntry("t/1", 1),)))), (1, b"\xe0\x00")
+    )
+    stored = stage.journal.load("c")
+    assert stored is not None
+    assert (stored.left_ms, len(stored.filters)) == (stage.steady.now_ms(), 1)
