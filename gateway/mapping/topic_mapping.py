@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from motelog.core.topic_names import is_device_topic
-from motelog.gateway.config import TopicRule
 from motelog.gateway.mapping.templates import PLACEHOLDER
+from motelog.gateway.mapping.topic_rule import TopicRule
 from motelog.gateway.mqtt.topics import matches
 
 

@@ -51,7 +51,7 @@ from motelog.core.threads import hear_without_memory
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.local_log import LocalLog
 from motelog.gateway.log.log_port import LogPort
-from motelog.gateway.log.remote_log import RemoteLog
+from motelog.gateway.log.remote.remote_log import RemoteLog
 from motelog.gateway.metrics import GATEWAY_METRICS, clients_table
 from motelog.gateway.server import Gateway
 from motelog.running_config import RunningConfig

@@ -9,7 +9,7 @@ import pytest
 
 from motelog.gateway.access.config import AccessConfig
 from motelog.gateway.access.scram import ITERATIONS_MIN, METHOD, make_verifier
-from motelog.gateway.config import TopicRule
+from motelog.gateway.mapping.topic_rule import TopicRule
 from motelog.gateway.mqtt.auth import Auth, decode_auth, encode_auth
 from motelog.gateway.mqtt.packet_types import Connack
 from tests.conformance.peers import (

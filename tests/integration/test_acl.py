@@ -25,7 +25,7 @@ from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import Settled
-from motelog.gateway.log.remote_log import RemoteLog
+from motelog.gateway.log.remote.remote_log import RemoteLog
 from tests.support.broker_stack import (
     Peer,
     Stack,

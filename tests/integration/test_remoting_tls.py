@@ -33,7 +33,7 @@ from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseC
 from motelog.core.remoting.server import RemotingServer
 from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
-from motelog.gateway.log.remote_log import RemoteLog
+from motelog.gateway.log.remote.remote_log import RemoteLog
 from tests.support.broker_stack import connected, eventually, routed, started_stack
 from tests.support.certificates import certificates, make_certificates, make_chain
 from tests.support.cli import motelog

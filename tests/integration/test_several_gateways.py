@@ -20,7 +20,7 @@ from motelog.core.clock import ManualClock
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.log.remote_log import RemoteLog
+from motelog.gateway.log.remote.remote_log import RemoteLog
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
 from motelog.gateway.server import Gateway

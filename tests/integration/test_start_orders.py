@@ -33,7 +33,7 @@ from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.records.decode import StoredMessage
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.log.remote_log import RemoteLog
+from motelog.gateway.log.remote.remote_log import RemoteLog
 from motelog.gateway.server import Gateway
 from motelog.roles import run_roles
 from tests.support.broker_stack import store_config

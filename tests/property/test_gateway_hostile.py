@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from motelog.core.net.reactor import CloseReason, Fault
-from motelog.gateway.config import GatewayConfig, TopicRule
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.mapping.topic_rule import TopicRule
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
 from tests.support.gateway_stage import Stage, publish

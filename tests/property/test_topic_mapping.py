@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from motelog.gateway.config import TopicRule
+from motelog.gateway.mapping.topic_rule import TopicRule
 from motelog.gateway.mqtt.topics import matches
 from tests.unit.gateway.mapping.test_topic_mapping import RULES, mapping
 

@@ -11,7 +11,7 @@ import trio
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.gateway.log.log_port import QueueHandle
-from motelog.gateway.log.remote_log import RemoteLog
+from motelog.gateway.log.remote.remote_log import RemoteLog
 from tests.support.broker_stack import eventually
 from tests.support.fake_cluster import FakeCluster
 

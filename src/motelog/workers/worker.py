@@ -28,7 +28,7 @@ from motelog.console.asking import GatewayHere, RefusedError
 from motelog.core.errors import MotelogError, comes_again, leaves
 from motelog.core.limited_log import LimitedLog
 from motelog.core.threads import hear_without_memory
-from motelog.gateway.log.remote_log import RemoteLog
+from motelog.gateway.log.remote.remote_log import RemoteLog
 from motelog.gateway.server import Gateway
 from motelog.workers.channel import (
     Answer,

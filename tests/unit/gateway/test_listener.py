@@ -10,8 +10,9 @@ import pytest
 from motelog.core.errors import BrokerError, FlushTimeoutError, StoreFencedError, StoreFullError
 from motelog.core.net.reactor import CloseReason, Fault
 from motelog.gateway import listener
-from motelog.gateway.config import GatewayConfig, TopicRule
+from motelog.gateway.config import GatewayConfig
 from motelog.gateway.errors import OutcomeUnknownError
+from motelog.gateway.mapping.topic_rule import TopicRule
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect, Subscribe, SubscribeEntry
 from motelog.gateway.mqtt.subscribe import encode_subscribe

@@ -18,7 +18,7 @@ from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseC
 from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.log.log_port import LogRead, QueueHandle
 from motelog.gateway.log.remote import reads, topics
-from motelog.gateway.log.remote_log import RemoteLog
+from motelog.gateway.log.remote.remote_log import RemoteLog
 from tests.support.broker_stack import eventually
 from tests.support.fake_cluster import NO_ANSWER, FakeBroker, FakeCluster, fake_cluster
 from tests.support.log_port_check import check_log_port, message
@@ -545,7 +545,7 @@ async def test_what_is_appended_last_is_still_sent() -> None:
 async def test_a_broker_that_does_not_answer_delays_the_end_by_the_grace_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("motelog.gateway.log.remote_log.GRACE_S", 0.2)
+    monkeypatch.setattr("motelog.gateway.log.remote.remote_log.GRACE_S", 0.2)
     async with fake_cluster("a") as cluster:
         cluster.brokers[0].script = lambda request: (
             NO_ANSWER if request.code == RequestCode.SEND_BATCH_MESSAGE else None

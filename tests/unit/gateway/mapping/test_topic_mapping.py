@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
-from motelog.gateway.config import TopicRule
 from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping
+from motelog.gateway.mapping.topic_rule import TopicRule
 
 RULES = (
     TopicRule(filter="site/+/meter/#", queue_topic="meters", tag="{2}", keys="{4} {client_id}"),
