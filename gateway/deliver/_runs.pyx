@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Kernel of gateway.deliver.runs; mirrors _runs_py.py, answer for answer.
 
-Schema: records are BriefRecords; topic name -> receiver -> options, or the options of all.
-Preconditions: none; the types of what is read are checked. But for the comparison of receivers, no
-call in the loop runs code of the caller's. The GIL is held: the work is on Python objects.
+Schema: records are BriefRecords; topic name -> receiver -> options, or the same options for all.
+Preconditions: none; the types of all input are checked. Apart from the comparison of receivers, no
+call in the loop runs the caller's code. The GIL is held: the work is on Python objects.
 Measured 2026-11-23, busy 2-core x86-64, 100 messages of QoS 1 to a window of 100: 0.23 us for each,
-the reference takes 1.48.
+1.48 us in the reference.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -60,7 +60,7 @@ def take_run(
         record = records[position]
         if record is None or PyTuple_GET_SIZE(record) != 8:
             raise ValueError("a record has eight parts")
-        # Of any other type, a number could run code that changes the lists.
+        # A number of any other type could run code that changes the lists.
         if type(record[0]) is not int or type(record[5]) is not int or type(record[6]) is not int:
             raise TypeError("queue offset, flags and store time are numbers")
         queue_offset, name, properties, body = record[0], record[1], record[3], record[4]
@@ -71,7 +71,7 @@ def take_run(
             raise ValueError(f"{queue_offset} is not a queue offset")
         if name is None:
             break
-        # Records in a row are often of one topic name.
+        # Consecutive records often have the same topic name.
         if matches is not None and not (last_name is not None and _same(name, last_name)):
             matched = matches.get(name)
             if matched is None:
@@ -118,7 +118,7 @@ cdef inline bint _same(bytes one, bytes other) noexcept:
 
 
 cdef inline int _qos(bytes properties) noexcept:
-    """Return the QoS at which a message was published; a native producer's has 1."""
+    """Return the QoS at which a message was published; 1 for a native producer's message."""
     if _has(properties, AT_MOST_ONCE):
         return 0
     return 2 if _has(properties, EXACTLY_ONCE) else 1

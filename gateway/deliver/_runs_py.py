@@ -1,6 +1,7 @@
 """Reference of the runs kernel: the same answers as _runs.pyx in plain Python.
 
-Owns: what is plain, packet identifiers and flights of a run. Must not touch: sessions, outputs.
+Owns: which messages are plain, packet identifiers and flights of a run. Must not touch: sessions,
+outputs.
 runs.py has the docstrings.
 """
 

@@ -1,8 +1,9 @@
-"""What one receiver takes of a slice: packets that are sent in one piece.
+"""The packets of a slice for one receiver, sent together.
 
-Owns: Batch. Must not touch: who takes a message, what must be checked or marked before it is sent.
-Invariants: nothing is taken beyond the receiver's window or its output's mark. What a batch has
-taken is in the window already, so it is sent before anything else goes to the same receiver.
+Owns: Batch. Must not touch: which receiver gets a message, what must be checked or marked before it
+is sent.
+Invariants: nothing is taken beyond the receiver's window or its output's mark. The messages of a
+batch are in the window already, so they are sent before anything else goes to the same receiver.
 Spec: MQTT 5.0 sections 3.3 and 4.9.
 
 A call of the output for each message would cost more than the message.
@@ -23,10 +24,10 @@ DUP: Final = 0x08
 
 
 class Batch:
-    """Packets for one receiver; ``bytes`` counts what its output holds already.
+    """Packets for one receiver; ``bytes`` includes what its output already holds.
 
-    Messages up to ``plain_qos`` need no check, no mark, and nothing of the receiver's own, unless
-    its subscription asks for that.
+    Messages up to ``plain_qos`` need no check, no mark and no encoding specific to the receiver,
+    unless its subscription asks for that.
     """
 
     __slots__ = (
@@ -69,10 +70,10 @@ class Batch:
         *,
         again: int = 0,
     ) -> bool:
-        """Take one message; return False without room.
+        """Take one message; return False if there is no room.
 
-        ``flight`` counts above QoS 0; ``first_byte`` is the PUBLISH's but for its QoS. ``again`` is
-        the packet identifier under which the client has had it.
+        ``flight`` is used above QoS 0; ``first_byte`` is the PUBLISH's without the QoS. ``again``
+        is the packet identifier under which the client received the message before.
         """
         if self.is_full:
             return False
@@ -103,7 +104,7 @@ class Batch:
         first_byte: int,
         aged_ms: int,
     ) -> int:
-        """Take plain messages from ``records[begin]`` on; return where it ended."""
+        """Take plain messages from ``records[begin]`` on; return the end of the run."""
         window = self.window
         count = len(self.parts)
         end, window.last_packet_id, self.bytes = take_run(
@@ -128,7 +129,7 @@ class Batch:
         return end
 
     def send(self) -> int:
-        """Send what was taken; return how many messages that is."""
+        """Send the messages that were taken; return their number."""
         count, self.count = self.count, 0
         if count:
             packets = encode_publishes(self.parts, self.version)

@@ -1,11 +1,11 @@
 """Receivers that lag: they are served from the log, from their cursors to the tail.
 
-Owns: cursors, who has room again, what a receiver wants of a record, what is sent again after a
-reconnect, what a quota passes over. Must not touch: the live positions (``watched``),
+Owns: cursors, which receivers have room again, whether a receiver wants a record, what is sent
+again after a reconnect, what a quota skips. Must not touch: the live positions (``watched``),
 subscriptions, how the log is read for many (``elevator``), how one message is sent (``sender``).
 Invariants: a receiver with a cursor for a queue gets nothing of that queue from the live path, so
-that it receives in the queue's order. What was in flight before a reconnect is sent again before
-anything else. Nothing is sent beyond its window or its output's mark.
+that it receives in the queue's order. Messages that were in flight before a reconnect are sent
+again before anything else. Nothing is sent beyond a receiver's window or its output's mark.
 Spec: MQTT 5.0 sections 3.3, 4.3, 4.4, 4.6, 4.9.
 """
 
@@ -42,19 +42,19 @@ from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree, m
 
 logger = logging.getLogger(__name__)
 
-#: Most bytes of a message that is sent again.
+#: Maximum bytes of a message that is sent again.
 RESEND_BYTES_MAX: Final = 262_144
-#: A session that can want more tags than these is read for whole.
+#: For a session that can want more tags than these, all records are read.
 TAGS_MAX: Final = 64
 #: Topic names whose receivers are remembered from one slice to the next.
 NAMES_MAX: Final = 4096
 
 
 class Quota(NamedTuple):
-    """What may wait for one session that lags; 0: no limit but the log's retention.
+    """How much may wait for one session that lags; 0: no limit except the log's retention.
 
     ``messages_max`` and ``bytes_max`` are for each queue. Without ``offline_qos_0``, messages at
-    QoS 0 do not wait for one that is away.
+    QoS 0 do not wait for a session that is away.
     """
 
     messages_max: int
@@ -63,7 +63,7 @@ class Quota(NamedTuple):
     offline_qos_0: bool = True
 
     def begin(self, queue: WatchedQueue) -> int:
-        """Return before which queue offset nothing may wait; 0 if all may."""
+        """Return the first queue offset that may wait for the session; 0 if all may."""
         counts = [self.messages_max] if self.messages_max else []
         if self.bytes_max and queue.record_bytes:
             counts.append(max(1, int(self.bytes_max / queue.record_bytes)))
@@ -96,31 +96,31 @@ class CatchUp:
         self._metrics = metrics
         self._resent = resent
         self._quota = quota
-        #: What was stored before is too old for those that lag.
+        #: Messages stored before this time are too old for sessions that lag.
         self._aged_ms = 0
         self._log = LimitedLog(logger)
         self._wake = wake
-        #: Queue whose end a broker was asked for -> those that are to be in the next question.
+        #: Queue whose tail a broker was asked for -> the sessions of the next request.
         self._asking: dict[WatchedQueue, list[Session]] = {}
         #: Receivers that have room again and wait for ``serve``.
         self.returning: dict[Session, None] = {}
         self.elevators: dict[WatchedQueue, Elevator] = {}
-        #: Of queues whose receivers have no room for the moment: one that drains alone has its
-        #: elevator stand still after each window.
+        #: Elevators of queues whose receivers have no room for the moment: the elevator of a
+        #: receiver that drains a queue alone stops after each window.
         self._idle: dict[WatchedQueue, Elevator] = {}
-        #: Topic name -> who wants it, as long as no subscription changes.
+        #: Topic name -> its receivers, as long as no subscription changes.
         self._matches: dict[bytes, dict[Session, int]] = {}
         self._matches_at = 0
-        #: Of what sessions have to be sent again.
+        #: Reads of messages that are sent again to sessions.
         self._reads: Reads[Session] = Reads(log, read_again=self._read_again)
 
     def limit(self, quota: Quota) -> None:
-        """Have another quota from now on."""
+        """Use another quota from now on."""
         self._quota = quota
         self._aged_ms = 0
 
     def serve(self, now_ms: int) -> None:
-        """Have ``returning`` picked up, and each elevator pass over one slice."""
+        """Pick up the sessions in ``returning`` and let each elevator read one slice."""
         if self._quota.age_max_ms:
             self._aged_ms = now_ms - self._quota.age_max_ms
         if self._matches_at != self._subscriptions.changes or len(self._matches) > NAMES_MAX:
@@ -134,7 +134,7 @@ class CatchUp:
                 if not session.particulars.is_unsure:
                     self._send_again(session, now_ms)
                 continue
-            # Retained messages go first: they end, and their window is that of the others.
+            # Retained messages go first: their number is finite, and they share the window.
             if session.has_replays and self._replays.serve(session, now_ms):
                 self.returning[session] = None
             if session.inflight.is_half_free:
@@ -150,7 +150,7 @@ class CatchUp:
     def acknowledged(self, session: Session) -> bool:
         """Note that ``session`` has room in its window or socket again.
 
-        Return whether something waits for it.
+        Return whether any messages wait for it.
         """
         is_awaited = bool(session.lagging) or (
             session.has_particulars
@@ -168,7 +168,7 @@ class CatchUp:
         self._reads.forget(session)
 
     def lag(self, session: Session, queue: WatchedQueue, queue_offset: int) -> None:
-        """Have a receiver go on at ``queue_offset`` when it has room again."""
+        """Let a receiver continue at ``queue_offset`` when it has room again."""
         if session.lagging is None:
             session.lagging = {}
             self._metrics.receivers_lagging_now += 1
@@ -178,7 +178,7 @@ class CatchUp:
             self._sender.note_change(session)
 
     def resume(self, session: Session, behind: dict[WatchedQueue, int]) -> None:
-        """Have a receiver that is new here go on at these queue offsets."""
+        """Let a receiver that is new here continue at these queue offsets."""
         session.lagging = behind
         self._metrics.receivers_lagging_now += 1
         for queue in behind:
@@ -191,13 +191,13 @@ class CatchUp:
             self.tail_known(session, queue)
 
     def tail_known(self, session: Session, queue: WatchedQueue) -> None:
-        """Note up to where messages came while a session was away, and keep it to its quota."""
+        """Note the offset up to which messages came while a session was away; apply its quota."""
         if session.has_particulars and queue in session.particulars.away and queue.is_known:
             session.particulars.away[queue] = queue.next_offset
         self.pass_over(session, queue)
 
     def reached(self, session: Session, queue: WatchedQueue) -> None:
-        """Have a receiver get ``queue`` from the live path, or not at all."""
+        """Let a receiver get ``queue`` from the live path, or not at all."""
         assert session.lagging is not None
         del session.lagging[queue]
         queue.lagging.discard(session)
@@ -224,10 +224,10 @@ class CatchUp:
             self._metrics.receivers_lagging_now -= 1
 
     def arrived(self, session: Session, queue: WatchedQueue) -> bool:
-        """As ``reached``, unless the session is to get nothing yet from the live position.
+        """As ``reached``, unless the session must not get the records at the live position yet.
 
-        A subscription may begin at the tail, and a session go on where another gateway has left
-        it: from the live path it would get what is before that.
+        A subscription may begin at the tail, and a session may continue where another gateway left
+        off: from the live path it would get the records before that.
         """
         if session.has_particulars and session.particulars.since:
             begin = max(at.get(queue, 0) for at in session.particulars.since.values())
@@ -238,14 +238,14 @@ class CatchUp:
                     return False
                 if begin <= tail:
                     return False
-                # A log that has lost its end has new messages there.
+                # The log has lost its end, and new messages will take those offsets.
         self.reached(session, queue)
         return True
 
     def _ask_tail(self, queue: WatchedQueue, sessions: list[Session]) -> None:
-        """Ask whether the log of a broker ends before these sessions go on in ``queue``.
+        """Ask whether a broker's log ends before the offsets at which these sessions continue.
 
-        One question is under way at a time; who comes meanwhile is in the next one.
+        One request for ``queue`` is under way at a time; later sessions wait for the next one.
         """
         waiting = self._asking.get(queue)
         if waiting is not None:
@@ -272,13 +272,13 @@ class CatchUp:
             self._ask_tail(queue, waiting)
 
     def live_moved(self, queue: WatchedQueue) -> None:
-        """Have the receivers go on that lag in a queue and wait for its live position."""
+        """Resume the receivers that lag in a queue and wait for its live position to move."""
         elevator = self.elevators.get(queue)
         if elevator is not None:
             elevator.live_moved()
 
     def cursor_of(self, session: Session, queue: WatchedQueue) -> int:
-        """Return from where on a session that lags in ``queue`` has to read."""
+        """Return the offset from which a session that lags in ``queue`` has to read on."""
         assert session.lagging is not None
         elevator = self.elevators.get(queue)
         riding = elevator.cursor_of(session) if elevator is not None else None
@@ -286,7 +286,7 @@ class CatchUp:
 
     @property
     def has_more(self) -> bool:
-        """Whether ``serve`` has something to do before the log or a client says so."""
+        """Whether ``serve`` has work to do without waiting for the log or a client."""
         if self.returning or not self.elevators:
             return bool(self.returning)
         return any(e.can_go_on for e in self.elevators.values())
@@ -294,16 +294,16 @@ class CatchUp:
     # --- quotas --------------------------------------------------------------------------
 
     def keep_to_quota(self) -> None:
-        """Pass over what is beyond the quota of messages or bytes, for all that lag."""
+        """Skip the messages beyond the quota of messages or bytes, for all that lag."""
         if self._quota.messages_max or self._quota.bytes_max:
             for queue in self._queues.by_handle.values():
                 for session in list(queue.lagging):
                     self.pass_over(session, queue)
 
     def pass_over(self, session: Session, queue: WatchedQueue) -> None:
-        """Have a session that lags in ``queue`` go on where its quota begins.
+        """Let a session that lags in ``queue`` continue where its quota begins.
 
-        What is in between is not read: some of it may be for others.
+        The records in between are not read: some of them may be for other sessions.
         """
         begin = self._quota.begin(queue)
         if begin <= 0 or not queue.is_known:
@@ -333,17 +333,17 @@ class CatchUp:
         self._metrics.messages_dropped_quota += count
 
     def _board(self, session: Session) -> None:
-        """Have a session that has room picked up in the queues that it lags in.
+        """Board a session that has room in the queues in which it lags.
 
-        In no more than fill its room, as each queue reads for it. Of a queue where it wants some
-        tags only, one message is expected.
+        Only in as many queues as fill its room, because each of them reads for it. A queue in which
+        it wants only some tags is expected to bring one message.
         """
         if not session.lagging:
             return
         tags = self._tags_of(session)
         room = session.inflight.room
         for queue, cursor in session.lagging.items():
-            # ``Delivery`` has the others served when their tail is known.
+            # ``Delivery`` serves the other queues when their tails are known.
             if not queue.is_known:
                 continue
             if room <= 0:
@@ -362,7 +362,7 @@ class CatchUp:
             elevator.board(session, cursor, tags)
 
     def filters_changed(self, session: Session) -> None:
-        """Read on for what a session that lags can want now."""
+        """Read on for a session that lags, with the tags that it can want now."""
         for queue in session.lagging or ():
             elevator = self.elevators.get(queue)
             if elevator is not None:
@@ -372,7 +372,7 @@ class CatchUp:
         self.acknowledged(session)
 
     def _tags_of(self, session: Session) -> frozenset[int] | None:
-        """Return the tag hashes of what a session can want; None: of any."""
+        """Return the hashes of the tags that a session can want; None: any tag."""
         found: set[int] = set()
         for topic_filter in session.filters:
             tags = self._mapping.tags(topic_filter)
@@ -381,7 +381,7 @@ class CatchUp:
             found.update(tags_code(tag) for tag in tags)
         return frozenset(found)
 
-    # --- what an elevator has done -------------------------------------------------------
+    # --- called by elevators -------------------------------------------------------------
 
     def matches(self, name: bytes) -> dict[Session, int]:
         found = self._matches.get(name)
@@ -442,7 +442,7 @@ class CatchUp:
                 )
             if position == len(records):
                 return None
-            # It is not plain, or has no room, or its topic name comes for the first time.
+            # It is not plain, or there is no room, or its topic name has not been matched yet.
             record = records[position]
             name = record[1] or native_topic_name(record)
             options = self.matches(name).get(session)
@@ -457,7 +457,7 @@ class CatchUp:
     def _options_since(
         self, session: Session, name: bytes, queue: WatchedQueue, queue_offset: int
     ) -> int | None:
-        """Return the options for a session some of whose subscriptions are younger than a cursor.
+        """Return the options for a session with subscriptions that are newer than its cursor.
 
         None if it does not want the record.
         """
@@ -478,7 +478,7 @@ class CatchUp:
     # --- again after a reconnect ---------------------------------------------------------
 
     def _send_again(self, session: Session, now_ms: int) -> None:
-        """Send what was in flight before the reconnect, oldest first. [MQTT-4.6.0-1]"""
+        """Send the messages in flight before the reconnect, oldest first. [MQTT-4.6.0-1]"""
         resend, window = session.particulars.resend, session.inflight
         while resend:
             packet_id = resend[0]
@@ -488,7 +488,7 @@ class CatchUp:
                 if place.is_released:
                     self._sender.release_again(session, packet_id)
                 elif len(window) - len(resend) >= window.limit:
-                    return  # the client takes fewer at once than it did [MQTT-3.3.4-9]
+                    return  # the client accepts fewer at once than before [MQTT-3.3.4-9]
                 elif not self._send_flight(session, packet_id, flight, now_ms):
                     return
             resend.popleft()
@@ -496,7 +496,7 @@ class CatchUp:
         self._resent(session)
 
     def _send_flight(self, session: Session, packet_id: int, flight: int, now_ms: int) -> bool:
-        """Send one message again; return False if that must wait for the log or the socket."""
+        """Send one message again; return False if it must wait for the log or the socket."""
         place = read_flight(flight)
         handle, queue_name = self._queues.places[place.queue_number]
         read = self._reads.read(
@@ -526,7 +526,7 @@ class CatchUp:
 
 
 def _wants(session: Session, name: bytes) -> bool:
-    """Whether a subscription that a session has now, shared or not, matches a topic name."""
+    """Whether one of a session's current subscriptions, shared or not, matches a topic name."""
     topic_name = name.decode(errors="replace")
     own = any(matches(topic_filter, topic_name) for topic_filter in session.filters)
     return own or any(matches(group.topic_filter, topic_name) for group in session.shares.values())

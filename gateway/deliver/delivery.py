@@ -1,10 +1,10 @@
 """From the log to subscribers: the live path and the receivers that lag behind it.
 
-Owns: the live path, from where on a subscription holds, how far delivery to a session has got. Its
-parts own the rest: who receives a topic name (``plans``), which queues are read (``watched``),
-receivers with a cursor (``catch_up``), one message to one receiver (``sender``).
+Owns: the live path, where a subscription begins, how far delivery to a session has got. Its parts
+own the rest: who receives a topic name (``plans``), which queues are read (``watched``), receivers
+with a cursor (``catch_up``), one message to one receiver (``sender``).
 Must not touch: CONNECT (``connect``), SUBSCRIBE (``subscribing``), appends (``publish``).
-Invariants: nothing is delivered that was not read from the log. A queue is read once for all its
+Invariants: only what was read from the log is delivered. A queue is read once for all its
 receivers. A receiver with a cursor for a queue gets nothing of that queue from the live path, so
 that it receives in the queue's order. The inflight windows and the outputs' marks bound memory.
 Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
@@ -13,7 +13,7 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
     grown queue -> read -> plan of the topic name -> fan out
                      window or socket full -> cursor at this record -> PUBACK or drained socket
                               ^-- still full <- read on, match, send -> at the tail: live
-    The log first brings records that are not at hand any more; other queues go on meanwhile.
+    If records are no longer in memory, the log fetches them first; other queues go on meanwhile.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.stored import FlightState, Progress, StoredFlight, StoredSession
 from motelog.gateway.turn import Turn
 
-#: Most records of one queue, and their bytes, that one turn of the live path takes.
+#: Maximum records of one queue, and their bytes, that the live path reads in one turn.
 LIVE_COUNT_MAX: Final = 2048
 LIVE_BYTES_MAX: Final = 1_048_576
 
@@ -68,7 +68,10 @@ Starts: TypeAlias = dict[WatchedQueue, int]
 
 
 class Delivery:
-    """Delivers one gateway's share of the log. State changes only between awaits of its callers."""
+    """Delivers messages of the log to one gateway's clients.
+
+    State changes only between awaits of its callers.
+    """
 
     def __init__(
         self,
@@ -127,7 +130,7 @@ class Delivery:
             quota=quota,
             wake=wake,
         )
-        #: What shared subscriptions change.
+        #: Delivery to shared subscriptions.
         self.shares = Shares(
             log,
             self._queues,
@@ -141,11 +144,11 @@ class Delivery:
             wake=wake,
         )
         self._growth = log.follow(self._log_has_grown)
-        # Queues that have more to read, beside those that the log has noted.
+        # Queues that have more to read, in addition to those that the log has noted.
         self._grown: dict[WatchedQueue, None] = {}
-        #: Queue whose tail is not known yet -> what waits for it.
+        #: Queue whose tail is not known yet -> callbacks that wait for it.
         self._when_known: dict[WatchedQueue, list[Callable[[], None]]] = {}
-        # The parts hold the state that subscriptions and acknowledgements change.
+        # These calls go straight to the parts.
         self.keep_to_quota = self._catch_up.keep_to_quota
         self.limit = self._catch_up.limit
         self.replays = self._replays.stored
@@ -153,13 +156,13 @@ class Delivery:
     # --- sessions ------------------------------------------------------------------------
 
     def subscribe(self, session: Session, topic_filter: str) -> None:
-        """Deliver what is published from now on and matches a filter that is new to ``session``."""
+        """Deliver messages published from now on that match a filter new to ``session``."""
         self._queues.subscribe(topic_filter)
         for queue in self._queues.needed(topic_filter):
             is_lagging = queue.lagging and session in queue.lagging
             if not (is_lagging or queue.is_waiting or self._has_grown(queue)):
                 continue
-            # The session has not got to the tail: what is before it is not for this filter.
+            # The session has not reached the tail: messages before it are not for this filter.
             # [MQTT-4.5.0-1]
             tail = self._log_port.tail(queue.handle)
             if tail is None or (tail <= queue.next_offset and not is_lagging):
@@ -171,16 +174,17 @@ class Delivery:
             self._catch_up.filters_changed(session)
 
     def reads(self, topic_filter: str) -> bool:
-        """Whether all queues that a filter needs are read from a known tail, or will be at once."""
+        """Whether all queues that a filter needs are read from a known tail, or can be at once."""
         return self._log_port.knows_tails or self._queues.reads(topic_filter)
 
     def find_starts(
         self, topic_filter: str, start: StreamStart | None, then: Callable[[Starts], None]
     ) -> None:
-        """Call ``then`` with where ``start`` is in each queue that ``topic_filter`` needs.
+        """Call ``then`` with the offset of ``start`` in each queue that ``topic_filter`` needs.
 
-        So when all of them are read; without a ``start`` there is nothing else to find. At once,
-        if the log knows it at once. ``end_starts`` has to be called afterwards.
+        The call comes when the tails of all these queues are known; without a ``start``, it waits
+        for that alone. It is made before this returns if the log knows the answer at once.
+        ``end_starts`` has to be called afterwards.
         """
         self._queues.subscribe(topic_filter)  # so that the queues are watched meanwhile
         starts: Starts = {}
@@ -213,13 +217,13 @@ class Delivery:
                 noted(known)
 
     def end_starts(self, topic_filter: str) -> None:
-        """Let go of the queues that ``find_starts`` has kept watched."""
+        """Release the queues that ``find_starts`` has kept watched."""
         self._queues.unsubscribe(topic_filter)
 
     def stream(self, session: Session, topic_filter: str, starts: Starts, *, is_new: bool) -> None:
-        """Read the log for one filter of ``session`` from ``starts`` on; others get nothing again.
+        """Read the log from ``starts`` on for one filter; other filters get no message twice.
 
-        What a filter that is not new is still owed stays owed, also when it is older.
+        A filter that is not new still gets the messages that it is owed, even older ones.
         """
         if is_new:
             self._queues.subscribe(topic_filter)
@@ -251,12 +255,12 @@ class Delivery:
         self._wake()
 
     def add_replay(self, session: Session, topic_filter: str) -> None:
-        """Note the retained messages that a subscription is owed, which was made just now."""
+        """Note that a subscription made just now is owed retained messages."""
         self._replays.add(session, topic_filter)
         if not self._journal.others_live:
             return
-        # A message is retained before it is published. So what the queues had before the
-        # subscription is below the tail that is asked for afterwards.
+        # A message is retained before it is published. So the retained copies of messages that the
+        # queues had before the subscription are below the tail that is asked for afterwards.
         missing = {queue for queue in self._queues.needed(topic_filter) if not queue.is_known}
 
         def known(queue: WatchedQueue) -> None:
@@ -270,7 +274,7 @@ class Delivery:
             self._replays.ask(session, topic_filter)
 
     def begin_replays(self, session: Session) -> None:
-        """Send what ``add_replay`` has noted: SUBACK has been sent."""
+        """Send what ``add_replay`` has noted, now that SUBACK has been sent."""
         if session.has_replays:
             self._replays.begin(session)
             self._replay_on(session)
@@ -280,7 +284,7 @@ class Delivery:
         self._wake()
 
     def refresh_retained(self, limit: int) -> bool:
-        """Bring the view of retained messages up to date; return whether there is more at hand."""
+        """Bring the view of retained messages up to date; return whether there is more to read."""
         is_more = self._retained.refresh(limit)
         self._metrics.retained_messages_now = self._retained.count
         self._metrics.retained_bytes_now = self._retained.size_bytes
@@ -289,7 +293,7 @@ class Delivery:
         return is_more
 
     def unsubscribe(self, session: Session, topic_filter: str) -> None:
-        """Stop delivery for a filter that ``session`` has had, and has no more."""
+        """Stop delivery for a filter that ``session`` no longer has."""
         if session.lagging:
             needed: set[WatchedQueue] = set()
             for other in session.filters:
@@ -299,7 +303,7 @@ class Delivery:
         self._queues.unsubscribe(topic_filter)
 
     def unwatch(self, session: Session) -> None:
-        """Read what only a session's filters need no longer than until the next ``positions``.
+        """Stop reading queues that only this session's filters need, at the next ``positions``.
 
         ``forget`` has dropped its cursors.
         """
@@ -307,7 +311,7 @@ class Delivery:
             self._queues.leave(topic_filter)
 
     def knows_queues(self, stored: StoredSession) -> bool:
-        """Return whether all queues that a session has been at are known here.
+        """Return whether all queues that a stored session names are known here.
 
         Another gateway may have created their topics a moment ago.
         """
@@ -317,10 +321,10 @@ class Delivery:
         )
 
     def resume(self, session: Session, stored: StoredSession) -> None:
-        """Go on with a session that was away, whose filters are in the tree again.
+        """Resume a session that was away; its filters are in the tree again.
 
-        Its client gets the first message by ``deliver``, after CONNACK. If it outlives its
-        connection, ``stored_again`` has to be called.
+        Its client gets the first message from ``deliver``, after CONNACK. If the session outlives
+        its connection, ``stored_again`` has to be called.
         """
         has_flights = bool(stored.inflight) and self._resume_flights(session, stored)
         if stored.filters or stored.cursors:
@@ -331,7 +335,7 @@ class Delivery:
             self._wake()
 
     def _resume_flights(self, session: Session, stored: StoredSession) -> bool:
-        """Have what was in flight sent again; return whether there is any in a queue known here."""
+        """Have messages in flight sent again; return whether any is in a queue known here."""
         flights = []
         for flight in stored.inflight:
             number = self._queues.number_of(flight.queue)
@@ -351,7 +355,7 @@ class Delivery:
         return bool(flights)
 
     def _resume_queues(self, session: Session, stored: StoredSession, *, has_flights: bool) -> None:
-        """Have a session lag in the queues in which it is not where the live path is."""
+        """Let a session lag in the queues in which it is not at the live position."""
         topic_filters = [one.topic_filter for one in stored.filters]
         by_name = self._queues.resume(topic_filters, stored.cursors)
         strange = stored.cursors.keys() - by_name.keys() - {RETAINED_QUEUE}
@@ -366,7 +370,7 @@ class Delivery:
             if name in by_name and at > by_name[name].next_offset
         }
         for name, queue in by_name.items():
-            # A queue that the session does not know is younger than its last connection.
+            # A queue without a cursor in the session was created after its last connection.
             cursor = stored.cursors.get(name, 0)
             is_live = cursor == queue.next_offset and queue.is_known
             if is_live and not has_flights and name not in early:
@@ -387,10 +391,10 @@ class Delivery:
                 session.particulars.delivered.add((by_name[name], queue_offset))
 
     def stored_again(self, session: Session, error: MotelogError | None) -> None:
-        """Note that what a session was resumed from has been written again, or not.
+        """Note that the state from which a session was resumed has been written again, or not.
 
-        What was read may not have been on the disk. Before it is, no message at QoS 2 may be sent
-        again under its packet identifier, and no PUBREL.
+        The state that was read may not have been on the disk. Until it is, no QoS 2 message may be
+        sent again under its packet identifier, and no PUBREL.
         """
         connection = session.connection
         if connection is None or not (session.has_particulars and session.particulars.is_unsure):
@@ -408,21 +412,22 @@ class Delivery:
         self.shares.has_room(session)
 
     def forget(self, session: Session) -> None:
-        """Drop the cursors of a session that has lost its connection; ``unwatch`` goes after it."""
+        """Drop the cursors of a session that has lost its connection; call ``unwatch`` next."""
         self._catch_up.forget(session)
         self._sender.changed.pop(session, None)
 
     # --- progress, as it is stored -------------------------------------------------------
 
     def cursors(self, session: Session) -> dict[str, int]:
-        """Return where delivery to a session goes on, for each queue that its filters need."""
+        """Return the offset at which delivery continues, for each queue that its filters need."""
         lagging = session.lagging or {}
         cursors: dict[str, int] = {}
         since: Mapping[WatchedQueue, int] = {}
         if session.has_particulars:
             since = session.particulars.since.get(ALL_FILTERS, {})
             for replay in self._replays.stored(session):
-                # So places of retained messages are not kept as delivered: ``after`` says what is.
+                # So places of retained messages are not stored as delivered: ``after`` says which
+                # messages were.
                 cursors[RETAINED_QUEUE] = max(replay.before, cursors.get(RETAINED_QUEUE, 0))
         for topic_filter in session.filters:
             for queue in self._queues.needed(topic_filter):
@@ -438,7 +443,7 @@ class Delivery:
     def waiting(self, cursors: Mapping[str, int]) -> dict[str, int | None]:
         """Return how many records each queue has from the cursor on; None if that is not known.
 
-        Some of them may be for others: who wants a record is known when it is read.
+        Some of them may be for other sessions: the receivers are known when a record is read.
         """
         found: dict[str, int | None] = {}
         for name, cursor in cursors.items():
@@ -464,22 +469,22 @@ class Delivery:
         return tuple(stored)
 
     def queue_name(self, number: int) -> str:
-        """Return the name of the queue that this number stands for in flights."""
+        """Return the name of the queue that has this number in flights."""
         return self._queues.places[number][1]
 
     def positions(self) -> dict[str, int]:
-        """Return the live position of each queue by name; those that nobody needs are let go of."""
+        """Return the live position of each queue by name; unneeded queues are released first."""
         self._queues.let_go()
         queues = self._queues.by_handle.values()
         return {queue.name: queue.next_offset for queue in queues if queue.is_known}
 
     def take_left(self) -> set[str]:
-        """Return the queues that nobody needed for a moment since the last call."""
+        """Return the queues that were unneeded at any moment since the last call."""
         left, self._queues.left = self._queues.left, set()
         return left
 
     def progress(self) -> list[Progress]:
-        """Return what has changed since the last call, of sessions not at the live positions."""
+        """Return the progress since the last call of receivers not at the live positions."""
         changed = self._sender.changed
         told = []
         flights: dict[Group, Flights] = {}
@@ -524,11 +529,11 @@ class Delivery:
 
     @property
     def is_due(self) -> bool:
-        """Whether some queue has grown that ``deliver`` has not looked at."""
+        """Whether a queue has grown that ``deliver`` has not looked at yet."""
         return bool(self._grown or self._growth.queues)
 
     def deliver(self, now_ms: int) -> bool:
-        """Deliver one slice to live and to lagging receivers; return whether more is at hand."""
+        """Deliver one slice to live and to lagging receivers; return whether there is more."""
         if self._growth.queues:
             self._note_growth()
         if self._grown:
@@ -552,7 +557,7 @@ class Delivery:
 
     def _deliver_queue(self, queue: WatchedQueue, now_ms: int) -> bool:
         if queue.is_waiting or self._queues.by_handle.get(queue.handle) is not queue:
-            return False  # the log tells when, or nobody wants it any more
+            return False  # the log will call back, or the queue is not needed any more
         read = self._log_port.read(
             queue.handle,
             queue.next_offset,
@@ -596,13 +601,13 @@ class Delivery:
         return read.is_more
 
     def _go_on(self, queue: WatchedQueue) -> None:
-        """Go on with a queue that has waited for the log."""
+        """Continue with a queue that has waited for the log."""
         queue.is_waiting = False
         self._grown[queue] = None
         self._wake()
 
     def _tail_known(self, queue: WatchedQueue) -> None:
-        """Go on with a queue whose tail is known now: live, and for those that came back."""
+        """Continue with a queue whose tail is known now: live, and for resumed receivers."""
         for session in list(queue.lagging):
             self._catch_up.tail_known(session, queue)
             self._catch_up.acknowledged(session)
@@ -653,7 +658,7 @@ class Delivery:
         numbers: list[int],
         queue: WatchedQueue,
     ) -> None:
-        """Send at QoS 0 to those that do not lag in this queue: these get it in its order."""
+        """Send at QoS 0 to those that do not lag in this queue; the rest get it later, in order."""
         lagging = queue.lagging
         if lagging:
             pairs = zip(sessions, numbers, strict=True)

@@ -1,6 +1,6 @@
-"""Lagging receivers of one queue share a reader: it passes once for all that it finds on its way.
+"""Lagging receivers of one queue share a reader, which passes once for all that it picks up.
 
-Owns: cars, who rides in which, who waits to be picked up; the cursor of a receiver that rides.
+Owns: cars, their riders, the receivers that wait to be picked up; the cursor of a rider.
 Must not touch: how one message is sent (``sender``), what is sent again (``catch_up``).
 Invariants (``_check``): a receiver that lags in the queue rides in one car, or waits in ``ready``
 with room in its window and socket, or is parked until it has room. A car passes its riders' cursors
@@ -12,8 +12,8 @@ Spec: MQTT 5.0 sections 4.3 and 4.6.
     ready      d         c              d has to wait for another car, or for this one to end
     parked       e                      no room: PUBACK or a drained socket makes it ready
 
-Without this, a thousand devices that come back would each read what all of them have missed.
-Where the filters of all riders fix their tags, the log passes over the other records by itself.
+Without this, a thousand devices that reconnect would each read the messages that all have missed.
+If the filters of all riders determine the tags, the log itself skips the other records.
 """
 
 from __future__ import annotations
@@ -39,40 +39,41 @@ from motelog.gateway.log.log_port import LogPort, LogRead, Waiting
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.sessions.session import Session
 
-#: Cars that pass over one queue at the same time. One slow receiver needs one.
+#: Cars that read one queue at the same time. One slow receiver needs one.
 CARS_MAX: Final = 8
-#: A receiver waits for a car that is at most so many records before its cursor.
+#: A receiver waits for a car that is at most this many records before its cursor.
 NEAR: Final = 4096
-#: Most records of one slice, and their bytes.
+#: Maximum records of one slice, and their bytes.
 SLICE_COUNT: Final = 512
 SLICE_BYTES: Final = 262_144
-#: Records that a slice by tags looks at, at first and at most: a car looks at more where few are
+#: Records that a slice by tags looks at, at first and at most: a car looks at more if few are
 #: wanted, so that each rider gets several at once.
 SLICE_COUNT_BY_TAGS: Final = 4096
 LOOKS_MAX: Final = 65_536
 
-#: Offers that wait to be made together.
+#: Records that are collected for riders before they are offered together.
 OFFERED_MAX: Final = 65_536
 
-#: For so few riders a slice is as long as their windows; each message is taken for so large.
+#: For at most FEW riders, a slice is as long as the room in their windows; its bytes are estimated
+#: at BYTES_EXPECTED for each message.
 FEW: Final = 8
 ROOM_MIN: Final = 16
 BYTES_EXPECTED: Final = 512
-#: Most bytes that are read ahead for one that fills its window again and again: a read for each
+#: Bytes that are read ahead for a rider that fills its window again and again: a read for each
 #: window would cost as much as all the rest.
 AHEAD_BYTES: Final = 131_072
 
-#: Tag hash of a record without a tag: a native producer's may be for anybody.
+#: Tag hash of a record without a tag: a native producer's message may match any filter.
 NO_TAG: Final = 0
-#: In place of tag hashes: any.
+#: Stands for all tags in place of tag hashes.
 _ANY: Final = (None,)
 
 
 class Passenger(Protocol):
-    """What a car needs to know and have done; ``catch_up`` does it."""
+    """What a car needs from its caller; ``catch_up`` implements it."""
 
     def matches(self, name: bytes) -> dict[Session, int]:
-        """Return who wants a topic name, with the options to deliver by."""
+        """Return the sessions that want a topic name, with the options to deliver by."""
         ...
 
     def offer_run(
@@ -85,20 +86,20 @@ class Passenger(Protocol):
     ) -> int | None:
         """Offer records to one session; return the queue offset of the first that must wait.
 
-        Records that have to be made a message are looked for in ``made`` by queue offset.
+        ``made`` caches OutgoingMessages by queue offset, for records that need one.
         """
         ...
 
     def arrived(self, session: Session, queue: WatchedQueue) -> bool:
-        """Take a session off, which is at the live position; return False if it has to stay.
+        """Take off a session that is at the live position; return False if it has to stay.
 
-        Some of what it wants of the queue begins behind the live position.
+        It stays if one of its subscriptions begins after the live position.
         """
         ...
 
 
 class Slice(NamedTuple):
-    """Records from ``position`` on, which tell all that is before ``end``; of ``tags``, or all."""
+    """The records in [position, end): all of them, or at least those with one of ``tags``."""
 
     position: int
     end: int
@@ -107,7 +108,7 @@ class Slice(NamedTuple):
 
 
 class Car:
-    """One pass over a queue; its riders have got everything before ``position``."""
+    """One pass over a queue; its riders have received everything before ``position``."""
 
     __slots__ = ("is_waiting", "looks", "position", "riders", "tags", "waited")
 
@@ -115,9 +116,9 @@ class Car:
         self.position = position
         #: How many records its next slice by tags looks at.
         self.looks = SLICE_COUNT_BY_TAGS
-        #: Session -> tag hashes of what it can want; None: of any.
+        #: Session -> hashes of the tags that it can want; None: any tag.
         self.riders: dict[Session, frozenset[int] | None] = {}
-        #: How many riders want each tag; None counts those that want any.
+        #: How many riders want each tag; None counts those that want any tag.
         self.tags: dict[int | None, int] = {}
         self.waited: Waiting | None = None
         self.is_waiting = False
@@ -158,26 +159,26 @@ class Elevator:
         self._wake = wake
         self.cars: list[Car] = []
         self._riding: dict[Session, Car] = {}
-        #: Session -> its cursor, of those that wait for a car.
+        #: Session that waits for a car -> its cursor.
         self._waiting_at: dict[Session, int] = {}
-        #: Cursor -> those that wait there, with the tag hashes that they can want. Sessions that
-        #: left together have one cursor.
+        #: Cursor -> sessions that wait there, with the tag hashes that they can want. Sessions that
+        #: disconnected together share a cursor.
         self._ready: SortedDict = SortedDict()
-        #: What has been read and not been offered, as the only rider had no room for it.
+        #: Records that were read but not offered, because the only rider had no room for them.
         self._ahead: Slice | None = None
-        #: Whether such a rider has been seen.
+        #: Whether there has been such a rider.
         self._is_drained = False
 
     # --- who rides -----------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody rides or waits for a car."""
+        """Whether no session rides or waits for a car."""
         return not self.cars and not self._ready
 
     @property
     def can_go_on(self) -> bool:
-        """Whether ``run`` has something to do before the log or a client says so."""
+        """Whether ``run`` has work to do without waiting for the log or a client."""
         return any(not car.is_waiting for car in self.cars)
 
     def cursor_of(self, session: Session) -> int | None:
@@ -199,12 +200,12 @@ class Elevator:
             self._start(cursor)
 
     def drop(self, session: Session) -> None:
-        """Forget a session; whoever calls knows its cursor."""
+        """Forget a session; the caller keeps its cursor."""
         car = self._riding.pop(session, None)
         if car is not None:
             car.leave(session)
             if car.is_waiting and not car.riders and car.waited is None:
-                car.is_waiting = False  # its end comes with the next ``run``
+                car.is_waiting = False  # the next ``run`` ends it
                 self._wake()
             return
         cursor = self._waiting_at.pop(session, None)
@@ -226,7 +227,7 @@ class Elevator:
                 self._start(lowest)
 
     def _pick_up(self, car: Car, until: int) -> dict[Session, int]:
-        """Take in those whose cursors are from the car's position to ``until``.
+        """Pick up the sessions whose cursors are between the car's position and ``until``.
 
         Return the cursors of those that are ahead of the car.
         """
@@ -243,7 +244,7 @@ class Elevator:
     # --- a slice -------------------------------------------------------------------------
 
     def run(self, now_ms: int) -> None:
-        """Have each car pass over one slice of the queue."""
+        """Let each car read one slice of the queue."""
         for car in list(self.cars):
             if not car.is_waiting:
                 self._pass(car, now_ms)
@@ -251,7 +252,7 @@ class Elevator:
     def _pass(self, car: Car, now_ms: int) -> None:
         queue = self._queue
         if car.position < queue.next_offset:
-            # Whoever is picked up on the way is one of those here, so that its tags count.
+            # All sessions picked up on the way are among these, so that their tags are read.
             until = car.position + car.looks
             boarding = list(self._ready.irange(car.position, until))
             found = self._slice(car, boarding)
@@ -274,19 +275,19 @@ class Elevator:
             self._end(car)
 
     def look_again(self) -> None:
-        """Have those ask again whether they may leave that wait at the live position."""
+        """Let riders that wait at the live position ask again whether they may leave."""
         for car in self.cars:
             if car.waited is None:
                 car.is_waiting = False
 
     def live_moved(self) -> None:
-        """Have those go on that have waited for the live position to move."""
+        """Resume the cars that have waited for the live position to move."""
         for car in self.cars:
             if car.position < self._queue.next_offset and car.waited is None:
                 car.is_waiting = False
 
     def _slice(self, car: Car, boarding: Sequence[int]) -> Slice | None:
-        """Return what comes next for a car; None if it has to wait for the log."""
+        """Return the next slice for a car; None if it has to wait for the log."""
         tags = self._tags(car, boarding)
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.position == car.position and ahead.tags == tags:
@@ -348,10 +349,10 @@ class Elevator:
         return None
 
     def _room(self, car: Car, boarding: Sequence[int]) -> int | None:
-        """Return about how many messages the riders take; None if there are many riders.
+        """Return about how many messages the riders can take; None if there are many riders.
 
-        One that drains a queue has a window of messages at a time: what is read behind that is
-        read again.
+        A rider that drains a queue takes one window of messages at a time: records read beyond
+        these are read again.
         """
         if len(car.riders) > FEW or len(boarding) > FEW:
             return None
@@ -363,7 +364,7 @@ class Elevator:
         return ROOM_MIN + sum(session.inflight.room for session in sessions)
 
     def _deliver_run(self, car: Car, found: Slice, now_ms: int) -> int:
-        """Offer the records of a slice to the only rider; return where the car is then."""
+        """Offer the records of a slice to the only rider; return the car's new position."""
         [session] = car.riders
         records = found.records
         queue_offset = self._passenger.offer_run(session, records, self._queue, now_ms, {})
@@ -378,7 +379,7 @@ class Elevator:
     def _park(self, session: Session, queue_offset: int) -> None:
         """Take off a session that has no room for the record at ``queue_offset``."""
         assert session.lagging is not None, "riders lag"
-        # To the end of the row: the next room is for another queue.
+        # Move it to the end: when there is room again, another queue comes first.
         del session.lagging[self._queue]
         session.lagging[self._queue] = queue_offset
         self.drop(session)
@@ -392,8 +393,9 @@ class Elevator:
     ) -> None:
         """Offer records to the riders that want them; park those that have no room.
 
-        Those ``on_the_way`` get what is at their cursors and behind. Each rider is offered at once
-        what it wants of the slice: a call for each message would cost more than the message.
+        Sessions ``on_the_way`` get the records from their cursors on. Each rider is offered all
+        that it wants of the slice in one call: a call for each message would cost more than the
+        message.
         """
         riders = car.riders
         wanted: dict[Session, list[BriefRecord]] = {}
@@ -415,8 +417,8 @@ class Elevator:
         self._offer(wanted, now_ms)
 
     def _offer(self, wanted: Mapping[Session, Sequence[BriefRecord]], now_ms: int) -> None:
-        """Offer to each rider what it wants; park those that have no room."""
-        # What many riders want is made a message once.
+        """Offer each rider the records that it wants; park those that have no room."""
+        # Shared, so that a record that many riders want is decoded once.
         made: dict[int, OutgoingMessage] = {}
         for session, records in wanted.items():
             queue_offset = self._passenger.offer_run(session, records, self._queue, now_ms, made)

@@ -1,10 +1,10 @@
 """One slice of records to the members of a group: each record to one of them.
 
-Owns: which member takes a message, what its members are sent of a slice.
+Owns: which member gets a message, the packets of a slice for each member.
 Must not touch: cursors (``shares``), who is a member (``sharing``).
-Invariants: the member with the most room in its window takes a message, in turn among equals.
-Nothing is sent beyond a window or an output's mark. All that a member takes of a slice is sent in
-one piece, as a call for each message would cost more than the message.
+Invariants: the member with the most room in its window gets a message; equals take turns. Nothing
+is sent beyond a window or an output's mark. All messages of a slice for one member are sent
+together, because a call for each message would cost more than the message.
 Spec: MQTT 5.0 section 4.8.2.
 """
 
@@ -34,12 +34,12 @@ from motelog.gateway.state.stored import Mark, MarkKind
 #: A record that the group's filter matches, with its topic name.
 Matched: TypeAlias = tuple[bytes, BriefRecord]
 
-#: Client identifier -> (group, queue number, queue offset) -> packet identifier, of messages that
+#: Client identifier -> (group, queue number, queue offset) -> packet identifier, for messages that
 #: were given back.
 Had: TypeAlias = Mapping[str, Mapping[tuple[str, int, int], int]]
 _NONE_HAD: Final[Had] = {}
 
-#: In marks of a group, which has no packet identifiers.
+#: Used in the marks of a group, which has no packet identifiers.
 _NO_PACKET_ID: Final = 0
 
 
@@ -62,7 +62,7 @@ class Handing:
         self.output_bytes_high = output_bytes_high
 
     def room(self, group: Group) -> int:
-        """Return how many messages some members can take; 0 if none can take any."""
+        """Return how many messages a sample of members can take; 0 if no member can take any."""
         for sample in group.samples():
             room = sum(
                 member.session.inflight.room
@@ -74,12 +74,12 @@ class Handing:
         return 0
 
     def output_bytes(self, member: Member) -> int:
-        """Return how much waits to be sent to a member, above the mark if it takes nothing."""
+        """Return how many bytes wait to be sent to a member; above the mark if it takes nothing."""
         session = member.session
         connection = session.connection
         assert connection is not None, "only members that are connected are served"
         if session.has_particulars and session.particulars.resend:
-            # What was in flight before its reconnect comes first.
+            # Messages that were in flight before its reconnect come first.
             return self.output_bytes_high + 1
         return connection.output.output_bytes(connection.number)
 
@@ -93,7 +93,7 @@ class Handing:
     ) -> int | None:
         """Hand each record to one member; return the offset of the first that must wait.
 
-        ``had`` tells under which packet identifiers members have had some, by client identifier.
+        ``had`` has the packet identifiers under which members received some of them before.
         """
         if not records:
             return None
@@ -111,7 +111,7 @@ class Handing:
 
 
 class _Batch(Batch):
-    """What one member takes of a slice."""
+    """The messages of a slice for one member."""
 
     __slots__ = ("member", "qos")
 
@@ -185,16 +185,16 @@ class _Slice:
         return True
 
     def send(self) -> None:
-        """Send what the members have taken."""
+        """Send the members their messages."""
         if self._last is not None:
             self._group.took(self._last)
         for batch in self._batches.values():
             self._handing.metrics.messages_delivered += batch.send()
 
-    # --- who takes a message -------------------------------------------------------------
+    # --- which member gets a message -----------------------------------------------------
 
     def _in_turn(self) -> Iterator[_Batch]:
-        """Yield who takes the next message, until nobody has room."""
+        """Yield the batch that gets the next message, until no member has room."""
         has_room = True
         while has_room:
             has_room = False
@@ -202,7 +202,7 @@ class _Slice:
                 batches = [self._batch(member) for member in sample]
                 by_room = [(batch.window.room, batch) for batch in batches if not batch.is_full]
                 by_room.sort(key=itemgetter(0), reverse=True)
-                # Those with the most room take one each, then they are as many as have one less.
+                # Those with the most room take one each; then those with one less join them.
                 equals: list[_Batch] = []
                 begin = 0
                 level = by_room[0][0] if by_room else 0
@@ -233,7 +233,7 @@ class _Slice:
     def _give_any(
         self, name: bytes, body: bytes, block: bytes | None, qos: int, record: BriefRecord
     ) -> Outcome:
-        """Give a message to any member; if none takes it, say whether one might later."""
+        """Give a message to any member; if none takes it, return whether one might later."""
         refusal = Outcome.TOO_LARGE
         for sample in self._group.samples():
             for member in sample:
@@ -260,7 +260,7 @@ class _Slice:
         qos: int,
         queue_offset: int,
     ) -> bool:
-        """Put a packet behind what the member is sent of this slice; False without room."""
+        """Add a packet to the member's part of this slice; return False if there is no room."""
         flight = flight_of(self._queue_number, queue_offset, qos, self._group.number) if qos else 0
         again = self._packet_id_before(batch, qos, queue_offset)
         if not batch.add(name, body, block, qos, flight, again=again):
@@ -271,14 +271,14 @@ class _Slice:
         return True
 
     def _packet_id_before(self, batch: _Batch, qos: int, queue_offset: int) -> int:
-        """Return the packet identifier under which a member has had a message; 0 if it has not."""
+        """Return the packet identifier under which a member received a message before, or 0."""
         if qos != 1 or not self._had:
             return 0
         had = self._had.get(batch.member.session.client_id, {})
         return had.get((self._group.name, self._queue_number, queue_offset), 0)
 
     def _offer(self, batch: _Batch, name: bytes, record: BriefRecord, qos: int) -> Outcome:
-        """Send a message that has something of the member's own, or must be marked first."""
+        """Send a message whose packet is specific to the member, or that must be marked first."""
         identifier = batch.member.identifier
         outcome = self._handing.sender.offer(
             batch.member.session,
@@ -297,7 +297,7 @@ class _Slice:
         return outcome
 
     def _mark(self, queue_offset: int) -> None:
-        """Note that the group has handed out a QoS 2 message, whatever the next tick tells.
+        """Mark that the group has handed out a QoS 2 message, without waiting for the next tick.
 
         After a crash another member must not get it. [MQTT-4.8.2-5]
         """

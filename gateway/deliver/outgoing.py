@@ -1,4 +1,4 @@
-"""A record as a PUBLISH: what a message of the log says to MQTT receivers.
+"""A record as a PUBLISH: how MQTT receivers see a message of the log.
 
 Owns: OutgoingMessage, the encoding for one receiver. Must not touch: outputs, windows, plans.
 Spec: MQTT 5.0 section 3.3.
@@ -50,8 +50,8 @@ BriefRecord = tuple[int, bytes | None, bytes, bytes, bytes, int, int, int]
 
 
 def message_qos(properties: bytes) -> int:
-    """Return the QoS at which the message was published; a native producer's has 1."""
-    # find, because "in" raises and catches an exception inside whenever it looks for bytes.
+    """Return the QoS at which the message was published; 1 for a native producer's message."""
+    # find, because "in" internally raises and catches an exception whenever it looks for bytes.
     if properties.find(AT_MOST_ONCE) >= 0:
         return 0
     return 2 if properties.find(EXACTLY_ONCE) >= 0 else 1
@@ -62,12 +62,12 @@ def body_and_block(
 ) -> tuple[bytes | None, bytes | None]:
     """Return the body, None if it cannot be inflated, and the properties for MQTT 5 receivers.
 
-    The properties are b"" if there are none, and None if the message has expired; one that
+    The properties are b"" if there are none, and None if the message has expired; a message that
     ``was_sent`` before does not expire. ``left_out`` as for ``delivery_properties``.
     """
     _, _, _, properties, body, sys_flag, store_ms, _ = record
     inflated = inflate(body, _INFLATED_BYTES_MAX) if sys_flag & SYS_FLAG_COMPRESSED else body
-    # find, because "in" raises and catches an exception inside whenever it looks for bytes.
+    # find, because "in" internally raises and catches an exception whenever it looks for bytes.
     if properties.find(V5_PROPERTIES) < 0:
         return inflated, b""
     return inflated, delivery_properties(
@@ -116,7 +116,7 @@ class OutgoingMessage:
 def encode(
     name: bytes, body: bytes, first_byte: int, version: int, block: bytes | None
 ) -> tuple[bytes, int]:
-    """Return a PUBLISH and where its packet identifier is; only MQTT 5 has properties."""
+    """Return a PUBLISH and the position of its packet identifier; only MQTT 5 has properties."""
     return encode_publish(name, body, first_byte, version, block if version == 5 else None)
 
 
@@ -134,11 +134,11 @@ def identifiers_for(
 ) -> bytes:
     """Return the subscription identifiers of the filters that match a topic name, as properties.
 
-    For a retained message that is ``replayed`` to one filter, only that one's.
+    For a retained message that is ``replayed`` to one filter, only that filter's identifier.
     """
     if not options & HAS_IDENTIFIER:
         return b""
-    # It may have many of them, so the tree tells which match. [MQTT-3.3.4-4] [MQTT-3.3.4-5]
+    # It may have many filters, so the tree finds those that match. [MQTT-3.3.4-4] [MQTT-3.3.4-5]
     filters = [replayed] if replayed else [one for _, one in subscriptions.entries(name.decode())]
     return identifiers_of(session, filters)
 
@@ -163,7 +163,7 @@ def encode_for(
 ) -> tuple[bytes, int]:
     """Return a PUBLISH for one receiver, with its subscription identifiers and topic alias.
 
-    Once it is sent, ``connection.note_alias`` makes a new alias count.
+    A new alias takes effect when ``connection.note_alias`` is called, after the packet is sent.
     """
     assert message.body is not None
     if connection.version != 5:

@@ -2,17 +2,17 @@
 
 Owns: Plan, the bounded table of plans.
 Must not touch: outputs (a plan names them), queues, cursors.
-Invariants: a plan holds only receivers that are connected. So a session is in the tree as long as
-it has its connection, and the tree tells of each change.
+Invariants: a plan holds only connected receivers. So a session is in the tree as long as it is
+connected, and the tree reports each change.
 Spec: MQTT 5.0 sections 3.3 and 4.3.
 
-A plan is of the entries of the tree that a name matches, so that a million names under
-"telemetry/#" have one. What a change costs depends on its filter:
+A plan belongs to the set of tree entries that a name matches, so that a million names under
+"telemetry/#" share one. The cost of a change depends on its filter:
 
     exact "dev/42/set"           the plan of one name is forgotten
-    narrow "dev/42/#"            so are the few names that share a hash of their first two levels
+    narrow "dev/42/#"            so are those of the few names with the same hash of two levels
     wide "dev/+/set", "dev/#"    each plan with a wide filter is filled again when it is next used;
-                                 a filter that is new or gone: all names look for their plan anew
+                                 if the filter is new or gone, all plans are forgotten
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from motelog.gateway.sessions.subscriptions import (
     SubscriptionTree,
 )
 
-#: Names whose plan is found at once. One more, and all are forgotten.
+#: Names whose plan is kept. If there is one more, all are forgotten.
 NAMES_MAX: Final = 100_000
-#: Plans kept for names that match wide filters alone.
+#: Plans kept for names that match only wide filters.
 SHARED_MAX: Final = 10_000
 BUCKETS: Final = 1024
 
-#: The version of a plan that no wide filter is in.
+#: The version of a plan without a wide filter.
 _ANY_VERSION: Final = 1 << 62
 
 
 class Plan:
-    """Who receives a topic name, in groups that take one encoding and one call each."""
+    """The receivers of a topic name, in groups that need one encoding and one call each."""
 
     __slots__ = ("direct", "entries", "matches", "particular", "shared", "version", "windowed")
 
     def __init__(
         self, entries: tuple[Entry, ...], matches: dict[Receiver, int], version: int
     ) -> None:
-        #: What to fill it with again; empty where that is not needed.
+        #: The entries from which to fill it again; empty if that is never needed.
         self.entries = entries
-        #: It is stale when this is less than ``Plans.version``.
+        #: The plan is stale if this is less than ``Plans.version``.
         self.version = version
         self.fill(matches)
 
     def fill(self, matches: dict[Receiver, int]) -> None:
-        """Plan for these receivers, in place: many names may have this plan."""
+        """Plan for these receivers, in place: many names may share this plan."""
         self.matches = matches
         shared: list[Group] = []
         groups: dict[tuple[Output, int, int], tuple[list[Session], list[int]]] = {}
@@ -85,10 +85,10 @@ class Plan:
             else:
                 receivers[0].append(session)
                 receivers[1].append(connection.number)
-        # Tuples, as an empty one is no object of its own: most plans have one receiver.
-        #: Sessions for which each message is made and checked by itself.
+        # Tuples, because all empty ones are the same object: most plans have one receiver.
+        #: Sessions for which each message is encoded and checked individually.
         self.particular = tuple(particular)
-        #: Groups of which one member takes each message.
+        #: Groups; one member of each gets the message.
         self.shared = tuple(shared)
         #: (output, MQTT version, sessions with a QoS 0 subscription, their connections)
         self.direct = tuple(
@@ -105,19 +105,19 @@ class Plan:
 
 
 class Plans:
-    """Topic name -> Plan, None where nobody receives it; made when a message of that name comes."""
+    """Topic name -> Plan, or None if it has no receiver; made when a message of that name comes."""
 
     def __init__(self, subscriptions: SubscriptionTree[Receiver], metrics: GatewayMetrics) -> None:
         self._subscriptions = subscriptions
         self._metrics = metrics
-        #: Read by the live path; ``make`` answers a miss, and ``refresh`` fills a stale plan.
+        #: Read by the live path; ``make`` handles a miss, and ``refresh`` fills a stale plan.
         self.by_name: dict[bytes, Plan | None] = {}
         self.version = 0
-        #: Plans of names that match wide filters alone.
+        #: Plans of names that match only wide filters.
         self._shared: dict[tuple[Entry, ...], Plan] = {}
-        #: The names in ``by_name``, and some that were, by their first two levels. A bucket that
-        #: holds none is not there: all are emptied by each wide filter that comes or goes, such as
-        #: that of a client which is taken over.
+        #: The names in ``by_name``, and some that were in it, by the hash of their first two
+        #: levels. Empty buckets are not kept, because each wide filter that comes or goes, such as
+        #: that of a client that is taken over, empties all of them.
         self._buckets: dict[int, list[bytes]] = {}
         self._names_count = 0  # in the buckets
         subscriptions.on_entry = self._on_entry
@@ -132,7 +132,7 @@ class Plans:
                 check_topic_name(name)
                 plan = self._shared.get(entries) or self._plan_for(entries)
         except (TopicNameError, UnicodeDecodeError):
-            # A native producer's name; devices' names were checked before they were stored.
+            # The name is a native producer's; devices' names are checked before they are stored.
             self._metrics.messages_undeliverable += 1
         if self._names_count >= NAMES_MAX:
             self._forget_all()
@@ -142,7 +142,7 @@ class Plans:
         return plan
 
     def refresh(self, plan: Plan) -> None:
-        """Fill a plan with the receivers that its filters have now."""
+        """Fill a plan with the current receivers of its filters."""
         plan.fill(self._subscriptions.merged(plan.entries))
         plan.version = self.version
 
@@ -161,21 +161,21 @@ class Plans:
         return plan
 
     def replan(self, topic_filter: str) -> None:
-        """Have the plans changed that a change of this filter's subscribers or options touches."""
+        """Update the plans affected by a change of this filter's subscribers or options."""
         if _is_wide(topic_filter):
             self.version += 1
         else:
             self._forget_few(topic_filter)
 
     def _on_entry(self, topic_filter: str) -> None:
-        """Forget the plans of the names that a filter matches which is new or gone."""
+        """Forget the plans of the names that match a filter that is new or gone."""
         if _is_wide(topic_filter):
             self._forget_all()
         else:
             self._forget_few(topic_filter)
 
     def _forget_few(self, topic_filter: str) -> None:
-        """Forget the plans of the names that a filter matches which is not wide."""
+        """Forget the plans of the names that match a filter that is not wide."""
         if not has_wildcard(topic_filter):
             self.by_name.pop(topic_filter.encode(), None)
         elif self._names_count:

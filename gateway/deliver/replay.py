@@ -1,14 +1,14 @@
-"""Retained messages to new subscriptions: each is served in slices until it has all of them.
+"""Retained messages for new subscriptions: sent in slices until the subscription has all of them.
 
 Owns: how far the replay of each subscription has got, what it may send.
 Must not touch: which receiver is served next (``catch_up``), how one message is sent (``sender``),
 the store of retained messages.
-Invariants: a replay sends what was retained before its SUBSCRIBE; newer messages come live. Before
-a slice, the view is brought up to the log's tail, so that no message is replayed behind a newer one
-of its topic name that came live. While other gateways live, a replay begins when the view has all
-that the log had after the SUBSCRIBE: so it has what they acknowledged before. What is read ahead of
-a window is sent only if none of its topic names has a change since; it is bounded, and can be read
-again.
+Invariants: a replay sends messages that were retained before its SUBSCRIBE; newer ones come live.
+Before each slice, the view is brought up to the log's tail, so that no message is replayed after a
+newer one with its topic name came live. While other gateways live, a replay begins when the view
+has reached the log's end as it was after the SUBSCRIBE: so it has all messages that they
+acknowledged before. Messages read ahead of a window are sent only if none of their topic names has
+changed since; they are bounded, and can be read again.
 Spec: MQTT 5.0 sections 3.3.1.3, 3.8.3.1 and 3.8.4.
 """
 
@@ -34,31 +34,32 @@ from motelog.gateway.state.view import ViewError
 
 logger = logging.getLogger(__name__)
 
-#: Most messages that one receiver is sent before the next one.
+#: Maximum messages that one receiver is sent before it is the next one's turn.
 REPLAY_COUNT_MAX: Final = 128
-#: A filter that is a topic name counts as so many more: who has subscribed to many names gets the
-#: messages of several at once. One with a wildcard may look at many names for none.
+#: A filter that is a topic name counts as this many extra messages: a client that has subscribed to
+#: many names gets the messages of several at once. A filter with a wildcard ends the slice, because
+#: it may look at many names and find nothing.
 NAME_COST: Final = 4
-#: Most messages that are read ahead of one receiver's window, and their bytes. Who takes all that
-#: was read ahead has twice as much read the next time.
+#: Maximum messages that are read ahead of one receiver's window, and their bytes. For a receiver
+#: that takes all of them, twice as many are read the next time.
 AHEAD_COUNT_MAX: Final = 1024
 AHEAD_BYTES_MAX: Final = 131_072
-#: Replays for which something is kept: one more, and what was read longest ago is read again.
+#: Replays whose messages read ahead are kept: if there is one more, the oldest are read again.
 AHEADS_MAX: Final = 32
-#: Changes of retained messages that are read back before others have their turn.
+#: Changes of retained messages that are read back before it is the others' turn.
 READ_BACK_MAX: Final = 1000
-#: The queue by which flights name retained messages.
+#: The queue name of retained messages in flights.
 QUEUE_NAME: Final = f"{MQTT_RETAINED_TOPIC}/0"
 
 _NOWHERE: Final[frozenset[int]] = frozenset()
-#: Stands for the moment of a SUBSCRIBE while the log has not said where it was.
+#: The offset of a SUBSCRIBE until the log has said where its tail was.
 _NOT_KNOWN: Final = 1 << 62
 
 
 class Ahead:
-    """Messages that are read and not sent: those from ``records[position]`` on.
+    """Messages that have been read and not sent: those from ``records[position]`` on.
 
-    They are all up to topic name ``last``, as they were when ``changes`` was that of the store.
+    They are all messages up to topic name ``last``, as of change number ``changes`` of the store.
     ``after`` is as in ``RowSlice``. ``is_cut``: the message that follows is not in the view yet.
     """
 
@@ -75,12 +76,12 @@ class Ahead:
 
 
 class Replay:
-    """Retained messages that one subscription is still to be sent: those behind ``after``, by name.
+    """The retained messages that one subscription still has to get: those after ``after``, by name.
 
-    ``before`` is the moment of the SUBSCRIBE. ``delivered`` has places that are not to be sent:
-    they are in flight. ``is_begun``: SUBACK has been sent. ``wait_for`` is how far the view must
-    be first, None while that is not known. ``ahead`` is what has been read and not sent, the next
-    time ``ahead_count`` messages, 0: as many as can be sent.
+    ``before`` is the moment of the SUBSCRIBE. ``delivered`` has places that must not be sent: they
+    are in flight. ``is_begun``: SUBACK has been sent. ``wait_for`` is the offset that the view must
+    reach first, None while it is not known. ``ahead`` has the messages read and not sent; the next
+    read asks for ``ahead_count`` messages, 0: as many as can be sent.
     """
 
     __slots__ = (
@@ -127,16 +128,16 @@ class Replays:
         self._faults = LimitedLog(logger, lines_max=1, period_s=60.0)
         #: Sessions that wait until the view has what they need.
         self._waiting: dict[Session, None] = {}
-        #: Those with something read ahead, in the order in which it was read.
+        #: Replays with messages read ahead, in the order in which they were read.
         self._aheads: dict[Replay, None] = {}
 
     # --- life of a replay ----------------------------------------------------------------
 
     def add(self, session: Session, topic_filter: str) -> None:
-        """Note what a subscription is owed that is made now; ``begin`` lets it be sent.
+        """Note that a subscription made now is owed a replay; ``begin`` lets it be sent.
 
-        While other gateways live, ``ask`` has to be called when the log has said from where on the
-        subscription holds.
+        While other gateways live, ``ask`` has to be called when the log has said where the
+        subscription begins.
         """
         if self._others_live():
             before = self._retained.now()
@@ -152,7 +153,7 @@ class Replays:
         session.particulars.replays[topic_filter] = Replay("", before)
 
     def ask(self, session: Session, topic_filter: str) -> None:
-        """Have a replay wait until the view is as far as the log is now."""
+        """Let a replay wait until the view has reached the current end of the log."""
         replay: Replay | None = session.particulars.replays.get(topic_filter)
         if replay is None or replay.wait_for is not None:
             return
@@ -167,21 +168,21 @@ class Replays:
         self._retained.ask_tail(known)
 
     def begin(self, session: Session) -> None:
-        """Let all replays of a session be sent: SUBACK has been."""
+        """Let all replays of a session be sent: SUBACK has been sent."""
         for replay in session.particulars.replays.values():
             replay.is_begun = True
 
     def resume(self, session: Session, stored: StoredSession) -> None:
-        """Go on with the replays of a session that was away."""
+        """Resume the replays of a session that was away."""
         if not stored.replays:
             return
-        # A kill may have come behind the marks of these, and before the tick that tells of them.
+        # The process may have been killed between the marks of these and the tick that stores them.
         inflight = {f.queue_offset for f in stored.inflight if f.queue == QUEUE_NAME}
         for one in stored.replays:
             replay = Replay(one.after, Before(one.before, 0), is_begun=True, delivered=inflight)
             session.particulars.replays[one.topic_filter] = replay
             if self._others_live():
-                # Another gateway may have had the session, whose view was ahead of this one.
+                # Another gateway, whose view was ahead of this one, may have had the session.
                 replay.wait_for = None
                 self.ask(session, one.topic_filter)
 
@@ -195,7 +196,7 @@ class Replays:
         )
 
     def _is_empty(self, topic_filter: str, before: Before) -> bool:
-        """Say whether it is known that there is nothing to replay; for most filters of a fleet."""
+        """Return whether there is certainly nothing to replay, as for most filters of a fleet."""
         if not self._retained.is_current:
             return False
         try:
@@ -209,7 +210,7 @@ class Replays:
     def serve(self, session: Session, now_ms: int) -> bool:
         """Send one slice to a session with replays; return whether it can go on at once.
 
-        Else it waits for window, socket or view, or has everything.
+        If not, it waits for its window, its socket or the view, or it has received everything.
         """
         topic_filter = self._next(session)
         if topic_filter is None:
@@ -234,11 +235,11 @@ class Replays:
             self._faults.warning("retained messages wait for the view: %s", exc)
             self._waiting[session] = None
             return False
-        # It is not to be asked again, by a task of its own, before its window has room.
+        # If no replay can go on, it must not be tried again before its window has room.
         return topic_filter is not None
 
     def _next(self, session: Session) -> str | None:
-        """Return the filter whose replay is to go on, None while none can."""
+        """Return the filter whose replay is next, None while none can go on."""
         if not session.has_replays:
             return None
         for topic_filter, replay in session.particulars.replays.items():
@@ -247,7 +248,7 @@ class Replays:
         return None
 
     def _room(self, session: Session, topic_filter: str) -> int:
-        """Return how many messages a slice is to have; 0 while too little of the window is free."""
+        """Return how many messages a slice may have; 0 while too little of the window is free."""
         options = self._subscriptions.options(topic_filter, session)
         assert options is not None, "a session's filters are in the tree"
         if not options & QOS_MASK:
@@ -258,9 +259,9 @@ class Replays:
     def _send_slice(
         self, session: Session, topic_filter: str, now_ms: int, count_max: int
     ) -> int | None:
-        """Send up to ``count_max`` messages and note how far that went; return how many.
+        """Send up to ``count_max`` messages and note the progress; return their number.
 
-        None if the next ones have to wait.
+        None if the next messages have to wait.
         """
         replay: Replay = session.particulars.replays[topic_filter]
         options = self._subscriptions.options(topic_filter, session)
@@ -293,7 +294,7 @@ class Replays:
         return len(records)
 
     def _read_ahead(self, replay: Replay, topic_filter: str, count: int) -> Ahead:
-        """Return what is to be sent next, read again if some of it may have changed; ViewError."""
+        """Return the messages to send next, read again if any may have changed; ViewError."""
         ahead = replay.ahead
         if ahead is not None:
             if self._retained.has_changed(ahead.changes, replay.after, ahead.last):
@@ -330,7 +331,7 @@ class Replays:
         return ahead
 
     def _forget(self, replay: Replay) -> None:
-        """Have what was read ahead read again, as much as can be sent at once."""
+        """Drop the messages read ahead; the next read asks for as many as can be sent at once."""
         self._aheads.pop(replay, None)
         replay.ahead = None
         replay.ahead_count = 0
@@ -344,7 +345,7 @@ class Replays:
         now_ms: int,
         topic_filter: str,
     ) -> int:
-        """Hand the messages over in their order; return how many were taken, by room."""
+        """Hand the messages over in order; return how many were taken before room ran out."""
         position = 0
         while True:
             position = self._sender.hand_run(
@@ -362,9 +363,9 @@ class Replays:
             position += 1
 
     def refreshed(self) -> list[Session]:
-        """Return the sessions that have waited for the view, to be tried again; each second.
+        """Return the sessions that have waited for the view, to be tried again; called each second.
 
-        What a receiver has taken nothing of since is not kept for it.
+        Messages read ahead that were not used since the last call are dropped.
         """
         for replay in list(self._aheads):
             ahead = replay.ahead

@@ -1,7 +1,7 @@
-"""Plain messages to one receiver, as fast as they are read.
+"""Runs of plain messages to one receiver, as fast as they are read.
 
-Its kernel is _runs.pyx; _runs_py.py is the reference, which says what is right.
-Owns: which messages have nothing that is to be looked at, their packet identifiers and flights.
+Its kernel is _runs.pyx; _runs_py.py is the reference, which defines the right answers.
+Owns: which messages need no closer look, their packet identifiers and flights.
 Must not touch: messages that are not plain, what a receiver without room loses (``sender``).
 """
 
@@ -17,7 +17,7 @@ from motelog.gateway.sessions.session import Session
 
 _kernel = kernels.kernel_of(__name__)
 
-#: Topic name -> receiver -> options to deliver by; or the options of all.
+#: Topic name -> receiver -> options to deliver by; or the same options for all.
 Wants: TypeAlias = dict[bytes, dict[Session, int]] | int
 
 take_run: Final[
@@ -31,14 +31,16 @@ take_run: Final[
 ] = _kernel.take_run  # fmt: skip
 """``take_run(records, begin, wants, receiver, parts, flights, limit, last_packet_id, queue_number,
 plain_qos, first_byte, aged_ms, bytes_taken, bytes_high)``: take messages from ``records[begin]``
-on, as long as they are plain and there is room; what ``receiver`` does not want is passed over.
+on, as long as they are plain and there is room; messages that ``receiver`` does not want are
+skipped.
 
-Each goes to ``parts`` and, above QoS 0, to ``flights`` under the next free packet identifier. Plain
-is a message whose topic name is known to ``wants``, not stored before ``aged_ms``, with a QoS of at
-most ``plain_qos`` (-1: none is), neither compressed nor with MQTT 5 properties, whose options are
-not PARTICULAR. There is room while ``bytes_taken`` is at most ``bytes_high`` and, above QoS 0,
-fewer than ``limit`` flights are there. ``first_byte`` is the PUBLISH's but for its QoS.
+Each is added to ``parts`` and, above QoS 0, to ``flights`` under the next free packet identifier. A
+message is plain if ``wants`` has its topic name, it was not stored before ``aged_ms``, its QoS is
+at most ``plain_qos`` (-1: no message is plain), it is not compressed and has no MQTT 5 properties,
+and its options are not PARTICULAR. There is room while ``bytes_taken`` is at most ``bytes_high``
+and, above QoS 0, there are fewer than ``limit`` flights. ``first_byte`` is the PUBLISH's without
+the QoS.
 
 Returns (position of the first that is not taken, last packet identifier, bytes taken). TypeError or
-ValueError if ``records`` has another form; what came before it is taken then.
+ValueError if ``records`` is malformed; the messages before the fault have been taken then.
 """

@@ -1,10 +1,10 @@
-"""One message to one receiver: windows, packet identifiers, what is marked before it is sent.
+"""One message to one receiver: windows, packet identifiers, marks before QoS 2 messages.
 
-Owns: QoS 2 messages that wait for their marks, which sessions' progress is to be stored.
+Owns: QoS 2 messages that wait for their marks, which sessions' progress has to be stored.
 Must not touch: queues and cursors: the caller keeps the place of a message that must wait.
 Invariants: nothing is sent beyond a window or an output's mark. A QoS 2 message to a session that
-outlives its connection is sent after its packet identifier is in the log, so that no crash gives
-it another one. [MQTT-4.3.3-1]
+outlives its connection is sent after its packet identifier is in the log, so that it has the same
+one after a crash. [MQTT-4.3.3-1]
 Spec: MQTT 5.0 sections 3.3, 4.3, 4.4 and 4.9.
 """
 
@@ -50,13 +50,13 @@ _RETAIN = 0x01
 
 
 class Outcome(Enum):
-    """What has become of a message that was offered to a receiver."""
+    """The outcome of offering a message to a receiver."""
 
     SENT = auto()
     NO_ROOM = auto()
     """Its window or its output is full."""
     TOO_LARGE = auto()
-    """The client takes no packet so large."""
+    """The packet is larger than the client's maximum."""
 
 
 class Held(NamedTuple):
@@ -83,7 +83,7 @@ class Sender:
         output_bytes_high: int,
         random_skip: Callable[[], int],
     ) -> None:
-        """``random_skip`` returns where packet identifiers go on that a client may have."""
+        """``random_skip`` returns where to continue if a client may hold packet identifiers."""
         self._queues = queues
         self._subscriptions = subscriptions
         self._turn = turn
@@ -92,10 +92,10 @@ class Sender:
         self._after = after
         self._output_bytes_high = output_bytes_high
         self._random_skip = random_skip
-        #: Receivers that outlive their connection and have changed since the last tick -> what the
-        #: last tick said of them, None if it said nothing.
+        #: Receivers that outlive their connection and have changed since the last tick -> their
+        #: progress as the last tick stored it, None if it stored none.
         self.changed: dict[Stored, Progress | None] = {}
-        #: What sessions take of the slice that is being served.
+        #: The batches of the slice that is being served.
         self._batches: dict[Session, Batch] = {}
         #: QoS 2 messages whose marks are not in the log.
         self.held: list[Held] = []
@@ -112,7 +112,7 @@ class Sender:
         *,
         replayed: str = "",
     ) -> bool:
-        """Do as ``send_one``, but for plain messages only with the next ``send_batches``."""
+        """As ``send_one``, but plain messages are sent with the next ``send_batches``."""
         batch = self._batch_of(session)
         qos = options & QOS_MASK
         if message.qos < qos:
@@ -131,7 +131,7 @@ class Sender:
             self._metrics.messages_dropped_qos0 += 1
             session.note_dropped("slow")
             return True
-        self._send_batch(batch)  # it comes before this one
+        self._send_batch(batch)  # its messages come before this one
         del self._batches[session]
         return self.send_one(
             session, options, message, queue_number, queue_offset, replayed=replayed
@@ -148,10 +148,10 @@ class Sender:
         aged_ms: int = 0,
         is_replay: bool = False,
     ) -> int:
-        """Take what is plain from ``records[begin]`` on, for the next ``send_batches``.
+        """Take plain messages from ``records[begin]`` on, for the next ``send_batches``.
 
-        Return where that ended: what is there has to go through ``hand``, or has no room. Most
-        messages are plain: they are not even made an OutgoingMessage.
+        Return the position of the first record that has to go through ``hand``, or for which there
+        is no room. Most messages are plain: no OutgoingMessage is made for them.
         """
         first_byte = 0x30 | _RETAIN if is_replay else 0x30
         return self._batch_of(session).take_run(
@@ -167,7 +167,7 @@ class Sender:
         return batch
 
     def send_batches(self) -> None:
-        """Send what ``hand`` has taken."""
+        """Send the messages that ``hand`` has taken."""
         for batch in self._batches.values():
             self._send_batch(batch)
         self._batches.clear()
@@ -179,7 +179,7 @@ class Sender:
             self._metrics.messages_delivered += batch.send()
 
     def output_bytes(self, session: Session) -> int:
-        """Return how much waits to be sent to a session that is connected."""
+        """Return how many bytes wait to be sent to a connected session."""
         connection = session.connection
         assert connection is not None, "only receivers that are connected are served"
         return connection.output.output_bytes(connection.number)
@@ -196,7 +196,7 @@ class Sender:
     ) -> bool:
         """Send, or drop by a rule; return False if the message must wait for window or socket.
 
-        ``replayed`` is the topic filter whose subscription gets a retained message, "" if the
+        ``replayed`` is the topic filter of the subscription that gets a retained message, "" if the
         message is sent because it was published.
         """
         if message.is_expired:
@@ -222,7 +222,7 @@ class Sender:
             self._metrics.messages_dropped_too_large += 1  # [MQTT-3.1.2-25]
             session.note_dropped("too_large")
             return True
-        # A retained message waits for a slow receiver: it may be the only one of its topic name.
+        # A retained message waits for a slow receiver: it may be the only one for its topic name.
         must_wait = replayed or min(message.qos, options & QOS_MASK)
         if outcome is Outcome.NO_ROOM and not must_wait:
             self._metrics.messages_dropped_qos0 += 1
@@ -235,7 +235,7 @@ class Sender:
     ) -> tuple[int, bytes] | None:
         """Return the options and the identifiers of the subscriptions that want a message.
 
-        None if the receiver has published it and all of them have No Local. [MQTT-3.8.3-3]
+        None if the receiver published it and all of them have No Local. [MQTT-3.8.3-3]
         """
         if (
             options & (NO_LOCAL | SOME_NO_LOCAL)
@@ -265,9 +265,9 @@ class Sender:
     ) -> Outcome:
         """Send a message that can be sent, if the receiver can take it.
 
-        ``identifiers`` are its subscription identifiers as properties; ``group_number`` is that of
-        the shared subscription by which it gets the message, ``again`` the packet identifier under
-        which it has had it by that.
+        ``identifiers`` are its subscription identifiers as properties. ``group_number`` is the
+        number of the shared subscription through which it gets the message, ``again`` the packet
+        identifier under which it received the message before through that subscription.
         """
         connection = session.connection
         assert connection is not None, "only receivers that are connected are served"
@@ -278,7 +278,7 @@ class Sender:
         if again and session.inflight.get(again) is None:
             first_byte |= DUP  # [MQTT-3.3.1-1]
         is_held = qos == 2 and session.expiry_s > 0
-        # A held packet leaves after others, which may not use an alias that only it tells.
+        # A held packet leaves after others, which must not use an alias that it introduces.
         packet, number_at = encode_for(
             connection, message, first_byte, identifiers, with_alias=not is_held
         )
@@ -322,7 +322,7 @@ class Sender:
     # --- QoS 2 to sessions that outlive their connection ---------------------------------
 
     def hold(self, session: Session, packet: bytes, number_at: int, flight: int) -> bool:
-        """Take a QoS 2 message, to be sent by ``send_held``; False if it must wait for room."""
+        """Take a QoS 2 message that ``send_held`` will send; False if it must wait for room."""
         connection = session.connection
         assert connection is not None, "only receivers that are connected are served"
         waiting_bytes = self._held_bytes.get(connection, 0)
@@ -333,9 +333,9 @@ class Sender:
             return False
         window = session.inflight
         if not window.has_skipped:
-            # A log that has lost its end, as by a power cut, does not know of all identifiers that
-            # the client has not released: to it, what comes under one of these is a repetition.
-            # [MQTT-4.3.3-10] So they do not go on where they may have gone on before.
+            # A log that lost its end, as in a power cut, may lack identifiers that the client has
+            # not released: the client takes a message under one of these for a repetition.
+            # [MQTT-4.3.3-10] So they do not continue where they may have continued before.
             window.skip(self._random_skip())
         packet_id = window.allocate(flight)
         if not packet_id:
@@ -351,7 +351,7 @@ class Sender:
         return True
 
     def send_held(self) -> None:
-        """Put the marks of this slice into the log, and send what they are for."""
+        """Put the marks of this slice into the log, then send the messages that they mark."""
         held, self.held = self.held, []
         self._held_bytes = {}
 
@@ -359,7 +359,7 @@ class Sender:
             if error is None:
                 self._send_marked(held)
                 return
-            # They stay in flight and are sent after the next reconnect: nothing may come before.
+            # They stay in flight and are sent first after the next reconnect.
             code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
             for connection in dict.fromkeys(one.connection for one in held):
                 self._turn.end(connection, code, f"a message cannot be marked as sent: {error}")
@@ -369,7 +369,7 @@ class Sender:
     def _send_marked(self, held: list[Held]) -> None:
         for connection, packet, number_at, packet_id in held:
             if connection.session is not None:
-                # ``hold`` has seen room for it: it is owed.
+                # ``hold`` has promised it room.
                 number = packet_id.to_bytes(2, "big")
                 data = packet[:number_at] + number + packet[number_at + 2 :]
                 connection.output.send(connection.number, data)
@@ -389,7 +389,7 @@ class Sender:
     ) -> bool:
         """Send a message in flight once more; return False if it must wait for the socket.
 
-        ``options`` are those of the subscriptions that want it now, 0 if none does any more.
+        ``options`` are those of the subscriptions that want it now, 0 if none wants it any more.
         The flight is given up if the message cannot be sent at all. [MQTT-4.4.0-1]
         """
         connection = session.connection
@@ -414,8 +414,8 @@ class Sender:
     def give_up(self, session: Session, packet_id: int, qos: int) -> None:
         """End the flight of a message that cannot be sent again.
 
-        At QoS 2 its client may have it. Until it has released that, what came under the same
-        identifier would be a repetition to it: so it is asked to.
+        At QoS 2 the client may have received it. Until the client releases the identifier, it takes
+        any message under it for a repetition: so it is sent PUBREL.
         """
         if qos == 2:
             session.inflight.release(packet_id)
@@ -424,13 +424,13 @@ class Sender:
             session.inflight.ack(packet_id)
 
     def release_again(self, session: Session, packet_id: int) -> None:
-        """Send PUBREL once more for a message whose PUBREC has come. [MQTT-4.3.3-6]"""
+        """Send PUBREL again for a message whose PUBREC has arrived. [MQTT-4.3.3-6]"""
         connection = session.connection
         assert connection is not None, "only receivers that are connected are served"
         packet = bytes((PacketType.PUBREL << 4 | 2, 2)) + packet_id.to_bytes(2, "big")
         connection.output.send(connection.number, packet)
 
     def note_change(self, receiver: Stored) -> None:
-        """Have the next tick tell how far delivery to this receiver has got."""
+        """Have the next tick store how far delivery to this receiver has got."""
         if receiver not in self.changed:
             self.changed[receiver] = None

@@ -1,11 +1,11 @@
-"""Shared subscriptions: how far a group has got, and what its members gave back.
+"""Shared subscriptions: how far a group has got, and which messages its members gave back.
 
-Owns: the cursors of groups, the order in which they are served, what is stored of their parts.
-Must not touch: who is a member (``sharing``), which member takes a message (``handing``).
-Invariants: while nobody has room the group lags, so that each member receives in the queue's order.
-What a member gives back is sent before anything else. A message that was begun at QoS 2 is never
-sent to another member. [MQTT-4.8.2-4] [MQTT-4.8.2-5]
-Of the queues of a part that is not held nothing is handed out, but what has been before.
+Owns: the cursors of groups, the order in which they are served, the stored state of their parts.
+Must not touch: who is a member (``sharing``), which member gets a message (``handing``).
+Invariants: while no member has room the group lags, so that each member receives in the queue's
+order. Messages that a member gives back are sent before any others. A message whose delivery began
+at QoS 2 is never sent to another member. [MQTT-4.8.2-4] [MQTT-4.8.2-5]
+From the queues of a part that is not held, only messages that were handed out before are sent.
 Spec: MQTT 5.0 section 4.8.2.
 """
 
@@ -34,16 +34,16 @@ from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK
 from motelog.gateway.state.stored import EXPIRY_NEVER, Progress, StoredFlight, StoredSession
 
-#: Records that a group which lags is served before others have their turn, if there is room.
+#: Records that a lagging group is served before it is the others' turn, if there is room.
 SERVE_COUNT_MAX: Final = 1024
 SERVE_BYTES_MAX: Final = 1_048_576
-#: Records between two messages given back that are read in one go.
+#: Messages given back are read together if their queue offsets span at most this many records.
 FRONT_SPAN: Final = 128
 
-#: Sessions of which it is remembered what they have given back.
+#: Sessions for which the messages given back are remembered.
 HAD_MAX: Final = 10_000
 
-#: Of one group: what each part tells of messages in flight.
+#: For one group: the messages in flight that are stored with each part.
 Flights: TypeAlias = dict[Part, list[int]]
 
 
@@ -71,29 +71,31 @@ class Shares:
         self._has_grown = has_grown
         self._wake = wake
         self._by_number: dict[int, Group] = {}
-        #: Queue -> groups that are at its live position and begin behind it.
+        #: Queue -> groups that are at its live position and begin after it.
         self._early: dict[WatchedQueue, dict[Group, None]] = {}
         #: Groups that can go on and wait for ``serve``.
         self.returning: dict[Group, None] = {}
-        #: What sessions that go on have given back: if they get it again, that is a repetition.
+        #: Given back by sessions that outlive their connection: sent to them again, a message is a
+        #: repetition.
         self._had: dict[str, dict[tuple[str, int, int], int]] = {}
         self._reads: Reads[Group] = Reads(log, read_again=self._read_again)
 
     # --- groups --------------------------------------------------------------------------
 
     def subscribe(self, group: Group) -> None:
-        """Deliver what is published from now on to a group that is new."""
+        """Deliver messages that are published from now on to a new group."""
         self._by_number[group.number] = group
         self._queues.subscribe(group.topic_filter)
         for queue in self._queues.needed(group.topic_filter):
             if queue.is_waiting or self._has_grown(queue):
-                # The live position has not got to the tail: what is before it is not for the group.
+                # The live position is before the tail: messages before the tail are not for the
+                # group.
                 tail = self._log_port.tail(queue.handle)
                 if tail is not None and tail > queue.next_offset:
                     group.standing[queue] = tail
 
     def resume(self, part: Part, stored: StoredSession) -> None:
-        """Have a part stand by where it is stored, until ``hold``."""
+        """Let a part stand by at its stored offsets, until ``hold``."""
         group = part.group
         by_name = {queue.name: queue for queue in self._queues_of(part, stored.cursors)}
         strange = stored.cursors.keys() - by_name.keys()
@@ -101,7 +103,7 @@ class Shares:
             self._queues.count_gone(self._metrics, part.client_id, strange)
         for name, queue in by_name.items():
             group.reached(queue)
-            # A queue that the part does not know is younger than its last record.
+            # A queue without a cursor in the part was created after the part's last record.
             group.standing[queue] = stored.cursors.get(name, 0)
         for name, queue_offset in stored.delivered:
             if name in by_name:
@@ -115,7 +117,7 @@ class Shares:
                 group.give_back(flight_of(number, flight.queue_offset, 1, group.number))
 
     def hold(self, part: Part) -> None:
-        """Hand a part out from now on, from where it stands by, or from the live position."""
+        """Hand out a part from now on, from where it stands by, or from the live position."""
         group = part.group
         part.is_held = True
         for queue in self._queues_of(part):
@@ -130,9 +132,9 @@ class Shares:
         self.go_on(group)
 
     def stand_by(self, part: Part) -> StoredSession:
-        """Hand nothing out of a part any more; return what is to be stored of it, as left.
+        """Stop handing out a part; return its state, to be stored as left.
 
-        What members have in flight stays here: another part tells of it from now on.
+        Messages that members have in flight stay here: another part stores them from now on.
         """
         group = part.group
         part.is_held = False
@@ -146,16 +148,16 @@ class Shares:
         return stored
 
     def held_changed(self, group: Group) -> None:
-        """Have the next tick tell of all parts: which of them tells of a flight may be another.
+        """Have the next tick store all parts: a flight may now belong to another of them.
 
-        The ticks behind it tell of those that have flights, until these are acknowledged.
+        Later ticks store the parts that have flights, until these are acknowledged.
         """
         for part in group.parts:
             if part.is_stored:
                 self._sender.note_change(part)
 
     def _take_front_of(self, part: Part) -> list[int]:
-        """Take from the front what belongs to the queues of a part."""
+        """Take from the front the messages of a part's queues."""
         group, parts = part.group, self._queues.parts
         by_part: dict[bool, list[int]] = {True: [], False: []}
         for flight in group.front:
@@ -165,14 +167,14 @@ class Shares:
         return by_part[True]
 
     def _queues_of(self, part: Part, known: Iterable[str] = ()) -> Iterator[WatchedQueue]:
-        """Yield the queues of a part; ``known`` are names of queues that it may have had."""
+        """Yield the queues of a part; ``known`` are the names of further queues to consider."""
         own = [name for name in known if part_number(name) == part.number]
         for queue in self._queues.find((part.group.topic_filter,), own).values():
             if self._queues.parts[queue.number] == part.number:
                 yield queue
 
     def unsubscribe(self, group: Group) -> None:
-        """Stop delivery to a group that has no member."""
+        """Stop delivery to a group that has no members."""
         del self._by_number[group.number]
         for queue in list(group.lagging or ()):
             self._reached(group, queue)
@@ -183,7 +185,7 @@ class Shares:
         self._queues.unsubscribe(group.topic_filter)
 
     def go_on(self, group: Group) -> None:
-        """Note that a member may have room, as it is new or has given something back."""
+        """Note that a member may have room: one is new, or one has given messages back."""
         if group.is_behind:
             self.returning[group] = None
             self._wake()
@@ -196,15 +198,15 @@ class Shares:
             awaiting.clear()
 
     def tail_known(self, queue: WatchedQueue) -> None:
-        """Go on with the groups that wait for the tail of a queue."""
+        """Resume the groups that wait for the tail of a queue."""
         for group in self._by_number.values():
             if group.lags_in(queue):
                 self.returning[group] = None
 
     def give_back(self, session: Session) -> None:
-        """Take what the client has not acknowledged, as its connection has ended.
+        """Take back the unacknowledged messages of a client whose connection has ended.
 
-        QoS 2 messages stay with the session, and all messages of groups that are no more.
+        QoS 2 messages stay with the session, and so do all messages of groups that have ended.
         """
         if not session.has_inflight:
             return
@@ -235,10 +237,10 @@ class Shares:
             del self._had[next(iter(self._had))]
 
     def begun(self, client_id: str) -> None:
-        """Note that a session is new: what its client gets is no repetition."""
+        """Note that a session is new: no message is a repetition for its client."""
         self._had.pop(client_id, None)
 
-    # --- as it is stored -----------------------------------------------------------------
+    # --- stored state --------------------------------------------------------------------
 
     def stored(self, part: Part, *, left_ms: int | None) -> StoredSession:
         """Return the state of a part as the log keeps it, in the form of a session's."""
@@ -261,7 +263,7 @@ class Shares:
         )
 
     def cursors(self, part: Part) -> dict[str, int]:
-        """Return where a part goes on in each queue, as far as that is known."""
+        """Return the offset at which a part continues in each queue, as far as it is known."""
         group = part.group
         cursors = {}
         for queue in self._queues_of(part):
@@ -274,7 +276,7 @@ class Shares:
         return cursors
 
     def begin(self, part: Part) -> dict[str, int]:
-        """Return where a part that nobody has held begins; nothing while some of it is unknown."""
+        """Return where a part that was never held begins; empty until all offsets are known."""
         cursors = self.cursors(part)
         return cursors if all(q.name in cursors for q in self._queues_of(part)) else {}
 
@@ -284,16 +286,17 @@ class Shares:
         return [queue.name for queue in self._queues_of(part) if group.lags_in(queue)]
 
     def progress(self, part: Part, flights: Flights) -> Progress:
-        """Return what a tick tells of a part; ``flights`` are its group's."""
+        """Return what a tick stores about a part; ``flights`` are its group's."""
         parts = self._queues.parts
         lagging = part.group.lagging or {}
         cursors = {q.name: at for q, at in lagging.items() if parts[q.number] == part.number}
         return Progress(part.client_id, cursors, self._stored_flights(flights.get(part, ())))
 
     def flights(self, group: Group) -> Flights:
-        """Return what members have not acknowledged or have given back, but for QoS 2.
+        """Return the messages that are unacknowledged or were given back, except at QoS 2.
 
-        Also what those have not acknowledged who have left: else a crash would lose it.
+        This includes the unacknowledged messages of members that have left: a crash would lose
+        them otherwise.
         """
         for session in [one for one in group.parted if not self.unacknowledged(group, one)]:
             del group.parted[session]
@@ -327,13 +330,13 @@ class Shares:
         ]
 
     def keeps(self, flight: int) -> bool:
-        """Whether a group stores this message in flight, and not the session that it is sent to."""
+        """Whether a group stores this message in flight, rather than the receiving session."""
         return flight > 0 and flight & QOS_MASK == 1 and group_of(flight) in self._by_number
 
     # --- the live path -------------------------------------------------------------------
 
     def deliver(self, shared: dict[Group, list[Matched]], queue: WatchedQueue, now_ms: int) -> None:
-        """Hand out the records of a slice of the live path, or have groups lag."""
+        """Hand out the records of a slice of the live path, or let groups lag."""
         for group, records in shared.items():
             if group.lags_in(queue):
                 continue
@@ -351,14 +354,14 @@ class Shares:
     # --- groups that lag -----------------------------------------------------------------
 
     def serve(self, now_ms: int) -> None:
-        """Serve one slice to each of ``returning``; groups that can go on return to it."""
+        """Serve one slice to each of ``returning``; groups that can go on are added to it again."""
         returning, self.returning = self.returning, {}
         for group in returning:
             if group.is_served:
                 self._serve(group, now_ms)
 
     def _lag(self, group: Group, queue: WatchedQueue, queue_offset: int) -> None:
-        """Have a group go on at ``queue_offset`` when a member has room again."""
+        """Let a group continue at ``queue_offset`` when a member has room again."""
         if group.lagging is None:
             group.lagging = {}
             self._metrics.receivers_lagging_now += 1
@@ -368,7 +371,7 @@ class Shares:
             self._sender.note_change(part)
 
     def _reached(self, group: Group, queue: WatchedQueue) -> None:
-        """Have a group get ``queue`` from the live path, or not at all."""
+        """Let a group get ``queue`` from the live path, or not at all."""
         assert group.lagging is not None
         del group.lagging[queue]
         group.reached(queue)
@@ -378,9 +381,9 @@ class Shares:
             self._metrics.receivers_lagging_now -= 1
 
     def _arrived(self, group: Group, queue: WatchedQueue) -> None:
-        """Note that a group is at the live position; it waits there for one that begins later.
+        """Note that a group is at the live position; it waits there if it begins later.
 
-        The live path would hand out what another gateway has handed out before.
+        Otherwise the live path would hand out messages that another gateway handed out before.
         """
         begin = group.since.get(queue, 0)
         if begin > queue.next_offset:
@@ -390,7 +393,7 @@ class Shares:
                 if group in early
                 else self._log_port.tail(queue.handle, partial(self._tail_told, group, queue))
             )
-            # A log that has lost its end has new messages there.
+            # If the log has lost its end, new messages will take those offsets.
             if tail is None or begin <= tail:
                 early[group] = None
                 return
@@ -403,11 +406,11 @@ class Shares:
             self.go_on(group)
 
     def live_moved(self, queue: WatchedQueue) -> None:
-        """Have the groups go on that have waited for the live position of a queue."""
+        """Resume the groups that have waited for the live position of a queue to move."""
         self.returning.update(self._early.pop(queue, {}))
 
     def _serve(self, group: Group, now_ms: int) -> None:
-        """Hand out what was given back, then a slice of each queue in which the group lags."""
+        """Hand out messages given back, then a slice of each queue in which the group lags."""
         has_room = self._serve_front(group, now_ms) and all(
             self._serve_queue(group, queue, now_ms)
             for queue in list(group.lagging or ())
@@ -417,7 +420,7 @@ class Shares:
             group.await_room()
 
     def _serve_queue(self, group: Group, queue: WatchedQueue, now_ms: int) -> bool:
-        """Read on in one queue; return False if nobody has room."""
+        """Read on in one queue; return False if no member has room."""
         assert group.lagging is not None
         cursor = group.lagging[queue]
         if cursor >= queue.next_offset:
@@ -450,7 +453,7 @@ class Shares:
             group.lagging[queue] = cursor
             self._arrived(group, queue)
             return True
-        # To the end of the row: the next room is for another queue.
+        # Move it to the end: when there is room again, another queue comes first.
         del group.lagging[queue]
         self._lag(group, queue, cursor)
         if waits is None:
@@ -458,7 +461,7 @@ class Shares:
         return waits is None
 
     def _serve_front(self, group: Group, now_ms: int) -> bool:
-        """Hand out what was given back; return False if some of it must wait."""
+        """Hand out the messages given back; return False if any of them must wait."""
         while group.front:
             if not self._handing.room(group):
                 return False
@@ -478,7 +481,7 @@ class Shares:
                 if record[0] in by_offset
             ]
             waits = self._handing.hand_out(group, first.queue_number, records, now_ms, self._had)
-            # A log that has lost its end does not have them.
+            # If the log has lost its end, it does not have them.
             is_stuck = read.next_offset <= begin
             tail = self._log_port.tail(handle) if is_stuck else None
             is_lost = tail is not None and tail <= begin
@@ -512,7 +515,7 @@ def _wants(group: Group, name: bytes) -> bool:
 
 
 def _take_run(group: Group) -> list[int]:
-    """Take the first of what was given back, with what lies closely behind it in its queue."""
+    """Take the first message given back, and those that follow closely in its queue."""
     first = read_flight(group.front[0])
     taken = []
     while group.front:

@@ -1,7 +1,7 @@
-"""``$SYS`` topics: what the gateway says of itself to clients that ask.
+"""``$SYS`` topics: figures about the gateway for clients that subscribe to them.
 
 Owns: the names and values, when they are sent. Must not touch: the log: these messages are not in
-it, as nobody would read them later.
+it, because no client would read them later.
 Spec: none; the names are mosquitto's, which dashboards know. [MQTT-4.7.2-1] keeps them away from
 "#".
 
@@ -49,7 +49,7 @@ class SysTopics:
         self._next_ms = self._began_ms + INTERVAL_MS
 
     def values(self) -> dict[str, str]:
-        """Return what is said now, by topic name."""
+        """Return the current values by topic name."""
         metrics = self._metrics
         uptime_s = (self._clock.monotonic_ms() - self._began_ms) // 1000
         counts = {
@@ -66,7 +66,7 @@ class SysTopics:
         return {f"{SYS_PREFIX}broker/{name}": value for name, value in values.items()}
 
     def subscribed(self, session: Session, topic_filter: str) -> None:
-        """Send the values that a new subscription asks for."""
+        """Send the values whose names match a new subscription."""
         options = self._subscriptions.options(topic_filter, session)
         assert options is not None, "a session's filters are in the tree"
         for name, value in self.values().items():
@@ -75,7 +75,7 @@ class SysTopics:
                 self._sender.send_one(session, options, message, 0, 0, replayed=topic_filter)
 
     def tick(self) -> None:
-        """Send the values to all who subscribe, when it is time."""
+        """Send the values to all subscribers when they are due."""
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._next_ms:
             return

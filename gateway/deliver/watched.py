@@ -1,9 +1,9 @@
-"""The queues that subscriptions need: which are read, and from where the live path goes on.
+"""The queues that subscriptions need: which are read, and where the live path continues.
 
 Owns: WatchedQueue, how many subscriptions want which queues.
 Must not touch: records, receivers.
-Invariants: a queue is watched from its tail on, once for all subscriptions that want it. What is
-counted is bounded by the number of topics, not of subscriptions.
+Invariants: a queue is watched from its tail on, once for all subscriptions that want it. The counts
+are bounded by the number of topics, not of subscriptions.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from motelog.gateway.sessions.session import Session
 
 logger = logging.getLogger(__name__)
 
-#: Selectors are counted by their hash modulo this. It decides the queue of a topic whose number of
-#: queues divides it; of any other topic all queues are watched.
+#: Selectors are counted by their hash modulo this. If a topic's number of queues divides it, the
+#: remainder determines the queue; otherwise all queues of the topic are watched.
 BUCKETS: Final = 64
-#: By how much one read's mean size of records counts beside that of all before.
+#: The weight of one read's mean record size in the moving average.
 SIZE_SHARE: Final = 0.1
 #: In place of a bucket: all queues of the topic.
 ALL: Final = -1
-#: Filters whose buckets are found at once.
+#: Filters whose buckets are cached.
 FILTERS_KEPT: Final = 1024
 #: Queue topics with a bucket each, or ALL.
 Buckets: TypeAlias = tuple[tuple[str, int], ...]
@@ -39,10 +39,11 @@ Buckets: TypeAlias = tuple[tuple[str, int], ...]
 class WatchedQueue:
     """One queue that some subscription needs; ``next_offset`` is the live position.
 
-    While it ``is_waiting`` for the log, nothing is read: the records are not at hand, or the tail
+    While it ``is_waiting`` for the log, nothing is read: the records are being fetched, or the tail
     is not known yet (``is_known``). ``waited`` is what the log returned for a read that is tried
-    again, else None. ``lagging`` has the sessions with a cursor in the queue. ``number`` stands for
-    the queue in flights. ``record_bytes`` is the mean size of the records read last, 0 before any.
+    again, otherwise None. ``lagging`` has the sessions with a cursor in the queue. ``number``
+    identifies the queue in flights. ``record_bytes`` is the moving average of record sizes, 0
+    before the first.
     """
 
     __slots__ = (
@@ -95,29 +96,30 @@ class WatchedQueues:
         self.places: list[tuple[QueueHandle, str]] = []
         #: Number -> the part of shared subscriptions that the queue belongs to.
         self.parts: list[int] = []
-        #: Names of queues that have been left since somebody took them from here.
+        #: Names of queues that stopped being watched since this was last taken.
         self.left: set[str] = set()
-        #: Those of the queues that are read whose tail is not known yet.
+        #: The watched queues whose tail is not known yet.
         self._unknown: set[WatchedQueue] = set()
         self._numbers: dict[str, int] = {}
-        #: Queue topic -> bucket or ALL -> how many subscriptions want it. Below: how many may match
-        #: any topic.
+        #: Queue topic -> bucket or ALL -> how many subscriptions want it. ``_wanted_any`` counts
+        #: subscriptions that may match any topic.
         self._wanted: dict[str, dict[int, int]] = {}
         self._wanted_any = 0
-        #: Topics, or all of them, with queues that perhaps nobody needs any more.
+        #: Topics (all of them if ``_is_any_idle``) with queues that may not be needed any more.
         self._idle: dict[str, None] = {}
         self._is_any_idle = False
-        #: Queue topic -> its queues, and whether a bucket decides which of them it is.
+        #: Queue topic -> its queues, and whether a bucket determines one of them.
         self._queues: dict[str, tuple[Sequence[QueueHandle], bool]] = {}
-        #: What some filters need, until the queues that are read are others.
+        #: Watched queues by the buckets of a filter; cleared when the watched queues change.
         self._needed: dict[Buckets, list[WatchedQueue]] = {}
         # One CONNECT or SUBSCRIBE asks for the same filter several times.
         self._buckets = lru_cache(FILTERS_KEPT)(self._find_buckets)
-        #: Topics that have got another number of queues: a bucket does not tell the queue of a
+        #: Topics whose number of queues has changed: a bucket does not determine the queue of a
         #: message that was there before. This is rare.
         self._changed: set[str] = set()
-        #: Their queues that somebody has got to: these are needed when they are closed to readers,
-        #: too, or those who come back would lose what waits there, or get it all again.
+        #: Their queues in which some receiver has a position: these are needed even if they are
+        #: closed to readers. Otherwise receivers that come back would lose the messages that wait
+        #: there, or get all of them again.
         self._kept: dict[str, dict[QueueHandle, None]] = {}
         self._gone = LimitedLog(logger)
         log.on_topic_created(self._on_topic_created)
@@ -191,8 +193,8 @@ class WatchedQueues:
     def leave(self, topic_filter: str) -> None:
         """Have ``let_go`` stop reading the queues that only ``topic_filter`` needed.
 
-        A client that is taken over, or comes back, needs the same ones again. There may be
-        thousands.
+        A client that is taken over, or comes back, needs the same queues again. There may be
+        thousands of them.
         """
         choices = self._buckets(topic_filter)
         if choices is None:
@@ -210,7 +212,7 @@ class WatchedQueues:
                 self._idle[topic] = None
 
     def let_go(self) -> None:
-        """Stop reading the queues that nobody needs any more."""
+        """Stop reading the queues that are not needed any more."""
         idle, self._idle = self._idle, {}
         if self._is_any_idle:
             self._is_any_idle = False
@@ -219,7 +221,7 @@ class WatchedQueues:
             self._unwatch(topic)
 
     def reads(self, topic_filter: str) -> bool:
-        """Whether all queues that a filter needs are read already, from a tail that is known."""
+        """Whether all queues that a filter needs are already read from a known tail."""
         choices = self._buckets(topic_filter)
         if choices is None:
             return self._wanted_any > 0 and not self._unknown
@@ -256,7 +258,7 @@ class WatchedQueues:
         }
 
     def read_whole(self, name: str) -> None:
-        """Take it that the topic of the queue with this name had another number of queues."""
+        """Assume that the topic of the queue with this name once had another number of queues."""
         number = self.number_of(name)
         if number is not None:
             topic, _, _ = name.partition("/")
@@ -264,7 +266,7 @@ class WatchedQueues:
             self._topic_changed(topic)
 
     def _watch(self, topic: str) -> None:
-        """Begin to read the queues of ``topic`` that are needed and not read yet."""
+        """Start reading the queues of ``topic`` that are needed and not read yet."""
         if not is_device_topic(topic):
             return
         for handle in self._wanted_of(topic):
@@ -319,9 +321,10 @@ class WatchedQueues:
         return self._log_port.find_queue(self._log_port.describe(handle)) is not None
 
     def count_gone(self, metrics: GatewayMetrics, client_id: str, names: Iterable[str]) -> None:
-        """Count and log those of the queues with these names that the log does not have any more.
+        """Count and log the queues among these names that the log does not have any more.
 
-        They are what a session or a shared subscription had got to; retained messages are no queue.
+        They are queues in which a session or a shared subscription had a cursor. The cursor of
+        retained messages is not among them: it does not belong to a queue that is watched.
         """
         for name in names:
             if self._log_port.find_queue(name) is None:
