@@ -1,30 +1,31 @@
-"""The life of groups: who joins and leaves a shared subscription, and when a group ends.
+"""The life of groups: how sessions join and leave a shared subscription, and when a group ends.
 
-Owns: the groups that have a member connected, which parts of them this gateway holds, what the log
-is told of groups.
-Must not touch: which member takes a message (``deliver``), what a client may ask for.
+Owns: the groups that have a connected member, which parts of them this gateway holds, the records
+of groups in the log.
+Must not touch: which member gets a message (``deliver``), what a client may ask for.
 Invariants: a group is in memory while a member is connected. It is stored, in the form of a session
-under its own name, from the first member on whose session outlives its connection; it ends with the
-session of the last member.
+under its own name, as soon as it has a member whose session outlives its connection; it ends with
+the session of the last member.
 Spec: MQTT 5.0 section 4.8.2.
 
     join -> Group in memory, its filter in the tree
                 | the last connection of a member ends
-    nobody's session is left: gone    else: one record, a row of the view -> join
+    no member's session is left: gone    else: one record, a row of the view -> join
 
 While other gateways live, those with members divide the parts of a group, each of which has some of
-its queues. A standing claim of the group's name says who has members; the order of these claims
-says whose each part is to be. Whoever holds a part that is to be another's lets go of it. Whose it
-is to be claims it, and goes on where it was left.
+its queues. A standing claim to the group's name says that a gateway has members; the order of these
+claims determines which gateway each part belongs to. A gateway that holds a part belonging to
+another releases it. The gateway to which it belongs claims it, and continues where the other left
+off.
 
     claims of the group     x, y                       x, y, z
     part 0 1 2 3 4 5 6 7    x y x y x y x y            x y z x y z x y
     part 2 at x             handed out ... left at 40
     part 2 at z                                 claimed, goes on from 40
 
-A part that is not held stands by from the first message for it on: there it goes on if nobody has
-held it. A message in flight stays where it is when its part goes: another part that is held here
-tells of it, so nobody lets go of the last part with messages in flight.
+A part that is not held stands by at the first message for it: it continues there if no gateway has
+held it. When a part goes, its messages in flight stay: they are stored with another part that is
+held here. So a gateway never releases its last part while messages are in flight.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ _OPTIONS = QOS_MASK | RETAIN_AS_PUBLISHED
 
 
 def is_shared(topic_filter: str) -> bool:
-    """Whether a legal topic filter is a shared subscription's."""
+    """Whether a legal topic filter is that of a shared subscription."""
     return topic_filter.startswith(SHARED_PREFIX)
 
 
 class SharedSubscriptions:
-    """The groups of one gateway; their names are the subscriptions' whole filters."""
+    """The groups of one gateway; a group's name is the whole filter of the subscription."""
 
     def __init__(
         self,
@@ -92,14 +93,14 @@ class SharedSubscriptions:
         self._after = after
         self._groups: dict[str, Group] = {}
         self._last_number = 0
-        #: Those of which others have not been told that they have members here.
+        #: Groups with members here for which no claim has been made yet.
         self._untold: dict[Group, None] = {}
-        #: Those whose parts are looked at again by the next tick.
+        #: Groups whose parts the next tick looks at again.
         self._undivided: dict[Group, None] = {}
-        #: What was left and the log has refused, by its name.
+        #: States of parts that were left and that the log refused, by name.
         self._unleft: dict[str, StoredSession] = {}
         journal.served_alone = self._store_alone
-        #: Stored groups that may have lost their last member; at the start that can be any.
+        #: Stored groups that may have lost their last member; at the start, any of them.
         self._in_doubt: dict[str, None] = {}
         self._doubt_all()
 
@@ -113,10 +114,10 @@ class SharedSubscriptions:
         identifier: int,
         since: Mapping[str, int] | None = None,
     ) -> None:
-        """Make a session a member, or replace the options of one.
+        """Make a session a member, or replace a member's options.
 
-        ``since`` is where the group begins if it is not stored; by default at the tail.
-        GatewayError if it cannot be found for the moment whether there is such a group.
+        ``since`` has the offsets at which the group begins if it is not stored; the default is the
+        tail. GatewayError if the stored groups cannot be read for the moment.
         """
         group = self._groups.get(name)
         was_stored = group is not None and group.expiry_s > 0
@@ -131,13 +132,13 @@ class SharedSubscriptions:
         self._shares.go_on(group)
 
     def check(self, stored: StoredSession) -> None:
-        """Raise ViewError if the groups of a session cannot be found, before it is resumed."""
+        """Raise ViewError if a session's groups cannot be read; called before it is resumed."""
         for one in stored.filters:
             if is_shared(one.topic_filter) and one.topic_filter not in self._groups:
                 self._find(one.topic_filter)
 
     def resume(self, session: Session, stored: StoredSession) -> StoredSession:
-        """Join the groups of a session that was away; return what else it has."""
+        """Join the groups of a session that was away; return the session without them."""
         others = tuple([one for one in stored.filters if not is_shared(one.topic_filter)])
         if len(others) == len(stored.filters):
             return stored
@@ -147,13 +148,13 @@ class SharedSubscriptions:
         return msgspec.structs.replace(stored, filters=others)
 
     def leave(self, session: Session, name: str) -> None:
-        """End a membership; messages that the client has been sent stay with it."""
+        """End a membership; messages already sent to the client stay with it."""
         group = session.particulars.shares.pop(name)
         self._metrics.subscriptions_now -= 1
         unacknowledged = self._shares.unacknowledged(group, session)
         group.leave(session)
         if not len(group):
-            # Should the client not acknowledge them, no group would be here to hear of it.
+            # If the client does not acknowledge them, the group is no longer here to take them.
             for flight in unacknowledged:
                 group.give_back(flight)
             self._end(group)
@@ -161,20 +162,20 @@ class SharedSubscriptions:
             group.parted[session] = None
 
     def lost(self, session: Session) -> None:
-        """Take what a client has not acknowledged, as its connection has ended."""
+        """Take back the unacknowledged messages of a client whose connection has ended."""
         self._shares.give_back(session)
 
     def leave_all(self, session: Session) -> None:
-        """End the memberships of a session that goes out of memory."""
+        """End the memberships of a session that leaves memory."""
         for name in list(session.shares):
             self.leave(session, name)
 
     def begun(self, client_id: str) -> None:
-        """Note that a session is new: what its client gets is no repetition."""
+        """Note that a session is new: no message is a repetition for its client."""
         self._shares.begun(client_id)
 
     def ended(self, stored: StoredSession) -> None:
-        """Note that a stored session is no more."""
+        """Note that a stored session has ended."""
         self._in_doubt.update(
             (one.topic_filter, None) for one in stored.filters if is_shared(one.topic_filter)
         )
@@ -184,7 +185,7 @@ class SharedSubscriptions:
         found = []
         for name, group in session.shares.items():
             member = group[session]
-            # Until somebody has stored a part, the members know where it begins.
+            # Until a part is stored, its members' filters say where it begins.
             since: dict[str, int] = {}
             for part in group.parts:
                 since |= {} if part.is_held else self._shares.begin(part)
@@ -209,7 +210,7 @@ class SharedSubscriptions:
         )
 
     def end(self, name: str) -> Ticket:
-        """End a stored group of which no member is connected; ViewError."""
+        """End a stored group that has no connected member; ViewError."""
         ticket = SETTLED
         for part in self._stored_parts(name):
             ticket = self._journal.end(part.client_id)
@@ -222,7 +223,7 @@ class SharedSubscriptions:
     # --- groups --------------------------------------------------------------------------
 
     def _begin(self, name: str, since: Mapping[str, int] | None) -> Group:
-        """Put a group into memory: the one that is stored, or a new one."""
+        """Bring a group into memory: the stored one, or a new one."""
         self._last_number += 1
         group = Group(name, self._last_number)
         is_alone = not self._journal.others_live
@@ -270,7 +271,7 @@ class SharedSubscriptions:
         )
 
     def _end(self, group: Group) -> None:
-        """Take a group out of memory, whose last connected member leaves."""
+        """Remove a group from memory when its last connected member leaves."""
         left_ms = self._clock.now_ms()
         for part in group.parts:
             part.is_held |= part.is_taking
@@ -288,7 +289,7 @@ class SharedSubscriptions:
         del self._groups[group.name]
 
     def _save(self, group: Group) -> None:
-        """Store a group that has not been: now a member's session outlives its connection."""
+        """Store a group for the first time: a member's session now outlives its connection."""
         held = [part for part in group.parts if part.is_held]
         if held:
             self._journal.save_all([self._as_held(part) for part in held])
@@ -300,7 +301,7 @@ class SharedSubscriptions:
     # --- other gateways ------------------------------------------------------------------
 
     def _store_alone(self) -> list[tuple[StoredSession, list[str]]]:
-        """Have the groups stored that are not: until now nobody else could serve them."""
+        """Return the parts not stored yet: until now no other gateway could serve their groups."""
         alone = []
         for group in self._groups.values():
             for part in group.parts:
@@ -311,7 +312,7 @@ class SharedSubscriptions:
         return alone
 
     def run_ended(self) -> None:
-        """Doubt all stored groups: those of a gateway that has died may have no member left."""
+        """Check all stored groups again: those of a dead gateway may have no member left."""
         with suppress(ViewError):
             self._doubt_all()
 
@@ -320,7 +321,7 @@ class SharedSubscriptions:
         self._in_doubt.update((group_name(name), None) for name in names)
 
     def _tell(self) -> None:
-        """Claim the groups of which others do not know that they have members here."""
+        """Claim the groups whose members here are not known to other gateways yet."""
         if not (self._untold and self._journal.others_live and self._journal.is_current):
             return
         for group in self._untold:
@@ -331,8 +332,8 @@ class SharedSubscriptions:
                 lost=partial(self._not_told, group),
             )
         self._untold.clear()
-        # Not gathered with others: a member has its SUBACK at once, and what is left until its
-        # claim is in the log may end with the group.
+        # Not gathered with others: a member gets its SUBACK at once, and until the claim is in the
+        # log, a state that is left may end with the group.
         self._claims.commit()
 
     def _not_told(self, group: Group, _: str | None) -> None:
@@ -340,7 +341,7 @@ class SharedSubscriptions:
             self._untold[group] = None
 
     def _divide(self, group: Group, _: int = 0) -> None:
-        """Claim the parts that are to be this gateway's, and let go of those that are not."""
+        """Claim the parts that belong to this gateway, and release those that do not."""
         self._undivided.pop(group, None)
         if self._groups.get(group.name) is not group:
             return
@@ -374,10 +375,11 @@ class SharedSubscriptions:
             self._let_go(group, surplus)
 
     def _let_go(self, group: Group, parts: list[Part]) -> None:
-        """Have others go on with some parts; what is in flight of them stays here."""
+        """Let other gateways continue with some parts; their messages in flight stay here."""
         left = [self._shares.stand_by(part) for part in parts]
         kept = next((part for part in group.parts if part.is_held), None)
-        # Whoever reads that a part has been left reads before who tells of its flights.
+        # Written first, so that a reader knows where a part's flights are when it reads that the
+        # part was left.
         states = [] if kept is None else [self._as_held(kept)]
         self._leave(left, states)
 
@@ -397,7 +399,7 @@ class SharedSubscriptions:
             self._undivided[part.group] = None
 
     def _take(self, part: Part, claim: int) -> None:
-        """Hand a part out as soon as the log has it that this gateway does: it is its turn."""
+        """Hand out a part once the log says that this gateway does; its claim's turn has come."""
         group, name = part.group, part.client_id
         try:
             stored = self._journal.load(name)
@@ -409,8 +411,8 @@ class SharedSubscriptions:
         own = self._shares.begin(part)
         begins = [begin for begin in (_of_part(part, one) for one in begins) if begin]
         if begins and own:
-            # Other members have had their SUBACK before, and nobody has served them. A queue that
-            # one does not know is younger.
+            # Other members got their SUBACK earlier, and no gateway has served them. A queue that a
+            # member does not know was created later.
             cursors = {
                 name: min([at, *(b.get(name, 0) for b in begins)]) for name, at in own.items()
             }
@@ -441,10 +443,10 @@ class SharedSubscriptions:
         self._after(self._journal.save(taken, lagging=cursors, claim=claim), appended)
 
     def tick(self) -> None:
-        """End the stored groups that have no member left; do again what was refused."""
+        """End the stored groups that have no member left; repeat appends that were refused."""
         with suppress(ViewError):  # then the next tick does it
             for name in list(self._in_doubt):
-                # As long as another gateway has the group, that one may die with it.
+                # While another gateway has the group, it stays in doubt: that gateway may die.
                 if name in self._groups or not self._find(name) or not self._is_elsewhere(name):
                     del self._in_doubt[name]
             again = [one for name, one in self._unleft.items() if self._journal.is_here(name)]

@@ -1,6 +1,6 @@
-"""What the log keeps of a session that is in memory, and the record that says so.
+"""The stored state of sessions that are in memory, and the records that keep it.
 
-Owns: the state of a session as it is stored. Must not touch: when that is due (``clients``,
+Owns: the state of a session as it is stored. Must not touch: when to store it (``clients``,
 ``subscribing``), how it is appended and found again (``state``).
 """
 
@@ -41,7 +41,7 @@ class Storing:
         """Put the state of a connected session into the log, with the rest of the turn.
 
         ``claim`` is the number of the claim that this settles, 0 if there is none. ``then`` is
-        called when it is there, or with the reason why not.
+        called with None when the state is in the log, or with the error.
         """
         lagging = [queue.name for queue in session.lagging] if session.lagging else ()
         self._journal.collect(self.state(session), lagging=lagging, claim=claim, then=then)
@@ -53,7 +53,7 @@ class Storing:
                 self.store(session, then=partial(_call_all, thens))
 
     def leave(self, session: Session) -> None:
-        """Put the state of a session into the log whose client has gone."""
+        """Put the state of a session whose client has gone into the log."""
         self._journal.collect(self.state(session, left_ms=self._journal.clock.now_ms()))
 
     def state(self, session: Session, *, left_ms: int | None = None) -> StoredSession:

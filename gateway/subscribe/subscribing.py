@@ -1,10 +1,10 @@
 """SUBSCRIBE and UNSUBSCRIBE: the shell that applies what the rules decide.
 
 Owns: the order in which a decision takes effect, SUBSCRIBEs that wait for the log, the answers.
-Must not touch: what a client may ask for (``sessions.subscribe_rules``), delivery plans; it tells
-``Delivery`` what subscriptions need; how a session is stored (``storing``).
-Invariant: what one client asks of its subscriptions takes effect in its order: what comes behind a
-SUBSCRIBE that waits, waits too.
+Must not touch: what a client may ask for (``sessions.subscribe_rules``), delivery plans (it calls
+``Delivery`` for each subscription), how a session is stored (``storing``).
+Invariant: the SUBSCRIBE and UNSUBSCRIBE packets of one client take effect in order: those that
+follow a SUBSCRIBE that waits, wait too.
 Spec: MQTT 5.0 sections 3.8 to 3.11.
 
     SUBSCRIBE -> decided -> where streams begin and queues end -> tree, plans -> record -> SUBACK
@@ -45,17 +45,18 @@ from motelog.gateway.turn import Turn
 
 logger = logging.getLogger(__name__)
 
-#: How long a SUBSCRIBE waits for brokers to say where queues end: a client waits longer for SUBACK.
+#: How long a SUBSCRIBE waits for brokers to return the tails of queues; clients wait longer than
+#: that for SUBACK.
 TAILS_MS_MAX: Final = 4_000
-#: SUBSCRIBE and UNSUBSCRIBE of one client that wait for an earlier SUBSCRIBE.
+#: Maximum SUBSCRIBE and UNSUBSCRIBE packets of one client that wait for an earlier SUBSCRIBE.
 WAITING_MAX: Final = 16
 
 
 class Waits(NamedTuple):
     """A SUBSCRIBE that waits for the log to say where queues end and streams begin.
 
-    ``later`` has first byte and body of the packets behind it that change subscriptions too.
-    ``give_up`` carries it out without the queues' ends.
+    ``later`` has the first byte and body of later packets that change subscriptions too.
+    ``give_up`` carries it out without the queues' tails.
     """
 
     begun_ms: int
@@ -64,7 +65,7 @@ class Waits(NamedTuple):
 
 
 class Subscribing:
-    """Changes the subscriptions of one gateway's sessions that are connected."""
+    """Changes the subscriptions of one gateway's connected sessions."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Subscribing:
         self._waiting: dict[Session, Waits] = {}
 
     def configure(self, config: GatewayConfig) -> None:
-        """Take the limits of ``config`` for SUBSCRIBEs that come from now on."""
+        """Apply the limits of ``config`` to SUBSCRIBEs from now on."""
         self._config = config
 
     def handle(
@@ -114,7 +115,7 @@ class Subscribing:
         version, acl = connection.version, None if self._access is None else self._access.acl
         subscribed = subscribe(self._config, session, version, first_byte, body, acl)
         suback = connection.choose(subscribed.reasoned, subscribed.suback)
-        connection.check_size(suback)  # a client that cannot be answered gets nothing
+        connection.check_size(suback)  # without an answer, nothing is granted
         reads = self._delivery.reads
         starts = {
             one.topic_filter: one.start
@@ -135,7 +136,7 @@ class Subscribing:
         starts: dict[str, Starts],
         suback: bytes,
     ) -> None:
-        """Carry out what was decided; ``starts`` has where the streams begin."""
+        """Carry out the decisions; ``starts`` has the offsets at which streams begin."""
         for decision in subscribed.decisions:
             if isinstance(decision, Granted):
                 self._add_subscription(session, decision, starts)
@@ -152,9 +153,10 @@ class Subscribing:
     ) -> None:
         """Carry out a SUBSCRIBE when the log has said where its streams begin, and queues end.
 
-        What is published behind SUBACK has to come, and only that, also after a crash: so a queue's
-        end has to be known, or the subscription would begin later, or a stored one at the queue's
-        beginning. Until then, what else the client wants to change of its subscriptions waits.
+        The client must get exactly the messages published after SUBACK, even after a crash. So each
+        queue's tail has to be known: otherwise the subscription would begin later, or a stored one
+        at the beginning of the queue. Until then, the client's other changes to its subscriptions
+        wait.
         """
         starts: dict[str, Starts] = {}
 
@@ -194,14 +196,14 @@ class Subscribing:
             self._turn.handle_again(connection, packets)
 
     def give_up_waiting(self) -> None:
-        """Carry out SUBSCRIBEs for which brokers do not say where queues end, as they are away."""
+        """Carry out SUBSCRIBEs that have waited too long for the tails of brokers that are away."""
         now_ms = self._clock.monotonic_ms()
         for waits in list(self._waiting.values()):
             if now_ms - waits.begun_ms >= TAILS_MS_MAX:
                 waits.give_up()
 
     def _answer_stored(self, connection: Connection, session: Session, packet: bytes) -> None:
-        """Send an answer when the state that it promises is in the log."""
+        """Send an answer once the state that it confirms is in the log."""
         if not session.expiry_s:
             connection.send(packet)
             self._delivery.begin_replays(session)
