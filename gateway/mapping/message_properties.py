@@ -49,12 +49,12 @@ _END: Final = VALUE_END.encode()
 _CLIENT_ID: Final = (MQTT_CLIENT_ID + NAME_END).encode()
 _PROPERTIES: Final = (MQTT_PROPERTIES + NAME_END).encode()
 
-#: Hears how many properties of a message are left out.
+#: Called with the number of properties that were omitted from a message.
 LeftOut: TypeAlias = Callable[[int], object]
 
 
 def uncounted(_: int) -> None:
-    """Stand in for who counts."""
+    """Ignore the number, if the caller does not count omitted properties."""
 
 
 def publisher_properties(client_id: str) -> bytes:
@@ -87,9 +87,9 @@ def delivery_properties(
 ) -> bytes | None:
     """Return the property block for MQTT 5 receivers, b"" if empty; None if the message expired.
 
-    A receiver gets the rest of the expiry interval. [MQTT-3.3.2-6] A message that ``was_sent``
-    before does not expire any more; nothing is left of its interval then. [MQTT-4.3.3-7]
-    ``left_out`` hears of what is not legal; a list that cannot be read is one.
+    A receiver gets the remaining expiry interval. [MQTT-3.3.2-6] A message that ``was_sent`` before
+    does not expire any more; its remaining interval may be 0. [MQTT-4.3.3-7] ``left_out`` is called
+    with the number of illegal properties; a list that cannot be read counts as one.
     """
     stored = _read(text, left_out)
     if stored is _NONE:
@@ -120,7 +120,7 @@ def expires_ms(text: bytes, store_ms: int) -> int | None:
 
 
 def _read(text: bytes, left_out: LeftOut = uncounted) -> StoredProperties:
-    """Return the MQTT 5 properties that a property text has; a native producer may write any."""
+    """Return the MQTT 5 properties in a property text; a native producer may write anything."""
     value = _value(text, _PROPERTIES)
     if value is None:
         return _NONE

@@ -1,4 +1,4 @@
-"""Maps MQTT topic names to the log, and filters to the queues that they can match.
+"""Maps MQTT topic names to the log, and filters to the queues that can hold matches.
 
 Owns: the rules: configured ones first, then the built-in ones.
 Must not touch: the log, sessions, clocks. Invariant: a message mapped by ``map_name`` is in one of
@@ -6,11 +6,12 @@ the topics that ``queue_choices`` returns for every filter that matches its topi
 queue of the selector returned with it.
 
 Built-in rules: the first level is the queue topic and the second level is the tag. A message goes
-to the default topic if its first level is not a legal queue topic, or must not be created.
+to the default topic if its first level is not a legal queue topic, or is one that must not be
+created.
 
 A native producer may send a message for devices to any queue of the queue topic to which the rules
-map its name. So a filter needs all queues of such a topic. Only where the default topic replaces
-another one is every message a publish, and the selector decides its queue.
+map its name. So a filter needs all queues of such a topic. Only if the default topic replaces
+another one is every message published by a client, so that the selector determines its queue.
 """
 
 from __future__ import annotations
@@ -107,11 +108,11 @@ class TopicMapping:
             for text in (rule.queue_topic, rule.tag, rule.keys)
         )
         first_levels = frozenset(rule.filter.partition("/")[0] for rule in rules)
-        #: First levels of the names that rules can match; None if any.
+        #: First levels of the names that rules can match; None if a rule can match any first level.
         self.rule_levels = None if first_levels & {"+", "#"} else first_levels
 
     def map_name(self, topic_name: str, *, client_id: str, user_name: str) -> MappedName:
-        """Return where a message published under ``topic_name`` goes."""
+        """Return the mapping of a message published under ``topic_name``."""
         levels = topic_name.split("/")
         for rule in self._rules:
             if not matches(rule.filter, topic_name):
@@ -131,10 +132,10 @@ class TopicMapping:
         return MappedName(first_level, tag, "", tag or topic_name)
 
     def queue_choices(self, topic_filter: str) -> Set[QueueChoice] | None:
-        """Return where matches of ``topic_filter`` can be; None means in any topic."""
+        """Return the queues that can hold matches of ``topic_filter``; None means any topic."""
         choices: set[QueueChoice] = set()
         if topic_filter.startswith("$"):
-            return frozenset()  # such names are the server's and not in the log
+            return frozenset()  # such names belong to the server and are not in the log
         levels = topic_filter.split("/")
         for rule in self._rules:
             if not _may_overlap(rule.levels, levels):
