@@ -1,6 +1,6 @@
-"""Growth as a port notes it that hears of each queue by itself.
+"""Growth for a port that notes each grown queue itself.
 
-Owns: NotedGrowth, a ``log_port.Growth``. Must not touch: queues, and who reads them.
+Owns: NotedGrowth, a ``log_port.Growth``. Must not touch: queues and their readers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from motelog.gateway.log.log_port import QueueHandle
 
 
 class NotedGrowth:
-    """The queues that have grown; ``wake`` is called when there are some where there were none."""
+    """The queues that have grown; ``wake`` is called each time that they stop being empty."""
 
     __slots__ = ("queues", "wake")
 

@@ -1,7 +1,7 @@
 """LogPort on a broker in this process.
 
-Owns: the translation of BrokerApi into LogPort: tickets on the process's one answer queue, and
-when a read may wait for the disk. Must not touch: the store; the broker does.
+Owns: the translation of BrokerApi into LogPort: tickets on the process's one answer queue, and when
+a read may wait for the disk. Must not touch: the store; that is the broker's.
 Invariants: a topic exists as soon as it is created, and a queue's tail is always known. When
 the log need not be synced, a ticket waits only for the next CommitLog file.
 """
@@ -31,7 +31,7 @@ from motelog.gateway.log.log_port import (
 
 
 class PagingIn:
-    """A read of cold places: which of them are missing, and how often they were paged in."""
+    """A read of cold places: the missing ones, and how often places were paged in."""
 
     __slots__ = ("missing", "page_ins")
 
@@ -41,14 +41,14 @@ class PagingIn:
 
 
 class LocalLog:
-    """The log of a broker that runs in this process and thread. Its handles are the tails."""
+    """The log of a broker that runs in this process and thread. Its handles are QueueTails."""
 
     append_ms_max = 0
     knows_tails = True
 
     def __init__(self, api: BrokerApi) -> None:
         self._api = api
-        # Queues whose tail was asked for, as the broker's readers name what they wait for.
+        # Queues whose tail was asked for, named as the broker names queues that readers wait for.
         self._awaited: set[tuple[bytes, int]] = set()
         # The hot calls go straight to the broker.
         self._append = api.line.append
@@ -97,7 +97,7 @@ class LocalLog:
         return self._api.queue_tail(topic, int(queue_id)) if is_there else None
 
     def on_topic_refused(self, listener: Callable[[str], None]) -> None:
-        """Do nothing: a broker refuses a topic at once or not at all."""
+        """Do nothing: the broker refuses a topic at once or not at all."""
 
     # --- append --------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class LocalLog:
             self._tell_settled([(ticket, error)])
 
     def _failed(self, ticket: Ticket, error: StoreError) -> Ticket:
-        """Return the ticket of an append that failed: settled, or behind those that wait."""
+        """Return the ticket of a failed append: settled, or queued after those that wait."""
         ticket.error = error
         if self._answers.is_waiting:
             self._answers.add_behind(ticket)
@@ -148,7 +148,7 @@ class LocalLog:
         self._tell_settled = listener
 
     def fence(self, run: Callable[[], int]) -> None:
-        """Do nothing: no message waits behind its mark."""
+        """Do nothing: no message waits for its mark."""
 
     def follow(self, wake: Callable[[], None]) -> Growth:
         return self._api.follow(self._awaited, wake)
@@ -165,7 +165,7 @@ class LocalLog:
     def _settle(self, tickets: list[Ticket], error: StoreError | None) -> None:
         for ticket in tickets:
             ticket.is_settled = True
-            # A ticket whose append failed keeps that reason.
+            # A ticket whose append failed keeps that error.
             ticket.error = ticket.error or error
         self._tell_settled([(ticket, ticket.error) for ticket in tickets])
 
@@ -227,7 +227,7 @@ class LocalLog:
     def _search(
         self, queue: QueueHandle, time_ms: int, then: Callable[[int], None], page_ins: PageIns
     ) -> int | None:
-        """Search, and again each time that places which the search needs have been paged in."""
+        """Search, and repeat the search each time that places it needs have been paged in."""
 
         def again() -> None:
             found = self._search(queue, time_ms, then, page_ins)
@@ -243,7 +243,8 @@ class LocalLog:
             page_ins.note(cold.missing)
             if self._api.cold_reads.page_in(cold.missing, again):
                 return None
-        # Too many reads wait. The rest of a search is a few records; it need not be given up.
+        # Too many reads wait. The rest of the search reads only a few records, so it may wait for
+        # the disk.
         return search(may_wait=True)
 
 
@@ -253,4 +254,4 @@ def _place(queue: QueueHandle) -> tuple[str, int]:
 
 
 def _tell_nobody(settled: Settled) -> None:
-    """Stand in for a listener until there is one."""
+    """Do nothing, until there is a listener."""

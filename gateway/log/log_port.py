@@ -1,12 +1,12 @@
 """What the gateway needs of a log, wherever the log is kept.
 
-Owns: the LogPort protocol and its values: tickets, what a read found, what a read waits for.
+Owns: the LogPort protocol and its values: tickets, the result of a read, what a read waits for.
 Must not touch: a broker or a connection; implementations do (``local_log``: a broker in this
 process; ``remote_log``: brokers elsewhere).
 
     append(batch) -> Ticket, settled already      -> nothing waits, the batch is answered at once
                   -> Ticket, not settled yet      -> on_settled: [(ticket, None or an error), ...]
-    read(queue)   -> LogRead                      -> records, where to go on, what was lost
+    read(queue)   -> LogRead                      -> records, the next offset, what was lost
                   -> Waiting                      -> when_at_hand(waiting, then) -> read again
 
 Invariants: no call blocks. Tickets settle in the order of their appends, because the answers to a
@@ -27,7 +27,7 @@ import trio
 
 from motelog.core.errors import MotelogError
 
-#: A queue of the log; only its port knows what is inside.
+#: A queue of the log; only its port knows its content.
 QueueHandle: TypeAlias = Hashable
 
 
@@ -41,15 +41,15 @@ class Ticket:
         self.is_settled = is_settled
 
 
-#: The ticket of every batch that settled well at once, so that the hot path makes no object.
+#: The ticket of every batch that settled at once without an error: the hot path makes no object.
 SETTLED: Final = Ticket(is_settled=True)
 
 #: Called with a ticket's error, None if there is none, once the ticket has settled.
 Then: TypeAlias = Callable[[MotelogError | None], None]
-#: ``after(ticket, then)`` has ``then`` called, maybe at once.
+#: ``after(ticket, then)`` calls ``then`` when the ticket has settled, possibly at once.
 After: TypeAlias = Callable[[Ticket, Then], None]
 
-#: The longest that a message can be delayed, as RocketMQ's timers have it by default and ours.
+#: The longest delay of a message, which is the default of RocketMQ's timers and of ours.
 DELAY_MS_MAX: Final = 40 * 86_400_000
 
 #: Tickets with the errors of their batches, in the order of the appends.
@@ -57,11 +57,11 @@ Settled: TypeAlias = Sequence[tuple[Ticket, MotelogError | None]]
 
 
 class LogRead(NamedTuple):
-    """What a read found in one queue.
+    """The result of a read of one queue.
 
-    ``records`` lie one behind the other, as the record kernels take them. The read began at
-    ``begin_offset``; retention has deleted the records between the offset asked for and this one.
-    ``is_more``: the queue has records from ``next_offset`` on.
+    ``records`` are contiguous, as the record kernels take them. The read began at ``begin_offset``;
+    retention has deleted the records between the requested offset and this one. ``is_more``: the
+    queue has records from ``next_offset`` on.
     """
 
     records: bytes
@@ -71,36 +71,36 @@ class LogRead(NamedTuple):
 
 
 class Growth(Protocol):
-    """Which queues have had more to read since their reader last looked."""
+    """The queues that have grown since their reader last looked."""
 
     @property
     def queues(self) -> Collection[QueueHandle]:
-        """They, while nobody has taken them."""
+        """The grown queues that have not been taken yet."""
         ...
 
     def take(self) -> Sequence[QueueHandle]:
-        """Return them, each once, and forget them."""
+        """Return the grown queues, each once, and forget them."""
         ...
 
 
 class Waiting(Protocol):
-    """A read that found nothing at hand. The reader keeps it and passes it to the next attempt.
+    """A read whose records have to be fetched. The reader passes it to its next attempt.
 
-    Its content is the port's: what is missing, how often the read was tried.
+    Its content belongs to the port: what is missing, how often the read was tried.
     """
 
 
 def choose_queue(selector: str, queue_count: int) -> int:
-    """Return the queue id that a selector chooses in a topic, the same behind every port."""
+    """Return the queue id that a selector chooses in a topic, which is the same for every port."""
     return crc32(selector.encode()) % queue_count
 
 
 class LogPort(Protocol):
-    """One log: append a batch, read a queue from an offset, hear of growth."""
+    """One log: append a batch, read a queue from an offset, learn which queues have grown."""
 
     @property
     def knows_tails(self) -> bool:
-        """Whether ``tail`` always knows at once, so that nothing waits for the ends of queues."""
+        """Whether ``tail`` always knows at once, so that nothing waits for the tails of queues."""
         ...
 
     # --- topics and queues ---------------------------------------------------------------
@@ -113,13 +113,13 @@ class LogPort(Protocol):
         """Create the topic unless it exists; BrokerError if it is known to be refused.
 
         It may take a while. ``queue_of`` works at once, and batches appended meanwhile wait inside
-        the port. If the topic is refused in the end, their tickets settle with the reason, the
+        the port. If the topic is refused in the end, their tickets settle with the error, the
         listener of ``on_topic_refused`` is called, and the refusal is remembered for a while.
         """
         ...
 
     def topics(self) -> Sequence[str]:
-        """Return the users' topics known so far; ``on_topic_created`` tells of later ones."""
+        """Return the users' topics known so far; ``on_topic_created`` reports later ones."""
         ...
 
     def queue_of(self, topic: str, selector: str) -> QueueHandle:
@@ -132,15 +132,16 @@ class LogPort(Protocol):
     def append_queues(self, topic: str) -> Sequence[QueueHandle]:
         """Return the handles that ``queue_of`` returns, in the order of ``choose_queue``'s ids.
 
-        None while the topic is not known to exist or cannot be written to. When that or their
+        Empty while the topic is not known to exist or cannot be written to. When that or their
         number changes, the listener of ``on_topic_created`` is called.
         """
         ...
 
     def queues(self, topic: str) -> Sequence[QueueHandle]:
-        """Return the topic's queues for reading, none while the topic is not known to exist.
+        """Return the topic's queues for reading; empty while the topic is not known to exist.
 
-        They may be more than those to write to: a topic shrinks by closing queues to writers first.
+        There may be more of them than queues for appends: a topic shrinks by closing queues to
+        writers first.
         """
         ...
 
@@ -149,10 +150,10 @@ class LogPort(Protocol):
         ...
 
     def find_queue(self, name: str) -> QueueHandle | None:
-        """Return for reading the queue that ``describe`` gives this name, None if there is none.
+        """Return the handle for reading of the queue with this name (see ``describe``), or None.
 
-        Also one where delayed messages wait, if they can be read there, and one that is closed to
-        readers, as long as its topic is there: what waits in it is read now, or when it is open
+        This includes a queue of delayed messages, if it can be read, and a queue that is closed to
+        readers, as long as its topic exists: the messages in it are read now, or when it is open
         again.
         """
         ...
@@ -160,7 +161,7 @@ class LogPort(Protocol):
     def on_topic_created(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with each topic that gets queues, before their growth is noted.
 
-        Also when it gets another number of them, to write to or to read.
+        It is also called when the number of a topic's queues for appends or for reading changes.
         """
         ...
 
@@ -173,11 +174,12 @@ class LogPort(Protocol):
     def append(self, messages: list[Any]) -> Ticket:
         """Take a batch of ``core.records.append.AppendMessage`` whose first items are handles.
 
-        Until the ticket has settled, the batch is taken and no more is promised. When it settles
-        with an error, none of the batch may be acknowledged, though some of it may be in the log. A
-        ticket settled on return is not told again. The list is the caller's again on return.
-        Messages of one queue keep their order. Messages of a gateway's own topics are in the log
-        before those that follow them in the batch; between other queues there need be no order.
+        Until the ticket has settled, the batch is taken and no more is promised. If it settles with
+        an error, none of the batch may be acknowledged, though some of it may be in the log. The
+        listener is not called with a ticket that is settled on return. The caller may reuse the
+        list on return. Messages of one queue keep their order. Messages of a gateway's own topics
+        are in the log before those that follow them in the batch; there need be no order between
+        other queues.
         """
         ...
 
@@ -185,17 +187,17 @@ class LogPort(Protocol):
     def append_ms_max(self) -> int:
         """How long a batch may still reach the log after the process that appended it has ended.
 
-        0 if it is there when ``append`` returns.
+        0 if it is in the log when ``append`` returns.
         """
         ...
 
     def delayed(self, message: Any, delay_ms: int) -> Any:
-        """Return what to append in place of ``message``, so that it comes after ``delay_ms``.
+        """Return the message to append instead of ``message``, to be delivered after ``delay_ms``.
 
-        The delay is DELAY_MS_MAX at most. The log's clock counts it: the gateway's may show another
-        time. To be appended before the caller waits for anything. The record is as safe as any
-        other once its ticket has settled. Its handle is for ``append``, ``describe`` and ``tail``
-        alone.
+        The delay is at most DELAY_MS_MAX. It is measured by the log's clock: the gateway's may
+        differ. The caller must append the result before it waits for anything. The record is as
+        safe as any other once its ticket has settled. Its handle is only for ``append``,
+        ``describe`` and ``tail``.
         """
         ...
 
@@ -204,17 +206,17 @@ class LogPort(Protocol):
         ...
 
     def fence(self, run: Callable[[], int]) -> None:
-        """Have what waits behind marks given up when ``run`` is not what it was at the append.
+        """Refuse messages that wait for marks if ``run`` has changed since their append.
 
-        Then somebody else may have gone on with the sessions that the marks are of.
+        Then another gateway may have taken over the sessions to which the marks belong.
         """
         ...
 
     def settle_soon(self) -> None:
-        """Begin to settle the tickets that wait, as no appends come for the moment.
+        """Start settling the tickets that wait, because no appends come for the moment.
 
-        Not called after each append: one sync or request serves all turns that a reactor has at
-        hand.
+        It is not called after each append: one sync or request serves all turns that a reactor has
+        ready.
         """
         ...
 
@@ -230,25 +232,26 @@ class LogPort(Protocol):
         tag_codes: AbstractSet[int] | None = None,
         waited: Waiting | None = None,
     ) -> LogRead | Waiting:
-        """Return the records at hand from ``queue_offset`` on, or what the read waits for.
+        """Return the available records from ``queue_offset`` on, or what the read waits for.
 
-        With ``tag_codes``, records whose tag hash is not among them may be left out, or not: it
-        saves reading them. ``waited`` is what the last attempt of the same read returned. The read
-        does not wait for ever, as long as the log itself is there: once the port has tried enough
-        it returns records or raises the reason.
+        With ``tag_codes``, the port may omit records whose tag hash is not among them, to save
+        reading them. ``waited`` is what the last attempt of the same read returned. The read does
+        not wait for ever, as long as the log itself is reachable: after enough attempts the port
+        returns records or raises the error.
         """
         ...
 
     def when_at_hand(self, waiting: Waiting, then: Callable[[], None]) -> bool:
-        """Bring what a read waits for and call ``then`` later; False if too many wait already."""
+        """Fetch what a read waits for and call ``then`` later; False if too many reads wait."""
         ...
 
     def tail(self, queue: QueueHandle, then: Callable[[int], None] | None = None) -> int | None:
         """Return the queue offset that the next record of the queue will have.
 
-        None if it is not known yet; then the port finds it out and calls ``then`` with it, if there
-        is one. Growth from that offset on is noted afterwards, and before that need not be. Of a
-        handle for appends a port need not find it out: it returns None and does not call ``then``.
+        None if it is not known yet; then the port finds it out and calls ``then`` with it, if
+        given. Growth from that offset on is noted afterwards; it need not be noted before that. For
+        a handle for appends the port need not find it out: it may return None and never call
+        ``then``.
         """
         ...
 
@@ -257,24 +260,24 @@ class LogPort(Protocol):
     ) -> int | None:
         """Return the offset of the first record that was stored at ``time_ms`` or later.
 
-        The tail if all are older. So time 0 finds the first record that there is. None if it is not
-        known yet; ``then`` is called with it later.
+        The tail if all are older. So time 0 finds the queue's first record. None if the offset is
+        not known yet; ``then`` is called with it later.
         """
         ...
 
     def follow(self, wake: Callable[[], None]) -> Growth:
-        """Return what notes the queues that have more to read from now on, whoever appended.
+        """Return a Growth that notes the queues that grow from now on, by any append.
 
-        Those whose tail was asked for; others may be among them. ``wake`` is called when there are
-        some where there were none, maybe within an append: it must not append.
+        It notes the queues whose tail was asked for, and possibly others. ``wake`` is called each
+        time that its queues stop being empty, possibly within an append: it must not append.
         """
         ...
 
     def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
-        """Let what comes to a topic gather for ``pause_s`` after each growth that was noted.
+        """Let messages of a topic gather for ``pause_s`` after each growth that was noted.
 
-        For a reader who takes all that there is at once, and no sooner. A port for which telling
-        costs nothing need not.
+        This is for a reader that reads all of them at once, and no sooner. A port for which noting
+        growth costs nothing may ignore it.
         """
         ...
 
@@ -283,11 +286,11 @@ class LogPort(Protocol):
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Settle tickets, or refuse those that wait too long, until cancelled.
 
-        Started when the topics are known. What was appended before ``close`` is still brought to
-        the log, if that takes no more than seconds. Afterwards no listener is told of a ticket.
+        Started when the topics are known. Messages appended before ``close`` still reach the log,
+        if that takes no more than seconds. Afterwards no listener is called with a ticket.
         """
         ...
 
     def close(self) -> None:
-        """Stop telling of tickets: the connections are about to end, and no more is appended."""
+        """Stop calling listeners: the connections are about to end, and no more is appended."""
         ...

@@ -1,9 +1,9 @@
-"""Reads of the log that may wait, for readers at places of their own.
+"""Reads of the log that may wait, for readers at individual offsets.
 
 Owns: what the log returned for a read that is tried again, which reads wait for the log now.
 Must not touch: cursors, records.
 Invariant: a reader has at most one read of a queue, and what the log returned for it is passed
-only to the next attempt at the same place.
+only to the next attempt at the same offset.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Reader = TypeVar("Reader", bound=Hashable)
 
 
 class _Attempt:
-    """A read that found nothing at hand."""
+    """A read whose records have to be fetched first."""
 
     __slots__ = ("is_waiting", "queue_offset", "waited")
 
@@ -29,7 +29,7 @@ class _Attempt:
 
 
 class Reads(Generic[Reader]):
-    """The reads of one kind of readers; ``read_again`` is called with one that may try again."""
+    """The reads of one kind of reader; ``read_again`` is called with a reader that may retry."""
 
     def __init__(self, log: LogPort, *, read_again: Callable[[Reader], None]) -> None:
         self._log_port = log
@@ -45,9 +45,9 @@ class Reads(Generic[Reader]):
         count_max: int,
         bytes_max: int,
     ) -> LogRead | None:
-        """Read, or return None if the records are not at hand: ``read_again`` is called later.
+        """Read, or return None if the records have to be fetched: ``read_again`` is called later.
 
-        At once, if too many reads wait for the log.
+        It is called at once if too many reads wait for the log.
         """
         last = self._attempts.get(reader, {}).get(queue)
         waited: Waiting | None = None
@@ -75,7 +75,7 @@ class Reads(Generic[Reader]):
         return None
 
     def forget(self, reader: Reader) -> None:
-        """Let go of what ``reader`` waits for: it does not read any more."""
+        """Forget the reads of ``reader``: it does not read any more."""
         self._attempts.pop(reader, None)
 
     def _at_hand(self, reader: Reader, queue: QueueHandle, attempt: _Attempt) -> None:

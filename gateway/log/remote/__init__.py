@@ -1,1 +1,1 @@
-"""The parts of the log that brokers in other processes keep; ``remote_log`` puts them together."""
+"""The parts of the log on brokers in other processes; ``remote_log`` assembles them."""

@@ -1,19 +1,19 @@
-"""Appends to a remote log: what waits for which queue, one send of a queue at a time, tickets.
+"""Appends to a remote log: messages that wait for queues, one send per queue at a time, tickets.
 
-Owns: RemoteTicket, Part, Appends: batches by queue, the limits of what waits, which answer settles
-which ticket. Must not touch: routes, reads.
+Owns: RemoteTicket, Part, Appends: batches by queue, the limits of waiting messages, which answer
+settles which ticket. Must not touch: routes, reads.
 Invariants: tickets settle in the order of their appends. A queue has one send under way at a time,
-since a broker may take two out of turn; whatever comes meanwhile shares the next one. What may have
-reached a broker is never sent a second time: if no answer comes, the ticket settles with
-OutcomeUnknownError, and what publishers send again is their decision. Of one append, what is for a
-gateway's own topic is stored before the messages behind it are sent: marks of QoS 2 are there
-before what they mark.
+since a broker may store two out of order; messages that come meanwhile share the next one. Messages
+that may have reached a broker are never sent a second time: if no answer comes, the ticket settles
+with OutcomeUnknownError, and publishers decide whether to send again. Of one append, messages for a
+gateway's own topic are stored before the messages after them are sent: QoS 2 marks are stored
+before the messages that they mark.
 Spec: RocketMQ SendMessageRequestHeaderV2, MessageBatch.
 
     append -> a part per queue -> one SEND_BATCH per queue -> answer -> tickets
                     topic not known yet: waits      broker away: waits, at most ``wait_s``
 
-The appends of all turns that a reactor takes in a row share the sends: these begin when it waits.
+Appends of consecutive turns of a reactor share the sends, which begin when the reactor waits.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
 
 logger = logging.getLogger(__name__)
 
-#: Property with the publisher's HOST:PORT: the born host on the wire is the gateway's own. RocketMQ
-#: has the name for messages that its proxy passes on.
+#: Property with the publisher's HOST:PORT: the born host on the wire is the gateway's own. The name
+#: is RocketMQ's, for messages that its proxy forwards.
 BORN_HOST: Final = "__BORNHOST"
-#: A broker adds properties of its own to a message.
+#: Room for the properties that a broker adds to a message.
 PROPERTIES_ROOM_BYTES: Final = 512
-#: A send takes no further part beyond these; one part may be larger.
+#: A send takes no further part beyond these; a single part may be larger.
 SEND_BYTES_MAX: Final = 1_048_576
 SEND_COUNT_MAX: Final = 4096
 RETRY_PAUSE_S: Final = 0.1
-_ITEM_BYTES: Final = 22  # of a batch item beside body and properties
+_ITEM_BYTES: Final = 22  # of a batch item without body and properties
 
-#: Refusals of a broker that has not taken the messages and may take them a little later.
+#: Refusals by a broker that has not stored the messages and may accept them a little later.
 _PASSING_CODES: Final = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE}
 )
@@ -107,12 +107,12 @@ class Part:
         self.deadline = deadline
         self.items: list[BatchItem] = []
         self.body_bytes = 0
-        #: Whether it must not share a send: a shared one was refused, by whosever fault.
+        #: Whether it must not share a send: a shared one was refused, and any part may be at fault.
         self.is_alone = False
-        #: Whether it is one message that waits until it is due: no batch may have it.
+        #: Whether it is one delayed message, which must not be in a batch.
         self.is_delayed = False
         #: The part of the same append that must be stored before this one, and the gateway's run
-        #: by which it counts.
+        #: in which it is valid.
         self.after: Part | None = None
         self.run = 0
         self.is_over = False
@@ -120,7 +120,7 @@ class Part:
         self.over: trio.Event | None = None
 
     async def wait_over(self) -> None:
-        """Return when it is stored, or never will be."""
+        """Return when it has been stored, or has failed."""
         if not self.is_over:
             if self.over is None:
                 self.over = trio.Event()
@@ -128,7 +128,7 @@ class Part:
 
 
 class Appends:
-    """What one gateway appends to brokers elsewhere."""
+    """The appends of one gateway to brokers in other processes."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Appends:
         self._run: Callable[[], int] = _the_only_run
         self._unsettled: deque[RemoteTicket] = deque()
         self._waiting_bytes = 0
-        #: Queues with something to send that no task sends yet, and whether one is going to.
+        #: Queues with parts that no task sends yet, and whether a task is about to start.
         self._wanting: dict[RemoteQueue, None] = {}
         self._is_sending_soon = False
         self._refusals = LimitedLog(logger, lines_max=1, period_s=5)
@@ -161,11 +161,11 @@ class Appends:
         self._tell_settled = listener
 
     def fence(self, run: Callable[[], int]) -> None:
-        """Give up what waits behind marks when ``run`` has become another."""
+        """Refuse messages that wait for marks if ``run`` has changed; see ``LogPort.fence``."""
         self._run = run
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Stop calling the listener."""
         self._tell_settled = _tell_nobody
 
     def append(self, messages: Sequence[tuple[Any, ...]]) -> Ticket:
@@ -181,12 +181,12 @@ class Appends:
         for place, body, properties, _, born_ms, host, _, flag, _, _ in messages:
             text = properties + _born_host_property(host)
             if len(text) > PROPERTIES_BYTES_MAX - PROPERTIES_ROOM_BYTES:
-                text = properties  # what the publisher wrote goes first
+                text = properties  # the publisher's own properties have priority
             item_bytes = len(body) + len(text) + _ITEM_BYTES
             part = growing.get(place)
             if part is None or part.body_bytes + item_bytes > SEND_BYTES_MAX:
                 part = growing[place] = Part(ticket, born_ms, deadline)
-                if isinstance(place, DelayedPlace):  # there is one for each such message
+                if isinstance(place, DelayedPlace):  # each such message has its own
                     part.is_delayed = part.is_alone = True
                     place = place.place
                 parts.append((place, part))
@@ -211,7 +211,7 @@ class Appends:
         return ticket
 
     def queue_part(self, queue: RemoteQueue, part: Part) -> None:
-        """Have a part sent to ``queue`` when the caller next lets other tasks run."""
+        """Queue a part; it is sent to ``queue`` when the caller next lets other tasks run."""
         queue.parts.append(part)
         if not queue.is_sending:
             self._wanting[queue] = None
@@ -220,7 +220,7 @@ class Appends:
                 self._client.start_soon(self._send_wanting)
 
     async def _send_wanting(self) -> None:
-        """Send what waits for queues that are not being sent to."""
+        """Start a send for each queue that has parts and no send under way."""
         self._is_sending_soon = False
         for queue in list(self._wanting):
             self._client.start_soon(self._send_all, queue)
@@ -233,7 +233,7 @@ class Appends:
             await self._progress.take()
 
     def refuse(self, parts: Iterable[Part], error: MotelogError) -> None:
-        """End parts that no broker has taken or will take."""
+        """End parts that no broker has stored or will store."""
         for part in parts:
             self._end(part, error)
         self._settle()
@@ -249,7 +249,7 @@ class Appends:
     # --- send ----------------------------------------------------------------------------
 
     async def _send_all(self, queue: RemoteQueue) -> None:
-        """Send what waits for ``queue``, until nothing does."""
+        """Send the parts that wait for ``queue`` until there are none."""
         while queue.parts:
             after = queue.parts[0].after
             if after is not None:
@@ -267,7 +267,7 @@ class Appends:
                 self._refusals.fault("a send to a broker lacks memory: free memory")
                 error = OutcomeUnknownError("no memory for what a broker has been sent")
             if isinstance(error, BrokerError) and len(parts) > 1:
-                # The broker has taken none of it. One append must not fail for another's fault.
+                # The broker has stored none of it. One append must not fail for another's fault.
                 for part in parts:
                     part.is_alone = True
                 queue.parts.extendleft(reversed(parts))
@@ -286,17 +286,17 @@ class Appends:
         queue.is_sending = False
 
     async def _send(self, queue: RemoteQueue, parts: list[Part]) -> MotelogError | None:
-        """Return None when the broker has stored ``parts``, else why they must be refused."""
+        """Return None when the broker has stored ``parts``, otherwise why they are refused."""
         link = self._links.of(queue.name.broker_name)
         deadline = parts[0].deadline
         command = self._command(queue, parts)
         while True:
-            # A broker that has been away for long does not make each new append wait again.
+            # If a broker has been away for long, new appends do not wait for it.
             if link.away_since is not None and link.away_s() <= self._wait_s:
                 with trio.move_on_at(deadline):
                     await link.is_back.wait()
             if link.away_since is not None:
-                # Publishers are told: the reason alone would look like a fault of theirs.
+                # Publishers see this text: the reason alone would look like their own fault.
                 return RemotingConnectError(f"broker {link.name!r} is away: {link.reason}")
             try:
                 async with link.window:
@@ -365,7 +365,7 @@ class Appends:
 
 
 def _take(waiting: deque[Part], run: int) -> list[Part]:
-    """Return what goes into the next send: the first part, and what fits behind it."""
+    """Return the parts of the next send: the first one, and those after it that fit."""
     parts = [waiting.popleft()]
     body_bytes, count = parts[0].body_bytes, len(parts[0].items)
     while waiting and not parts[0].is_alone and _may_share(waiting[0], run):
@@ -384,16 +384,16 @@ def _may_share(part: Part, run: int) -> bool:
     return not part.is_alone and after.is_over and after.error is None and part.run == run
 
 
-# Few publishers write most messages of a moment.
+# Most messages of any moment come from few publishers.
 @lru_cache(maxsize=65_536)
 def _born_host_property(host: bytes) -> bytes:
     return f"{BORN_HOST}{NAME_END}{format_address(*decode_host(host))}{VALUE_END}".encode()
 
 
 def _the_only_run() -> int:
-    """Stand in for a gateway that has told of no other."""
+    """Return a constant, until ``fence`` is called."""
     return 0
 
 
 def _tell_nobody(settled: Settled) -> None:
-    """Stand in for a listener until there is one."""
+    """Do nothing, until there is a listener."""

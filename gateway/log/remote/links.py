@@ -1,7 +1,7 @@
-"""The brokers behind a remote log: where they are, which are away, how many requests are under way.
+"""The brokers of a remote log: where they are, which are away, how many requests are under way.
 
 Owns: BrokerLink, BrokerLinks: addresses by broker name, the watch for a broker's return.
-Must not touch: what is asked of a broker, topics.
+Must not touch: the content of requests, topics.
 Invariants: a broker counts as away from the first request whose connection failed until it answers
 a heartbeat. While it is away, one task asks for its address and tries it.
 """
@@ -32,7 +32,7 @@ from motelog.core.remoting.frames import RemotingCommand, RequestCode, loads
 
 logger = logging.getLogger(__name__)
 
-#: Sends under way to one broker at a time; what comes meanwhile shares the next ones.
+#: Maximum sends under way to one broker; messages that come meanwhile share the next ones.
 WINDOW: Final = 64
 TRY_AGAIN_S: Final = 0.2
 
@@ -46,7 +46,7 @@ class BrokerLink:
         self.name = name
         self.address: str | None = None
         self.window = trio.Semaphore(WINDOW)
-        #: trio's time at which it went away and why, while it is away.
+        #: While it is away: when it went away, in trio's time, and why.
         self.away_since: float | None = None
         self.reason: MotelogError | None = None
         self.is_back = Flag()
@@ -57,7 +57,7 @@ class BrokerLink:
 
 
 class BrokerLinks:
-    """All brokers that the name servers have told of."""
+    """All brokers that the name servers have named."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -79,7 +79,7 @@ class BrokerLinks:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the brokers whose masters have been told of."""
+        """The names of the brokers whose masters are known."""
         return frozenset(link.name for link in self.masters())
 
     def away(self) -> list[BrokerLink]:
@@ -145,12 +145,12 @@ class BrokerLinks:
                     await self._client.send_heartbeat(link.address)
                     break
             except BrokerError:
-                break  # it refuses heartbeats, and it is there
+                break  # it refuses heartbeats, so it is there
             except RemotingError as exc:
                 link.reason = exc
             await trio.sleep(TRY_AGAIN_S)
             try:
-                await self.find()  # it may have come back elsewhere
+                await self.find()  # it may have come back at another address
             except (NoNameServerError, BrokerError, RemotingDecodeError) as exc:
                 text = "no name server says where a broker is broker=%s %s"
                 self._outages.info(text, link.name, exc)

@@ -1,4 +1,4 @@
-"""Queues of a remote log: the handles, and what of each queue is at hand.
+"""Queues of a remote log: the handles, and the records of each queue that are in memory.
 
 Owns: RemoteQueue (the handle for reading), Place and DelayedPlace (for appends), Chunk (records of
 one pull). Must not touch: requests, tasks, other queues.
@@ -6,9 +6,9 @@ Invariants: there is one RemoteQueue for each (topic, broker name, queue id), as
 lives. A place leads to a queue once its topic is known, and may lead to another when the topic's
 route has changed.
 
-    chunks        [100, 164)   [164, 170)            gaps: not at hand
+    chunks        [100, 164)   [164, 170)            gaps: not in memory
     pull_offset                          170         the follower's next pull
-    unread        bytes of what the follower has brought and nobody has read
+    unread        bytes of records that the follower has pulled and no reader has read
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Chunk:
         self.begin_offset = begin_offset
         self.next_offset = next_offset
         self.records = records
-        # Where the records lie; made only when a reader wants a part of the chunk.
+        # Offsets and ends of the records; found only when a reader wants a part of the chunk.
         self._offsets: list[int] = []
         self._ends: list[int] = []
 
     def read(self, queue_offset: int, count_max: int, bytes_max: int) -> tuple[bytes, int]:
-        """Return records from ``queue_offset`` on, and the offset behind them.
+        """Return records from ``queue_offset`` on, and the offset after them.
 
-        The first record comes whatever its size.
+        The first record is returned whatever its size.
         """
         is_whole = queue_offset == self.begin_offset and len(self.records) <= bytes_max
         if is_whole and self.next_offset - queue_offset <= count_max:
@@ -68,7 +68,7 @@ class Chunk:
 
 
 class RemoteQueue:
-    """One queue of one broker: the handle for reading, and what the port knows of it."""
+    """One queue of one broker: the handle for reading, and what the port knows about it."""
 
     __slots__ = (
         "chunks",
@@ -86,19 +86,19 @@ class RemoteQueue:
 
     def __init__(self, name: MessageQueue) -> None:
         self.name = name
-        #: What waits to be sent, oldest first, and whether a task sends it.
+        #: Parts that wait to be sent, oldest first, and whether a task sends them.
         self.parts: deque[Part] = deque()
         self.is_sending = False
-        #: Records at hand, by their first offsets.
+        #: Records in memory, by their first offsets.
         self.chunks: list[Chunk] = []
         #: The queue's end when records were last fetched.
         self.end_offset = 0
-        #: The task that pulls what is new; everything below ``pull_offset`` has been pulled.
+        #: The task that pulls new records; everything below ``pull_offset`` has been pulled.
         self.follower: trio.CancelScope | None = None
         self.pull_offset = 0
-        #: Where the queue ended when its broker had lost records, until a reader has heard of it.
+        #: The end of the queue after its broker lost records, until a reader has been given it.
         self.lost_from: int | None = None
-        #: (offset behind it, bytes) of each chunk that was pulled and not read to its end.
+        #: (offset after it, bytes) of each chunk that was pulled and not read to its end.
         self.unread: deque[tuple[int, int]] = deque()
         self.unread_bytes = 0
         self.room = Flag()
@@ -106,26 +106,26 @@ class RemoteQueue:
     def __str__(self) -> str:
         name = self.name
         if name.topic in GATEWAY_TOPICS:
-            # It has one queue in use, which has the same name behind every port.
+            # Only one queue of it is in use, which has the same name in every port.
             return f"{name.topic}/{name.queue_id}"
         return f"{name.topic}/{name.broker_name}/{name.queue_id}"
 
     def move_to(self, queue_offset: int) -> None:
-        """Follow from an offset that the broker names: retention is past it, or its log lost it."""
+        """Follow from an offset that the broker returned, after retention or a loss of its log."""
         if queue_offset < self.pull_offset:
             self.lost_from = queue_offset
         self.pull_offset = queue_offset
 
     def take_end(self, queue_offset: int) -> int:
-        """Return where a reader goes on that stands at the end: there, or where records were lost.
+        """Return where a reader at the end continues: there, or where records were lost.
 
-        A reader may be ahead of the follower, if it has just asked where the end is.
+        A reader may be ahead of the follower, if it has just asked for the tail.
         """
         lost_from, self.lost_from = self.lost_from, None
         return queue_offset if lost_from is None else min(queue_offset, lost_from)
 
     def chunk_at(self, queue_offset: int) -> Chunk | None:
-        """Return the chunk at hand that covers an offset."""
+        """Return the chunk in memory that covers an offset, or None."""
         chunks = self.chunks
         position = bisect_right(chunks, queue_offset, key=_begin_offset)
         if position:
@@ -135,15 +135,15 @@ class RemoteQueue:
         return None
 
     def keep(self, chunk: Chunk) -> None:
-        """Have a chunk at hand."""
+        """Keep a chunk in memory."""
         self.chunks.insert(bisect_right(self.chunks, chunk.begin_offset, key=_begin_offset), chunk)
 
     def drop(self, chunk: Chunk) -> None:
-        """Have a chunk at hand no more."""
+        """Remove a chunk from memory."""
         self.chunks.remove(chunk)
 
     def note_read(self, next_offset: int, unread_bytes_max: int) -> None:
-        """Note that somebody has read up to ``next_offset``: the follower may go on."""
+        """Note that a reader has read up to ``next_offset``: the follower may go on."""
         unread = self.unread
         while unread and unread[0][0] <= next_offset:
             self.unread_bytes -= unread.popleft()[1]

@@ -1,9 +1,10 @@
 """Reads of a remote log: one held pull for each queue that is followed, and pulls of older records.
 
-Owns: Reads: the chunks at hand and their limit, followers, Fetch. Must not touch: appends, routes.
+Owns: Reads: the chunks in memory and their limit, followers, Fetch. Must not touch: appends,
+routes.
 Invariants: memory is bounded: a follower stops while ``unread_bytes_max`` of its queue are unread,
-and all chunks together take ``kept_bytes_max`` (the longest unused one goes first). Whoever has
-waited for a fetch gets its records even if they are not at hand any more.
+and all chunks together take ``kept_bytes_max`` (the least recently used one is dropped first). A
+reader that has waited for a fetch gets its records even if they have been dropped meanwhile.
 Spec: RocketMQ PullMessageRequestHeader.
 
     tail(queue)      -> follow from there -> held pull -> chunk -> growth is noted -> read
@@ -42,36 +43,36 @@ from motelog.gateway.log.remote.queues import Chunk, RemoteQueue
 
 logger = logging.getLogger(__name__)
 
-#: What one pull asks for. Brokers may give less; RocketMQ stops at 32 messages or 256 KiB.
+#: The limits of one pull. Brokers may return less; RocketMQ stops at 32 messages or 256 KiB.
 PULL_COUNT: Final = 2048
 PULL_BYTES: Final = 1_048_576
 UNREAD_BYTES_MAX: Final = 1_048_576
-#: Fetches that pull at one time, and those that may wait for their turn.
+#: Maximum fetches that pull at the same time, and fetches in all.
 FETCHES_AT_ONCE: Final = 32
 FETCHES_MAX: Final = 10_000
 RETRY_S: Final = 1.0
-#: Topics with one reader, who does not go back: many gateways append to them, and each would keep
-#: what all have told.
+#: Topics with one reader, which does not go back: many gateways append to them, and each gateway
+#: would keep the records of all.
 READ_ONCE: Final = frozenset({MQTT_SESSION_TOPIC})
-#: An empty answer that comes sooner was not held: the broker holds as many pulls as it may.
+#: An empty answer that comes sooner was not held: the broker is at its limit of held pulls.
 HELD_S_MIN: Final = 0.5
 
 
 class Fetch:
-    """A read of records that were not at hand; ``found`` is what has come of it."""
+    """A read of records that were not in memory; ``found`` is its result."""
 
     __slots__ = ("found", "queue", "queue_offset", "then")
 
     def __init__(self, queue: RemoteQueue, queue_offset: int) -> None:
         self.queue = queue
         self.queue_offset = queue_offset
-        #: A chunk, or where to go on.
+        #: A chunk, or an empty read with the offset to continue at.
         self.found: Chunk | LogRead | None = None
         self.then: list[Callable[[], None]] = []
 
 
 class Reads:
-    """What one gateway reads from brokers elsewhere."""
+    """The reads of one gateway from brokers in other processes."""
 
     def __init__(
         self,
@@ -87,19 +88,19 @@ class Reads:
         self._group = group
         self._hold_s = hold_s
         self._kept_bytes_max = kept_bytes_max
-        #: In the order of use, the longest unused one first.
+        #: In the order of use, the least recently used one first.
         self._kept: dict[Chunk, None] = {}
         self._kept_bytes = 0
         self._fetches: dict[tuple[RemoteQueue, int], Fetch] = {}
         self._fetching = trio.Semaphore(FETCHES_AT_ONCE)
-        #: Tails that brokers have been asked for and have not told.
+        #: Number of tails that brokers have been asked for and have not returned yet.
         self.tails_asked = 0
         self._growth: list[NotedGrowth] = []
         #: How long a follower rests after each chunk, by topic.
         self._pauses_s: dict[str, Callable[[], float]] = {}
         self._faults = LimitedLog(logger, lines_max=1, period_s=5)
 
-    # --- what is at hand -----------------------------------------------------------------
+    # --- records in memory ---------------------------------------------------------------
 
     def read(
         self,
@@ -109,7 +110,7 @@ class Reads:
         bytes_max: int,
         fetch: Fetch | None,
     ) -> LogRead | Fetch:
-        """Return records at hand, or what brings them."""
+        """Return records in memory, or the Fetch that brings them."""
         if queue.name.topic in READ_ONCE:
             self._drop_before(queue, queue_offset)
         found = fetch.found if fetch is not None else None
@@ -120,7 +121,7 @@ class Reads:
         elif found is not None:
             records, next_offset = found.read(queue_offset, count_max, bytes_max)
         elif queue.follower is not None and queue_offset >= queue.pull_offset:
-            # The follower tells when there is more.
+            # The follower notes when there is more.
             return LogRead(b"", queue_offset, queue.take_end(queue_offset), False)
         else:
             key = queue, queue_offset
@@ -132,7 +133,7 @@ class Reads:
     def _read_kept(
         self, queue: RemoteQueue, queue_offset: int, count_max: int, bytes_max: int
     ) -> tuple[bytes, int]:
-        """Return records of chunks at hand that follow each other, and the offset behind them."""
+        """Return records of consecutive chunks in memory, and the offset after them."""
         found: list[bytes] = []
         end = queue_offset + count_max
         while queue_offset < end and (chunk := queue.chunk_at(queue_offset)) is not None:
@@ -147,7 +148,7 @@ class Reads:
         return found[0] if len(found) == 1 else b"".join(found), queue_offset
 
     def forget(self) -> None:
-        """Have nothing at hand."""
+        """Drop all chunks from memory."""
         while self._kept:
             self._drop_oldest()
 
@@ -177,7 +178,7 @@ class Reads:
     # --- older records -------------------------------------------------------------------
 
     def when_at_hand(self, fetch: Fetch, then: Callable[[], None]) -> bool:
-        """Pull what ``fetch`` wants and call ``then``; False if too many fetches wait."""
+        """Pull the records of ``fetch`` and call ``then``; False if too many fetches wait."""
         key = fetch.queue, fetch.queue_offset
         if key not in self._fetches:
             if len(self._fetches) >= FETCHES_MAX:
@@ -189,7 +190,7 @@ class Reads:
 
     async def _fetch(self, fetch: Fetch) -> None:
         queue, queue_offset = fetch.queue, fetch.queue_offset
-        # Between two attempts others have their turn: a queue may be closed to readers for days.
+        # Other fetches pull between two attempts: a queue may be closed to readers for days.
         result = await self._pull_at_last(queue, queue_offset, hold_s=0, turn=self._fetching)
         queue.end_offset = result.max_offset
         next_offset = result.next_offset
@@ -197,7 +198,7 @@ class Reads:
             fetch.found = Chunk(queue, queue_offset, next_offset, bytes(result.records))
             self._keep(fetch.found)
         else:
-            # A later offset than the one asked for: retention has deleted what was before it.
+            # If it is later than the requested offset, retention has deleted the records before it.
             begin_offset = max(queue_offset, min(next_offset, result.min_offset))
             is_more = next_offset < result.max_offset
             fetch.found = LogRead(b"", begin_offset, next_offset, is_more)
@@ -205,10 +206,10 @@ class Reads:
         while fetch.then:
             fetch.then.pop(0)()
 
-    # --- what is new ---------------------------------------------------------------------
+    # --- new records ---------------------------------------------------------------------
 
     def note_growth(self, wake: Callable[[], None]) -> NotedGrowth:
-        """Return what notes the queues that grow, of those that are followed."""
+        """Return a Growth that notes which of the followed queues have grown."""
         growth = NotedGrowth(wake)
         self._growth.append(growth)
         return growth
@@ -225,20 +226,20 @@ class Reads:
         self._client.start_soon(self._follow, queue, queue.follower)
 
     def ask_tail(self, queue: RemoteQueue, then: Callable[[int], None]) -> None:
-        """Say where the end of ``queue`` is, and note growth from there on."""
+        """Ask for the tail of ``queue``, and note growth from there on."""
         self.tails_asked += 1
         self._client.start_soon(self._ask_tail, queue, then)
 
     async def _ask_tail(self, queue: RemoteQueue, then: Callable[[int], None]) -> None:
         tail = await self._offset_at_last(queue, RequestCode.GET_MAX_OFFSET, {})
-        # A follower that stands still has lost its reader: what it holds is not wanted any more.
+        # A follower that has stopped has lost its reader: its unread records are not wanted.
         if queue.follower is None or not queue.room.is_set():
             self.follow(queue, tail)
         then(tail)
         self.tails_asked -= 1
 
     def ask_offset(self, queue: RemoteQueue, time_ms: int, then: Callable[[int], None]) -> None:
-        """Say where the first record lies that was stored at ``time_ms`` or later."""
+        """Ask for the offset of the first record that was stored at ``time_ms`` or later."""
         self._client.start_soon(self._ask_offset, queue, time_ms, then)
 
     async def _ask_offset(
@@ -250,7 +251,7 @@ class Reads:
     async def _offset_at_last(
         self, queue: RemoteQueue, code: RequestCode, ext: dict[str, str]
     ) -> int:
-        """Return the offset that a broker answers, however long it takes until it does."""
+        """Return the offset in a broker's answer, however long that takes."""
         while True:
             try:
                 request = RemotingCommand(code, ext={**queue_ext(queue.name), **ext})
@@ -261,7 +262,7 @@ class Reads:
                 await self._pause(queue, exc)
 
     def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
-        """Have one pull bring what comes to a topic in ``pause_s``."""
+        """Let one pull bring all messages that come to a topic in ``pause_s``."""
         self._pauses_s[topic] = pause_s
 
     async def _follow(self, queue: RemoteQueue, scope: trio.CancelScope) -> None:
@@ -307,7 +308,7 @@ class Reads:
         hold_s: float,
         turn: AbstractAsyncContextManager[None] | None = None,
     ) -> PullResult:
-        """Return a broker's answer to a pull, however long it takes until there is one."""
+        """Return a broker's answer to a pull, however long that takes."""
         while True:
             try:
                 async with turn or nullcontext():
@@ -331,7 +332,7 @@ class Reads:
         result = pull_result(answer, answer.body)
         if result.status is PullStatus.FOUND:
             topic, queue_id = queue.name.topic.encode(), queue.name.queue_id
-            # Later the kernels trust these bytes.
+            # The kernels that read these bytes later trust them.
             if not in_queue(result.records, topic, queue_id, queue_offset, result.next_offset):
                 text = f"what the broker sent for offset {queue_offset} is not of this queue"
                 raise RecordError(text, offset_bytes=0)
@@ -341,7 +342,7 @@ class Reads:
         link = self._links.of(queue.name.broker_name)
         if link.away_since is None:
             await trio.sleep(RETRY_S)
-            # Only after the pause: at a stop the connection may go first, and that is no failure.
+            # Only after the pause: at a stop the connection may close first, which is not a fault.
             self._faults.warning(
                 "a read of a queue failed and is tried again queue=%s error=%s", queue, error
             )

@@ -1,4 +1,4 @@
-"""LogPort on brokers in other processes, ours or Apache RocketMQ's, that name servers know.
+"""LogPort on brokers in other processes, ours or Apache RocketMQ's, found through name servers.
 
 Owns: the parts in ``gateway.log.remote`` and their life. Must not touch: what the parts decide.
 Invariants: handles for reading are RemoteQueue, handles for appends are Place.
@@ -29,11 +29,11 @@ from motelog.gateway.log.remote.topics import Topics
 
 #: How long appends wait for a broker that is away or a topic that is being created.
 WAIT_S: Final = 10.0
-#: What may wait for brokers in all; further appends are refused.
+#: Maximum bytes that wait for brokers in all; further appends are refused.
 WAITING_BYTES_MAX: Final = 67_108_864
 #: How long a stop may take to bring the last appends to the brokers.
 GRACE_S: Final = 2.0
-#: Records at hand of all queues.
+#: Maximum bytes of records in memory, for all queues.
 KEPT_BYTES_MAX: Final = 33_554_432
 
 
@@ -98,8 +98,10 @@ class RemoteLog:
 
     @classmethod
     def of(cls, config: GatewayConfig) -> Self:
-        """Return the log that a gateway's section names; ConfigError if a file of it cannot be
-        used."""
+        """Return the log that a gateway's section names.
+
+        ConfigError if one of its files cannot be used.
+        """
         file, tls = config.credentials_file, config.tls_file
         return cls(
             ";".join(config.namesrv),
@@ -110,7 +112,7 @@ class RemoteLog:
         )
 
     def settle_soon(self) -> None:
-        """Do nothing: what was appended is sent as soon as the reactor waits."""
+        """Do nothing: appended messages are sent as soon as the reactor waits."""
 
     # --- topics and queues ---------------------------------------------------------------
 
@@ -150,7 +152,7 @@ class RemoteLog:
         tag_codes: AbstractSet[int] | None = None,
         waited: Waiting | None = None,
     ) -> LogRead | Waiting:
-        # A pull selects by tags and not by their hashes, and what it brings serves other readers.
+        # A pull selects by tags, not by their hashes, and its records serve other readers too.
         assert isinstance(queue, RemoteQueue)
         assert waited is None or isinstance(waited, Fetch)
         return self._reads.read(queue, queue_offset, count_max, bytes_max, waited)
@@ -161,7 +163,7 @@ class RemoteLog:
 
     def tail(self, queue: QueueHandle, then: Callable[[int], None] | None = None) -> int | None:
         if isinstance(queue, Place | DelayedPlace):
-            return None  # a request for each append would be too much
+            return None  # a request for each append would cost too much
         assert isinstance(queue, RemoteQueue)
         if queue in self._topics.new_queues:
             self._reads.follow(queue, 0)
@@ -181,14 +183,14 @@ class RemoteLog:
 
     @property
     def outage(self) -> str | None:
-        """Say which brokers are away; None while all answer."""
+        """A text that says which brokers are away; None while all answer."""
         away = self._links.away()
         names = ", ".join(f"{link.name} for {link.away_s():.0f} s" for link in away)
         return f"brokers are away: {names}" if away else None
 
     @property
     def start_waits_for(self) -> str:
-        """Say what a gateway that starts waits for; for whom its log is not ready."""
+        """A text that says what a starting gateway waits for while its log is not ready."""
         servers = ", ".join(self._client.namesrv_addresses)
         if not self._topics.is_running:
             return f"asking the name servers {servers}"
@@ -200,9 +202,9 @@ class RemoteLog:
         return "reading sessions and retained messages"
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; started when a name server has told of the topics.
+        """Serve until cancelled; started when a name server has listed the topics.
 
-        After that ``close`` is awaited for GRACE_S, and what was appended is still sent.
+        After that it waits up to GRACE_S for ``close``, and appended messages are still sent.
         """
         stopped = trio.Event()
         async with trio.open_nursery() as nursery:
@@ -211,13 +213,13 @@ class RemoteLog:
                 await self._topics.run(task_status=task_status)
             finally:
                 if not self._topics.is_running:
-                    self._closed.set()  # nobody was served, so nobody closes
+                    self._closed.set()  # it has not served, so ``close`` is not called
                 stopped.set()
 
     async def _keep_client(
         self, stopped: trio.Event, *, task_status: trio.TaskStatus[None]
     ) -> None:
-        """Keep the connections, and those who use them, until the last appends are sent."""
+        """Keep the connections, and the tasks that use them, until the last appends are sent."""
         with trio.CancelScope() as scope:
             await self._client.enter()
             scope.shield = True
@@ -242,7 +244,7 @@ class RemoteLog:
 
 
 def _groups(group: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the heartbeat's members: each gateway reads every message by itself."""
+    """Return the members of the heartbeat: each gateway reads every message by itself."""
     consumer = {
         "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
         "consumeType": "CONSUME_ACTIVELY",

@@ -1,11 +1,11 @@
-"""Topics of a remote log: which there are, where their queues are, and how new ones are made.
+"""Topics of a remote log: which exist, where their queues are, and how new ones are created.
 
 Owns: Topics: the list and the routes, creations under way, refusals, places. Must not touch:
-messages beyond holding their parts until a topic is known.
-Invariants: a topic once known stays known, and so do its queues at brokers that no route names: a
-broker that restarts takes its routes along for a moment. A topic is told of once its queues are
-known. A topic that is not in a listing and comes later is new from then on: everything in it is
-younger than that listing, but for what a broker brings along that was in no listing before.
+messages, except to hold their parts until a topic is known.
+Invariants: a topic once known stays known, and so do its queues at brokers that no route names:
+while a broker restarts, its routes are missing for a moment. A topic is reported once its queues
+are known. A topic that is not in one listing and is in a later one is new: everything in it is
+younger than the earlier listing, except at a broker that was in no listing before.
 Spec: RocketMQ CreateTopicRequestHeader.
 """
 
@@ -53,12 +53,12 @@ from motelog.gateway.log.remote.queues import Place, RemoteQueue
 logger = logging.getLogger(__name__)
 
 LIST_INTERVAL_S: Final = 1.0
-#: Routes of known topics are looked at again after this time; the client asks for them as often.
+#: Routes of known topics are checked again after this time; the client requests them as often.
 ROUTES_INTERVAL_S: Final = 30.0
 #: How long name servers may take to know a new topic.
 ROUTE_WAIT_S: Final = 5.0
 ROUTE_RETRY_S: Final = 0.05
-#: How long a broker's refusal counts, and that no broker could be asked.
+#: How long a broker's refusal is remembered, and how long that no broker could be asked.
 REFUSED_S: Final = 60.0
 UNASKED_S: Final = 2.0
 REFUSALS_MAX: Final = 10_000
@@ -81,13 +81,13 @@ class Topic:
 
     def __init__(self, name: str, queue_count: int = 0) -> None:
         self.name = name
-        #: How many queues it gets at each broker, if it is not there.
+        #: How many queues it gets at each broker when it is created.
         self.queue_count = queue_count
         self.is_known = False
         self.read_queues: tuple[RemoteQueue, ...] = ()
         self.write_queues: tuple[RemoteQueue, ...] = ()
         self.places: dict[int, Place] = {}
-        #: Parts of appends that wait until the topic is known.
+        #: Parts of appends that wait until the topic is known, with their places.
         self.held: list[tuple[Place, Part]] = []
 
     def place(self, number: int) -> Place:
@@ -101,7 +101,7 @@ class Topic:
 
 
 class Topics:
-    """The topics behind one gateway's log."""
+    """The topics of one gateway's log."""
 
     def __init__(
         self,
@@ -124,15 +124,15 @@ class Topics:
         #: Topics that were asked for before the first listing.
         self._wanted: list[Topic] = []
         self.is_running = False
-        #: Name -> why the topic was refused, and until when that counts.
+        #: Name -> (topic, why it was refused, until when that is remembered).
         self._refusals: dict[str, tuple[Topic, BrokerError, float]] = {}
-        #: Of the last listing: all names in it, and the brokers that have been in one.
+        #: All names in the last listing, and the brokers that were known then.
         self._listed: list[str] = []
         self._brokers: frozenset[str] = frozenset()
         self._created: list[Callable[[str], None]] = []
         self._refused: list[Callable[[str], None]] = []
         self._outages = LimitedLog(logger, lines_max=1, period_s=10)
-        #: Queues whose topic is being told of for the first time, and is new.
+        #: The new queues of the topic for which ``on_created`` listeners are being called.
         self.new_queues: frozenset[RemoteQueue] = frozenset()
         self.on_created = self._created.append
         self.on_refused = self._refused.append
@@ -154,7 +154,7 @@ class Topics:
 
     @property
     def missing(self) -> list[str]:
-        """Return the names of gateways' own topics that are wanted and not there yet."""
+        """Return the names of gateways' own topics that are wanted and do not exist yet."""
         return [
             name
             for name in GATEWAY_TOPICS
@@ -167,7 +167,7 @@ class Topics:
         return topic.read_queues if topic is not None else ()
 
     def find(self, text: str) -> RemoteQueue | None:
-        """Return the queue of a known topic that is written so, open to readers or not."""
+        """Return the queue with this name in a known topic, open to readers or not."""
         topic = self._topics.get(text.partition("/")[0])
         if topic is None or not topic.is_known:
             return None
@@ -206,7 +206,7 @@ class Topics:
     # --- creation ------------------------------------------------------------------------
 
     def create(self, name: str, queue_count: int) -> None:
-        """Begin to create a topic unless it is known; BrokerError if it is known to be refused."""
+        """Start creating a topic unless it is known; BrokerError if it is known to be refused."""
         topic = self._topics.get(name)
         if topic is not None:
             if topic.is_known and not topic.write_queues:
@@ -217,7 +217,7 @@ class Topics:
             topic, error, until = self._refusals[name]
             if trio.current_time() < until:
                 raise error
-            del self._refusals[name]  # its places are still good
+            del self._refusals[name]  # its places remain valid
         else:
             topic = Topic(name, queue_count)
         self._topics[name] = topic
@@ -242,9 +242,9 @@ class Topics:
         if not topic.is_known:
             self._note_refused(topic, error, for_s)
             if topic.name in GATEWAY_TOPICS:
-                # No gateway can do without, and this one may have come before its brokers.
+                # No gateway can do without it, and this one may have started before its brokers.
                 await trio.sleep(for_s)
-                with suppress(BrokerError):  # an append has asked, and that goes on like this
+                with suppress(BrokerError):  # an append has asked again, and its task repeats this
                     self.create(topic.name, topic.queue_count)
 
     async def _create_once(self, name: str, queue_count: int) -> None:
@@ -254,7 +254,7 @@ class Topics:
             self._adopt(await self._client.route(name, newer_than=asked_at), new_at=self._brokers)
             return
         except RouteError:
-            pass  # nobody has created it
+            pass  # it has not been created yet
         await self._links.find()
         refusals: list[MotelogError] = []
         links = self._links.masters()
@@ -265,7 +265,7 @@ class Topics:
                 refusals.append(exc)
         if len(refusals) == len(links):
             raise refusals[0] if refusals else NoNameServerError("no broker is known")
-        # A topic is never told of with fewer queues than it is going to have, or the messages of
+        # A topic must not be reported with fewer queues than it is going to have: the messages of
         # one publisher would change queues.
         wanted = len(links) - len(refusals)
         deadline = trio.current_time() + ROUTE_WAIT_S
@@ -336,11 +336,11 @@ class Topics:
                 await self._look_at_routes()
 
     async def _list(self, *, is_first: bool) -> bool:
-        """Adopt the topics that are not known yet; return whether a name server has answered."""
+        """Adopt topics that are not known yet; return whether a name server has answered."""
         try:
             listed = found = await self._ask_list()
             if listed != self._listed:
-                # A broker that comes registers its own name, too; its other topics with it.
+                # A broker that comes registers its own name together with its topics.
                 await self._links.find()
                 found = await self._ask_list()
             brokers = self._links.names
@@ -370,7 +370,7 @@ class Topics:
         self._adopt(route, new_at=self._brokers if is_new else ())
 
     async def _look_at_routes(self, *, newer_than: float | None = None) -> None:
-        """Look for other queues of known topics."""
+        """Look for changes to the queues of known topics."""
         for topic in list(self._topics.values()):
             if topic.is_known:
                 try:
@@ -390,9 +390,9 @@ class Topics:
     # --- routes --------------------------------------------------------------------------
 
     def _adopt(self, route: TopicRoute, *, new_at: Container[str]) -> None:
-        """Take over a route: tell of queues that were not known, let go what waits for them.
+        """Adopt a route: report queues that were not known, release the parts that wait for them.
 
-        Those at the brokers ``new_at`` are new.
+        Unknown queues at the brokers in ``new_at`` are new.
         """
         self._links.learn(route.addresses)
         topic = self._topics.get(route.topic)
@@ -429,8 +429,8 @@ class Topics:
     ) -> tuple[RemoteQueue, ...]:
         """Return the queues of a route in the order in which they became known.
 
-        A broker that the route does not have is away, and keeps its queues: else what one device
-        publishes would change queues with each restart of a broker.
+        A broker that is not in the route is away, and keeps its queues: otherwise the messages of
+        one device would change queues with each restart of a broker.
         """
         queues = dict.fromkeys(map(self._queue, found))
         kept = [q for q in known if q in queues or q.name.broker_name not in route.addresses]
