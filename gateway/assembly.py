@@ -1,4 +1,4 @@
-"""The parts of one gateway, put together the same way by the server and by the tests' stage.
+"""Assembles the parts of one gateway, in the same way for the server and for the tests' stage.
 
 Owns: GatewayParts, and which part knows which. Must not touch: sockets and tasks (``server``), the
 work of the parts.
@@ -58,7 +58,7 @@ from motelog.gateway.turn import Turn
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
-    """One gateway."""
+    """The parts of one gateway that its users need."""
 
     turn: Turn
     delivery: Delivery
@@ -73,7 +73,7 @@ class GatewayParts:
     retaining: Retaining
 
     def configure(self, config: GatewayConfig) -> None:
-        """Take the limits of ``config`` while the gateway runs; it differs in LIVE keys alone."""
+        """Apply the limits of ``config`` while the gateway runs; only LIVE keys may differ."""
         self.clients.configure(config)
         self.delivery.limit(_quota_of(config))
         self.retaining.limit(**_retained_limits(config))
@@ -107,7 +107,7 @@ def _rates_of(config: GatewayConfig) -> dict[str, int]:
 
 
 def random_skip() -> int:
-    """Return by how much packet identifiers go on that a client may have."""
+    """Return how many packet identifiers to skip, as a client may still have the last ones."""
     return secrets.randbelow(PACKET_ID_MAX)
 
 
@@ -130,10 +130,10 @@ def assemble(
 
     ``connections_max`` clients may be connected at once; ``output`` may open CONNECTIONS_RESERVED
     more connections.
-    ``access`` is None where clients are not told apart.
+    ``access`` is None if clients do not log in.
     ``random_skip`` is as for ``Sender``.
-    ``wake`` is called when ``delivery.deliver`` has something to do outside a turn, ``meet`` when
-    ``clients.read_back`` has something to tell other gateways.
+    ``wake`` is called when ``listener.deliver`` has something to do outside a turn, ``meet`` when
+    ``clients.read_back`` has claims to append for other gateways to read.
     """
     log.create_topic(config.default_topic, config.topic_queue_count)
     mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)

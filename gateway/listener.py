@@ -1,10 +1,10 @@
-"""Carries a turn: the packets of the reactor in, one append, one batch of answers out.
+"""Runs turns: packets come in from the reactor, one append, one batch of answers goes out.
 
 Owns: the hot loop over a turn's packets, when a turn begins and ends. Must not touch: what a packet
 means (``publishing``, ``exchanges``, ``clients``), the append (``commit``), who receives a message
 (``delivery``), how fast packets may come (``rates``).
-Invariant: the packets of one connection take effect in the order in which they came. ``turn`` says
-why the rest of the order is as it is.
+Invariant: the packets of one connection take effect in the order in which they came. ``turn``
+explains the rest of the order.
 Spec: MQTT 5.0 sections 3.3, 3.4 and 4.6; 3.1.1 likewise.
 """
 
@@ -47,7 +47,7 @@ LACK_PERIOD_S: Final = 60.0
 
 
 class Listener:
-    """Carries every turn of one gateway."""
+    """Runs every turn of one gateway."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Listener:
         clock: Clock,
         access: Access | None = None,
     ) -> None:
-        """``access`` is None where clients are not told apart."""
+        """``access`` is None if clients do not log in."""
         self._turn = turn
         self._output = output
         self._journal = journal
@@ -103,7 +103,7 @@ class Listener:
         try:
             if turn.monotonic_ms - self._journal.ticked_ms > STILL_MS_MAX:
                 self._clients.check_life()
-            if turn.ended or turn.again:  # put there between two turns
+            if turn.ended or turn.again:  # put there between turns
                 self._carry()
             self._receive(received)
             self._settle()
@@ -114,7 +114,7 @@ class Listener:
             turn.is_open = self._journal.is_gathering = False
 
     def during(self, work: Callable[[], _T]) -> _T:
-        """Do something else than packets in a turn: in the one under way, or in one of its own."""
+        """Do ``work`` in the current turn, or in a new turn if there is none; return its result."""
         turn = self._turn
         if turn.is_open:
             return work()
@@ -130,14 +130,14 @@ class Listener:
         return done
 
     def settled(self, settled: Settled) -> None:
-        """Answer what has waited for tickets that have settled."""
+        """Send the answers that waited for these tickets."""
         self.during(partial(self._answers.settled, settled))
         self._output.flush()
 
     def deliver(self) -> bool:
-        """Carry what was put on the turn between turns, and deliver; return whether there is more.
+        """Process what was put on the turn between turns, and deliver; return whether more is left.
 
-        To be called when ``wake`` has asked for it.
+        The owner calls this after ``wake``.
         """
         is_more = self.during(partial(self._delivery.deliver, self._clock.now_ms()))
         self._output.flush()
@@ -160,7 +160,7 @@ class Listener:
             metrics = self._metrics
             try:
                 packets = split(received.data, received.index, metrics.received_packets, True)
-                # Some connections have not sent CONNECT, or they wait.
+                # Some connections have not sent CONNECT, or their CONNECT waits.
                 unnamed = metrics.connections_opened - metrics.connections_closed
                 if unnamed > metrics.sessions_now and received.frames > 1:
                     self._expect(packets)
@@ -178,7 +178,7 @@ class Listener:
                 turn.have_room[connection.session] = None
 
     def _settle(self) -> None:
-        """Carry what is on the turn behind its append, until nothing is left."""
+        """Process what is on the turn after the append, until nothing is left."""
         turn, journal, claims = self._turn, self._journal, self._claims
         is_left = True
         while is_left:
@@ -201,7 +201,7 @@ class Listener:
             claims.commit_soon()
 
     def _carry(self) -> None:
-        """End connections and take up packets that have waited, until there are none."""
+        """End connections and handle packets that have waited, until there are none."""
         turn = self._turn
         while turn.ended or turn.again:
             self._clients.end_all()
@@ -221,15 +221,16 @@ class Listener:
     # --- packets -------------------------------------------------------------------------
 
     def _expect(self, packets: list[Packet]) -> None:
-        """Have the stored sessions of several CONNECTs found with one look."""
+        """Find the stored sessions of several CONNECTs with one query."""
         connects = [(p[0], p[3] or b"") for p in packets if p[1] == 0x10]
         if len(connects) > 1:
             self._clients.expect(connects)
 
     def _lose(self, received: reactor.Turn) -> None:
-        """End the clients of a turn that lacks memory: what is not acknowledged they send again.
+        """Disconnect the clients of a turn for which there is not enough memory.
 
-        What has been collected before is appended, and answers nobody.
+        They send again what is not acknowledged. What was collected before is appended, but there
+        is no client left to answer.
         """
         self._faults.fault("a turn lacks memory, and its clients are closed: free memory")
         numbers = memoryview(received.index).cast("B").cast("I")
@@ -272,7 +273,8 @@ class Listener:
                             messages.append(message)
                             continue
                 elif first_byte == 0x40 and packet_id:  # PUBACK
-                    # Of a turn they are joined; one that came alone has a reason code there.
+                    # The PUBACKs of one turn are joined into a list. For a PUBACK that came alone,
+                    # ``extra`` is its reason code.
                     packet_ids = extra if type(extra) is list else (packet_id,)
                     session = connection.session
                     try:
@@ -285,7 +287,7 @@ class Listener:
                     turn.pings.append(number)
                     continue
                 elif 0x50 <= first_byte < 0x80 and connection.session is not None and packet_id:
-                    # PUBREC, PUBREL or PUBCOMP; not one that came in the turn of its CONNECT.
+                    # PUBREC, PUBREL or PUBCOMP, unless it came in the same turn as its CONNECT.
                     with self._clients.boundary:
                         self._exchanges.go_on(connection, first_byte >> 4, packet_id, extra)
                         continue
@@ -300,7 +302,7 @@ class Listener:
         session = connection.session if connection is not None else None
         if connection is not None and session is not None and 0x30 <= first_byte < 0x80:
             if payload is not None and topic is None:
-                # It came in the turn of its CONNECT, when no version was known.
+                # It came in the same turn as its CONNECT, when the version was not known yet.
                 self._handle_packets([split_one(first_byte, payload, connection.version, number)])
                 return
             with self._clients.boundary:

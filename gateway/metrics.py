@@ -1,7 +1,7 @@
-"""The gateway's counters: plain integers that the hot path adds to and a scrape reads.
+"""The gateway's counters: plain integers that the hot path increments and a scrape reads.
 
 Owns: their names and meanings, how /metrics shows them.
-Must not touch: exposition (core.metrics does that).
+Must not touch: the exposition format (``core.metrics``).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from motelog.core.metrics import (
 )
 from motelog.gateway.mqtt.packet_types import PacketType
 
-#: What is the same at all gateways of one log; the other gauges add up.
+#: Gauges with the same value at all gateways of one log; the other gauges can be summed.
 SHARED: Final = frozenset({"retained_messages_now", "retained_bytes_now"})
-#: From tens of microseconds, an append on this machine, to a broker that is away.
+#: From tens of microseconds, for an append on this machine, to the wait for an unreachable broker.
 ACKNOWLEDGE_US_BOUNDS: Final = (
     50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
     1_000_000, 2_000_000, 5_000_000, 10_000_000,
@@ -34,7 +34,7 @@ DELIVER_MS_BOUNDS: Final = (
     0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000,
 )  # fmt: skip
 
-#: What the listener of ``gateway.listen`` is called; others have their own names.
+#: The name of the listener of ``gateway.listen``; the others have names of their own.
 PLAIN: Final = "tcp"
 
 _DROPPED: Final = "Messages that a client with a matching subscription did not get."
@@ -138,13 +138,13 @@ class GatewayMetrics:
     sessions_not_owned: int = counted(counter("access_refused", _ACCESS_REFUSED, action="session"))
     #: Logins by (authenticator, outcome).
     logins: dict[tuple[str, str], int] = field(default_factory=lambda: dict.fromkeys(_LOGINS, 0))
-    #: Names of the listeners, by their numbers.
+    #: Names of the listeners by number.
     listeners: tuple[str, ...] = (PLAIN,)
-    #: Connected clients by the number of their listener and the protocol level of their CONNECT.
+    #: Connected clients by listener number and protocol level.
     clients: list[list[int]] = field(init=False)
-    #: Whole packets by their first byte, which has type and QoS.
+    #: Received packets by first byte, which holds type and QoS.
     received_packets: array[int] = field(default_factory=lambda: array("Q", bytes(8 * 256)))
-    #: Likewise those to clients, and at the end their bytes; the reactor adds to it.
+    #: Sent packets by first byte, and as last item their bytes. The reactor counts here.
     sent_packets: array[int] = field(default_factory=lambda: array("Q", bytes(8 * 257)))
     acknowledge_us: Histogram = field(default_factory=lambda: Histogram(ACKNOWLEDGE_US_BOUNDS))
     deliver_ms: Histogram = field(default_factory=lambda: Histogram(DELIVER_MS_BOUNDS))
@@ -159,7 +159,7 @@ class GatewayMetrics:
         self.logins[authenticator, outcome] += 1
 
     def sample(self) -> dict[str, int]:
-        """Return every counter by name, as GATEWAY_METRICS has them."""
+        """Return every counter by its name in GATEWAY_METRICS."""
         sample: dict[str, int] = {name: getattr(self, name) for name in _COUNTED}
         for key, (name, _) in _LOGINS.items():
             sample[name] = self.logins[key]
@@ -173,7 +173,7 @@ class GatewayMetrics:
         return sample
 
     def histograms(self) -> dict[str, list[float]]:
-        """Return the distributions, by names that GATEWAY_METRICS has too."""
+        """Return the distributions by their names in GATEWAY_METRICS."""
         return {
             "acknowledge_us": self.acknowledge_us.sample(),
             "deliver_ms": self.deliver_ms.sample(),
@@ -194,7 +194,7 @@ _PROTOCOLS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 def clients_table(listeners: Sequence[str]) -> dict[str, Shown]:
-    """Return how /metrics shows the clients that came by these listeners."""
+    """Return how /metrics shows the clients of these listeners."""
     return {
         _clients_name(listener, protocol): gauge(
             "clients", _CLIENTS, listener=listener, protocol=protocol
@@ -211,7 +211,7 @@ def _clients_name(listener: str, protocol: str) -> str:
 def _packets(
     family: str, text: str, without: frozenset[PacketType]
 ) -> dict[str, tuple[Shown, list[int]]]:
-    """Return the counters of packets by name: how they are shown, and of which first bytes."""
+    """Return the packet counters by name: how each is shown, and which first bytes it sums."""
     shown: dict[str, tuple[Shown, list[int]]] = {}
     for kind in PacketType:
         if kind in without:
@@ -235,7 +235,7 @@ _SENT: Final = _packets(
     "sent_packets", "Packets to clients, as they are queued on their connections.", _FROM_CLIENTS
 )
 
-#: How /metrics shows what ``GatewayMetrics.sample`` has, without listeners beside the plain one.
+#: How /metrics shows what ``GatewayMetrics.sample`` returns, if there is only the plain listener.
 GATEWAY_METRICS: Final[dict[str, Shown]] = {
     **_COUNTED,
     **clients_table((PLAIN,)),

@@ -1,7 +1,7 @@
 """The gateway role: one reactor, its sessions, and their share of the log.
 
 Owns: the parts and their nursery, the listening sockets, the order of start and stop.
-Must not touch: packets and records (the parts), what is done between batches (``tasks``).
+Must not touch: packets and records (the parts), the work between batches (``tasks``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 #: Descriptors that are not for MQTT connections: log files, listeners, native clients.
 DESCRIPTORS_KEPT: Final = 1024
-#: How long to wait for a log that does not have them at hand.
+#: How long to wait when the log does not have the records in memory yet.
 READ_BACK_PAUSE_S: Final = 0.005
 
 
@@ -54,7 +54,7 @@ class Gateway:
     """One MQTT gateway on a log; ``run`` starts and stops it.
 
     It listens on the address of ``config`` and on those of ``listeners``. ``access`` says who may
-    connect and do what; without it everyone may do everything.
+    connect, and what each client may do. Without it, every client may do everything.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Gateway:
         clock: Clock | None = None,
         steady: LastingClock | None = None,
     ) -> None:
-        """``steady`` dates sessions: the log's clock, where that is known here."""
+        """``steady`` gives the times of sessions: the log's clock, if it is available here."""
         self._config = config
         self._listener_configs = listeners
         self._log_port = log
@@ -80,21 +80,21 @@ class Gateway:
             self._access = Access(access, self.metrics, clock=self._clock, listeners=listeners)
         #: (host, port) that clients connect to, once started.
         self.address: tuple[str, int] = ("", 0)
-        #: Where its further listeners are, by name, once started.
+        #: The addresses of its other listeners by name, once started.
         self.listeners: dict[str, str] = {}
         self._opened: list[OpenListener] = []
-        #: What the console asks, once started.
+        #: The part that answers the console, once started.
         self.operator: Operator | None = None
         self._parts: GatewayParts | None = None
         self._tasks: Tasks | None = None
 
     @property
     def access_fault(self) -> str | None:
-        """Why nobody can log in; None while all is well."""
+        """The fault because of which no client can log in; None if there is no fault."""
         return None if self._access is None else self._access.fault
 
     def configure(self, config: GatewayConfig) -> None:
-        """Take the LIVE keys of ``config``; the others stay as they are until a restart."""
+        """Apply the LIVE keys of ``config``; the others keep their values until a restart."""
         live = {name: getattr(config, name) for name in LIVE}
         self._config = msgspec.structs.replace(self._config, **live)
         if self._parts is not None:
@@ -104,22 +104,22 @@ class Gateway:
             self._tasks.look_at_rates()
 
     async def reload_certificates(self) -> list[CertificateFile]:
-        """Read the certificates of its listeners now; return what came of each file."""
+        """Read the certificates of its listeners now; return the outcome for each file."""
         return reload_certificates(self._opened)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started with ``await nursery.start(gateway.run)``.
 
-        Raises OSError, in a group, when it cannot listen on the address, ListenerError when it
-        cannot on one of the others, CertificateError for a file of its TLS; AccessFileError before
-        anybody is let in.
+        Raises, in a group: OSError if it cannot listen on the address, ListenerError if it cannot
+        listen on one of the others, CertificateError for a TLS file. Raises AccessFileError before
+        any client is admitted.
         """
         if self._access is not None:
             await run_in_thread(self._access.read)
         self._view.open()
         try:
             async with trio.open_nursery() as nursery:
-                # The log is there before the first client, and still takes what the end appends.
+                # The log starts before the first client comes, and outlives the shutdown's appends.
                 await nursery.start(self._log_port.run)
                 try:
                     journal = SessionJournal(
@@ -185,7 +185,7 @@ class Gateway:
                 codec=one.codec(),
                 connections_max=one.config.connections_max,
             )
-        # Start-up objects live as long as the process: a collection need not walk over them.
+        # Start-up objects live as long as the process: garbage collections need not visit them.
         gc.freeze()
         try:
             async with trio.open_nursery() as nursery:
@@ -211,7 +211,7 @@ class Gateway:
 
     def _open_listeners(self) -> list[OpenListener]:
         """Open the sockets and read the certificates: all of them, or none."""
-        # Whether the plain address may be what it is, the configuration has judged.
+        # The configuration has already checked whether the plain address is allowed.
         first = ListenerConfig(name=PLAIN, address=self._config.listen, insecure="I know")
         is_shared = self._config.workers > 1
         opened = open_listeners(first, self._listener_configs, is_shared=is_shared)
@@ -224,9 +224,9 @@ class Gateway:
 async def _read_back(
     journal: SessionJournal, retained: RetainedStore, log: LogPort, clock: Clock
 ) -> None:
-    """Bring the view up to what the log has, before the first client is let in.
+    """Bring the view up to date with the log, before the first client is admitted.
 
-    However long that takes, other gateways hear of this one, and say that they know of it.
+    Meanwhile this gateway ticks, so that other gateways know of it, and waits until they say so.
     """
     ticked_ms = clock.monotonic_ms()
     while True:

@@ -1,6 +1,6 @@
-"""What a gateway does between the batches of its reactor: deliver, tick, read back, look again.
+"""What a gateway does between the batches of its reactor: deliver, tick, read back, recheck.
 
-Owns: its tasks, and when each begins another round. Must not touch: what a round does (the parts),
+Owns: its tasks, and when each starts another round. Must not touch: what a round does (the parts),
 sockets, the order of start and stop (``server``).
 Invariant: a task changes the gateway's state within a turn of its own (``listener.during``).
 """
@@ -23,26 +23,27 @@ from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.output import Output
 from motelog.gateway.state.retained import RetainedStore
 
-#: How often progress is stored: a crash costs repeated QoS 1 messages of this time.
+#: How often progress is stored. After a crash, the QoS 1 messages of this time are sent again.
 TICK_S: Final = 1.0
-#: Changes that are read back before others have their turn: some milliseconds.
+#: Changes that are read back before other tasks run: some milliseconds.
 READ_BACK_MAX: Final = 50
-#: Records of state that are appended again in one tick.
+#: State records that are appended again in one tick.
 REWRITES_MAX: Final = 100
 #: How often it is checked whether a paused client may be read again.
 RESUME_S: Final = 0.05
 HOUR_MS: Final = 3_600_000
-#: How long records of other gateways, and claims for them, wait for more after a look: for each of
-#: these gateways, so that all together look as often as two do. From some twenty on the records
-#: cost more than the looks, as each is read by all: their number a second is kept then. What comes
-#: when all is quiet waits for nothing.
+#: After a read, how long records of other gateways, and claims for them, wait so that more are read
+#: together. This time is multiplied by the number of other gateways, so that all gateways together
+#: read as often as two do. From about twenty gateways on, the records cost more than the reads, as
+#: each gateway reads each record; from there on the number of records per second stays constant. A
+#: record that comes after a quiet time does not wait.
 GATHER_S: Final = 0.002
 GATHER_RECORDS_S: Final = 0.0001
 GATHER_S_MAX: Final = 0.3
 
 
 class Tasks:
-    """The tasks of one gateway; ``start`` begins them all."""
+    """The tasks of one gateway; ``start`` starts them all."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Tasks:
         access: Access | None,
         state_rewrite_hours: int,
     ) -> None:
-        """``wanted`` and ``to_meet`` are what the parts set by their ``wake`` and ``meet``."""
+        """The parts set ``wanted`` by calling ``wake``, and ``to_meet`` by calling ``meet``."""
         self._parts = parts
         self._listener = parts.listener
         self._journal = parts.journal
@@ -69,7 +70,8 @@ class Tasks:
         self._clock = clock
         self._access = access
         self.state_rewrite_hours = state_rewrite_hours
-        # Set once a rate is limited, when other gateways have written, when rights have changed.
+        # Set when a rate is limited (from then on), when other gateways have written, and when
+        # logins or rights have changed.
         self._has_rates = Flag()
         self._state_grown = Flag()
         self._access_changed = Flag()
@@ -80,7 +82,7 @@ class Tasks:
         self.look_at_rates()
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Begin all of them; one that fails begins again."""
+        """Start all tasks. A task that fails is started again."""
         nursery.start_soon(run_again, self._deliver)
         nursery.start_soon(run_again, self._tick)
         nursery.start_soon(run_again, self._meet_others)
@@ -91,13 +93,13 @@ class Tasks:
             nursery.start_soon(run_again, self._recheck)
 
     def look_at_rates(self) -> None:
-        """Have paused clients looked at from now on, if a rate is limited."""
+        """From now on, check when paused clients may be read again, if a rate is limited."""
         if self._parts.rates.is_on:
             self._has_rates.set()
 
     async def _deliver(self) -> None:
-        """Deliver what the slice of a turn has left over, and what others have appended."""
-        self._wanted.set()  # where a round has failed, something is left
+        """Deliver what a turn had no time for, and what others have appended."""
+        self._wanted.set()  # a round that failed has left something
         while True:
             await self._wanted.wait()
             if self._journal.is_in_doubt():
@@ -108,7 +110,7 @@ class Tasks:
                 await trio.lowlevel.checkpoint()
 
     async def _tick(self) -> None:
-        """Store how far delivery has got; end sessions and publish wills that are due."""
+        """Each second, store delivery progress, end sessions and publish wills that are due."""
         parts, journal, during = self._parts, self._journal, self._listener.during
         while True:
             await trio.sleep(TICK_S)
@@ -145,9 +147,9 @@ class Tasks:
             self._to_meet.set()
 
     async def _meet_others(self) -> None:
-        """Read back what others may have written, and tell them what is wanted here.
+        """Read back what other gateways have written, and append the claims of this gateway.
 
-        Clients wait for that. Also if this gateway itself has written much.
+        Clients wait for this. It also runs when this gateway itself has written a lot.
         """
         self._to_meet.set()
         while True:
@@ -160,27 +162,27 @@ class Tasks:
             if has_grown:
                 await trio.sleep(self._gather_s())
                 continue
-            # What this gateway has only now asked for is read back as soon as the log has it.
+            # A claim that was appended just now is read back as soon as the log has it.
             with trio.move_on_after(self._gather_s()):
                 await self._state_grown.wait()
 
     # --- clients -------------------------------------------------------------------------
 
     async def _resume(self) -> None:
-        """Read again from clients that have sent, or come, faster than they may."""
+        """Resume reading from clients that were paused because they exceeded a rate."""
         await self._has_rates.wait()
         while True:
             await trio.sleep(RESUME_S)
             self._parts.rates.resume_due(self._clock.monotonic_ms())
 
     def _carry(self) -> None:
-        """Carry what waits for a turn, and send what is to be sent."""
+        """Process what waits for a turn, and send what is queued."""
         self._listener.during(lambda: None)
         self._output.flush()
         self._log_port.settle_soon()
 
     async def _recheck(self) -> None:
-        """Look at all clients again when logins or rights have changed."""
+        """Recheck all clients when logins or rights have changed."""
         clients = self._parts.clients
         self._access_changed.set()
         while True:

@@ -1,35 +1,53 @@
-"""A turn: what one gateway has decided since its last append, as values that go one way.
+"""A turn: one pass of a gateway from input to output, and the values that are decided on the way.
 
-Owns: the values of the turn that is under way, and its time. Must not touch: what they mean. Parts
-that decide put them here; ``publish.commit`` appends and answers them, and ``listener`` carries the
-rest. No part is called back.
+Owns: the values of the current turn, and its time. Must not touch: what the values mean.
+The parts that decide put values here. ``publish.commit`` appends and answers them, and ``listener``
+does the rest. Values go one way: no part calls back the part that called it.
 
     receive           decide               append               settle and send
-    the reactor,  --> publishing,     -->  marks, copies,  -->  PUBACK, PUBREC, PINGRESP
+    the reactor,  --> publishing,     -->  copies, marks,  -->  PUBACK, PUBREC, PINGRESP
     a second,         exchanges,           publishes:           ends of connections
     a ticket,         subscribing,         one batch            packets that have waited
-    an operator       logins               session states:      receivers with room again
+    other gateways    logins               session states:      receivers with room again
                                            one batch
 
-Everything in a gateway happens in a turn: for a batch of the reactor, a second that has passed, a
-ticket that has settled. Other tasks run between two turns and find nothing half done. A value that
-is put here between turns, as by a log that answers later, asks for the next turn (``wake``).
+Nearly everything in a gateway happens in a turn. A turn begins when the reactor has a batch, once a
+second, when a ticket settles, and when other gateways have written records. A turn never waits:
+other tasks run only between two turns, and never see a change half done. A value can also be put
+here between two turns, for example when a remote log answers. Then a turn begins soon (``wake``).
+
+The steps of a turn for a batch of the reactor (``listener.handle_turn``):
+
+1. End connections and handle packets that were put here between turns.
+2. Handle the packets of the batch in the order in which they came. This puts messages, marks and
+   answers here.
+3. Append the messages. The answers wait for the ticket of the append (``publish.commit``).
+4. End connections, handle packets that have waited, serve receivers with room again, store
+   sessions. Repeat this until nothing is left.
+5. Deliver what the queues have gained (``delivery``).
+
+Any other turn (``listener.during``) does one piece of work, and then steps 3 and 4.
 
 The order within a turn, and the reasons:
 
-- Publishes are collected until a packet of another kind comes (SUBSCRIBE, DISCONNECT) or the
-  packets end, and are then appended together. So each packet takes effect after those before it
-  [MQTT-4.6.0], and a turn of publishes, as most turns are, is one append.
-- The mark of a QoS 2 message and the copy of a retained one lie before the message in its append. A
-  crash in between leaves a mark without a message, and the log is searched for it.
-- An answer leaves when its ticket has settled, and so after the append. A PINGRESP does too: it
-  says that the log has taken what came before it.
-- A connection ends after the answers that it is owed. From ``end`` on it has no place in the
-  table, so the rest of its packets do not count; its session is stored when the end is carried out.
-- Receivers with room again are served last, when it is known which of them are still connected.
+- Publishes are collected until a packet such as SUBSCRIBE or DISCONNECT comes, or the packets end,
+  and are then appended together. So each packet takes effect after the packets before it
+  [MQTT-4.6.0]. Acknowledgements and PINGREQ do not end the collecting, so most turns need only one
+  append.
+- In an append, the mark of a QoS 2 message and the copy of a retained one come before the message.
+  If a crash cuts the append between them, a mark without its message is left. The gateway then
+  searches the log for the message (``publish.look_up``).
+- An answer leaves when its ticket has settled, and so after the append. PINGRESP also leaves after
+  the append, as it says that the log has taken all earlier publishes, but it does not wait for the
+  ticket.
+- A connection is closed after it has been sent the answers whose tickets have settled by then.
+  ``end`` removes the connection from the table at once, so the rest of its packets are ignored. Its
+  session is stored when the listener closes the connection.
+- Receivers with room again are served after connections have ended, when it is known which of the
+  receivers are still connected.
 
-Session states were hard to place. They are a batch of their own, so that the log can refuse one
-that is too large without the publishes of others.
+Session states were hard to place. They are a batch of their own, so that the log can refuse a state
+that is too large without refusing the publishes of others.
 """
 
 from __future__ import annotations
@@ -49,15 +67,15 @@ from motelog.gateway.state.stored import Mark, Received
 #: A message for the log, as ``core.records.append.AppendMessage``: queue, payload, properties, ...
 Message: TypeAlias = tuple[Any, ...]
 #: A packet as the frames kernel splits it: connection, first byte, topic name, payload or body,
-#: packet identifier, properties or what the kernel has found.
+#: packet identifier, properties or the kernel's findings.
 Packet: TypeAlias = tuple[Any, ...]
 
-#: (connection, packet identifier) of each packet that is answered.
+#: (connection, packet identifier) of each packet to be answered.
 Acks: TypeAlias = list[tuple[int, int]]
 
 
 class NotFound(Enum):
-    """Answers of MQTT 5 to packets that stand for no exchange."""
+    """Answers of MQTT 5 to packets whose exchange is not known."""
 
     PUBREL = auto()
     PUBCOMP = auto()
@@ -67,7 +85,7 @@ AnswerKind: TypeAlias = PacketType | NotFound
 
 
 class Ending(NamedTuple):
-    """A connection that has to end, and what its client is told."""
+    """A connection that has to end, and the reason that is sent to its client."""
 
     connection: Connection
     reason_code: int
@@ -75,46 +93,46 @@ class Ending(NamedTuple):
 
 
 class Turn:
-    """The turn of one gateway; the lists are emptied in place where a loop holds on to them."""
+    """The current turn of one gateway. Lists that a loop refers to are cleared in place."""
 
     def __init__(
         self, connections: list[Connection | None], *, wake: Callable[[], None] = lambda: None
     ) -> None:
-        """``wake`` has a turn begin soon, for what is put here while none is under way."""
+        """``wake`` makes a turn begin soon; called if a value is put here between two turns."""
         self.connections = connections
         self.wake = wake
         self.is_open = False
-        #: When the turn began, by the clock's two times; when its packets were read.
+        #: When the turn began (wall clock, monotonic clock), and when its packets were read.
         self.now_ms = self.monotonic_ms = 0
         self.began_ns = 0
-        #: Publishes to append, and those among them that are answered at QoS 1 and 2.
+        #: Publishes to append; the answers to those at QoS 1 and at QoS 2.
         self.messages: list[Message] = []
         self.acks: Acks = []
         self.recs: Acks = []
-        #: What is appended before them: marks of QoS 2, copies of what is retained.
+        #: Appended before the publishes: marks of QoS 2 messages, copies of retained messages.
         self.marks: list[Mark] = []
         self.retained: list[Written] = []
-        #: QoS 2 messages that are marked in this turn, and those among them that came once more.
+        #: QoS 2 messages marked in this turn; answers to those that their client has sent again.
         self.taken: list[tuple[Session, Received]] = []
         self.taken_again: Acks = []
-        #: QoS 2 messages that the log has: of sessions that end with their connection.
+        #: QoS 2 messages that the log already has, of sessions that end with their connection.
         self.repeated: Acks = []
-        #: Steps of QoS 2 exchanges, whose marks the journal has: how they are answered.
+        #: Answers to steps of QoS 2 exchanges. The journal has collected the marks of these steps.
         self.steps: dict[AnswerKind, Acks] = {}
-        #: Connections that ping.
+        #: Connections that have sent PINGREQ.
         self.pings: list[int] = []
-        #: Number -> what was decided about a CONNECT that has come in this turn.
+        #: Connection number -> the decision about a CONNECT of this turn.
         self.decided: dict[int, Accepted | Refused] = {}
         self.ended: list[Ending] = []
-        #: Packets that have waited and are handled now, with the connection that has sent them.
+        #: Packets that have waited and are to be handled now, with the connection that sent them.
         self.again: list[tuple[Connection, list[Packet]]] = []
-        #: Connected sessions that have changed and are to be stored -> who waits for that.
+        #: Connected sessions that have changed and must be stored -> callbacks for when they are.
         self.stored: dict[Session, list[Then]] = {}
-        #: Sessions with room in their window or socket again.
+        #: Sessions that have room in their window or socket again.
         self.have_room: dict[Session, None] = {}
 
     def end(self, connection: Connection, reason_code: int, why: str) -> None:
-        """End a connection with a reason code, unless it has ended; MQTT 3 knows no codes."""
+        """End a connection with a reason code, unless it has ended. MQTT 3 has no reason codes."""
         number = connection.number
         if connection.session is not None and self.connections[number] is connection:
             self.connections[number] = None
@@ -125,15 +143,15 @@ class Turn:
     def store(self, session: Session, then: Then) -> None:
         """Store a connected session once, however often it changes in the turn.
 
-        ``then`` is called when it is there, or with the reason why not; not if its client leaves
-        before the turn ends, as it is stored by that.
+        ``then`` is called when the log has the session, or with the error. It is not called if the
+        client leaves before the turn ends, because leaving stores the session.
         """
         self.stored.setdefault(session, []).append(then)
         if not self.is_open:
             self.wake()
 
     def handle_again(self, connection: Connection, packets: list[Packet]) -> None:
-        """Have packets of one connection handled that have waited, unless it ends before."""
+        """Handle packets of one connection that have waited, unless the connection ends first."""
         self.again.append((connection, packets))
         if not self.is_open:
             self.wake()
