@@ -107,7 +107,7 @@ def _rates_of(config: GatewayConfig) -> dict[str, int]:
 
 
 def random_skip() -> int:
-    """Return how many packet identifiers to skip, as a client may still have the last ones."""
+    """Return how far to skip ahead, past packet identifiers that a client may still hold."""
     return secrets.randbelow(PACKET_ID_MAX)
 
 

@@ -1,1 +1,1 @@
-"""CONNECT to the end of a session: who may connect, and what becomes of sessions."""
+"""From CONNECT to the end of a session: who may connect, and what happens to sessions."""

@@ -1,17 +1,18 @@
-"""From CONNECT to CONNACK: logins, turns among gateways, the session that a client gets.
+"""From CONNECT to CONNACK: logins, claims among gateways, the session that a client gets.
 
-Owns: the order in which a CONNECT is admitted. Must not touch: what a client may ask for
-(``sessions.connect_rules``), who it is (``access``), what a session has (``life``).
-Invariant: a session is its owner's: nothing is ended, taken over, claimed or published for a
-CONNECT before it is known who sends it, and nothing if the session is another's.
+Owns: the steps by which a CONNECT is admitted, and their order. Must not touch: what a client may
+ask for (``sessions.connect_rules``), who it is (``access``), what a session has (``life``).
+Invariant: a session belongs to its owner. Before the sender of a CONNECT is known, nothing is
+ended, taken over, claimed or published for it, and nothing at all if the session belongs to another
+user.
 Spec: MQTT 5.0 and 3.1.1 sections 3.1, 3.2 and 4.1.
 
     CONNECT -> decided -> login -> room? -> claim, while others live -> session -> CONNACK
                   |         |       |         |                           |
                   '---------'-------'---------'---------- refused --------'
 
-A CONNECT whose password takes a thread to check waits, and so does one for which other gateways
-have to be heard: it is parked, and the packets behind it are kept.
+A CONNECT waits while a thread checks its password, and while its client identifier is claimed from
+other gateways. Meanwhile it is parked, and the packets after it are kept.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Admission:
         connections_max: int,
         access: Access | None,
     ) -> None:
-        """``access`` is None where clients are not told apart."""
+        """``access`` is None if clients do not log in."""
         self._turn = turn
         self._table = table
         self._parking = parking
@@ -100,12 +101,12 @@ class Admission:
         self._metrics = metrics
         self._connections_max = connections_max
         self._access = access
-        #: When logins end, and certificates of clients.
+        #: When logins and client certificates expire.
         self.endings = Endings()
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:
-        """Take the limits of ``config`` for CONNECTs that come from now on."""
+        """Apply the limits of ``config`` to CONNECTs from now on."""
         self._config = config
         methods = () if self._proofs is None else (self._proofs.method,)
         self._rules = ConnectRules(config, methods=methods)
@@ -113,12 +114,12 @@ class Admission:
     # --- what a CONNECT asks for ---------------------------------------------------------
 
     def expect(self, bodies: Iterable[tuple[int, bytes]]) -> None:
-        """Decide about the CONNECTs of a turn, and find their stored sessions with one look.
+        """Decide about the CONNECTs of a turn, and find their stored sessions with one query.
 
-        ``bodies`` are (number, body). What is decided takes effect when each packet is handled.
+        ``bodies`` are (number, body). A decision takes effect when its packet is handled.
         """
         if self._journal.others_live:
-            return  # they wait for their turns
+            return  # each waits for a claim
         decided, table = self._turn.decided, self._turn.connections
         for number, body in bodies:
             connection = table[number]
@@ -131,7 +132,7 @@ class Admission:
         return self._rules.decide(first_byte, body, new_client_id=_new_client_id)
 
     def connect(self, connection: Connection, first_byte: int, body: bytes) -> None:
-        """Take the first packet of a connection: a CONNECT, or one that is refused."""
+        """Handle the first packet of a connection: a CONNECT, or a packet that is refused."""
         decision = None
         if first_byte >> 4 == PacketType.CONNECT:
             decision = self._turn.decided.pop(connection.number, None)
@@ -147,13 +148,13 @@ class Admission:
     # --- logins --------------------------------------------------------------------------
 
     def _log_in(self, connection: Connection, accepted: Accepted, access: Access) -> None:
-        """Go on with a CONNECT when it is known who has sent it."""
+        """Log the client in; continue with its CONNECT when it is known who sent it."""
         parked: Parked | None = None
 
         def known(found: Identity | Denied) -> None:
             assert parked is not None, "it was not known at once"
             self._run.check()
-            if self._parking.get(connection.number) is parked:  # its client has not gone meanwhile
+            if self._parking.get(connection.number) is parked:  # its client is still there
                 self._parking.take_out(parked)
                 self._logged_in(connection, accepted, found)
                 claimed = self._parking.get(connection.number)
@@ -181,7 +182,7 @@ class Admission:
             self._logged_in(connection, accepted, found)
 
     def proved(self, proved: Proved) -> None:
-        """Go on with a CONNECT whose client has proved who it is, or has not."""
+        """Continue with a CONNECT whose client has proved who it is, or has failed to."""
         connection, accepted, outcome = proved
         if outcome is None:
             self._connections.leave(connection)
@@ -220,7 +221,7 @@ class Admission:
     # --- turns among gateways ------------------------------------------------------------
 
     def _admit(self, connection: Connection, accepted: Accepted) -> None:
-        """Go on with a CONNECT whose sender is known, if that matters; it may have to wait."""
+        """Continue with a CONNECT after its login, if there is one; it may have to wait."""
         if not self._has_room(accepted.client_id):
             self._connections.refuse(connection, refuse_for_now(accepted, FULL))
         elif not self._journal.others_live:
@@ -233,12 +234,12 @@ class Admission:
             self._claim(self._parking.park(connection, accepted, KEPT_BYTES_MAX))
 
     def _has_room(self, client_id: str) -> bool:
-        """Return whether the client may connect: it is new and there is room, or it takes over."""
+        """Return whether the client may connect: there is room, or it takes over a connection."""
         known = self._table.by_client_id
         return client_id in known or len(known) < self._connections_max
 
     def _is_owned(self, accepted: Accepted) -> bool:
-        """Whether another user has the session, as far as is known here; else a claim tells."""
+        """Whether the session is known to belong to another user; if not, a claim finds out."""
         if accepted.owner is None:
             return False
         live = self._table.by_client_id.get(accepted.client_id)
@@ -252,7 +253,7 @@ class Admission:
         return False
 
     def _claim(self, parked: Parked) -> None:
-        """Have a CONNECT wait until this gateway has its client identifier."""
+        """Make a CONNECT wait until this gateway has its client identifier."""
         accepted = parked.accepted
         parked.kept_bytes_max = KEPT_BYTES_MAX
         self._set_terms(parked.connection, accepted)
@@ -265,7 +266,7 @@ class Admission:
         )
 
     def _go_on_in_turn(self, parked: Parked, claim: int) -> None:
-        """Go on with a CONNECT whose turn it is, and with what came behind it."""
+        """Continue with a CONNECT whose turn has come, and with the packets after it."""
         connection, accepted = parked.connection, parked.accepted
         self._parking.take_out(parked)
         if self._has_room(accepted.client_id):
@@ -278,13 +279,13 @@ class Admission:
         if why is not None:
             self._connections.refuse_parked(parked, why)
         else:
-            # Taken over before it had an answer; CONNACK has no code for that.
+            # It was taken over before it had an answer. CONNACK has no code for that.
             self._connections.leave(parked.connection)
 
     # --- the session ---------------------------------------------------------------------
 
     def _accept(self, connection: Connection, accepted: Accepted, claim: int) -> None:
-        """Begin or resume a session; ``claim`` is that which is settled, 0 if there is none."""
+        """Begin or resume a session; ``claim`` is the claim that this settles, 0 if none."""
         client_id = accepted.client_id
         live = self._table.by_client_id.get(client_id)
         if live is not None:
@@ -339,7 +340,7 @@ class Admission:
             self._connections.end(live[1], ReasonCode.SESSION_TAKEN_OVER, "taken over")
 
     def _begin(self, connection: Connection, accepted: Accepted) -> Session:
-        """Return a new session in memory, with its connection on the terms that are agreed."""
+        """Return a new session in memory, and set its connection to the agreed terms."""
         identity, number = accepted.identity, connection.number
         version = connection.version = accepted.version
         connection.packet_bytes_max = accepted.packet_bytes_max
@@ -371,7 +372,7 @@ class Admission:
         )
 
     def _stored_again(self, session: Session, claim: int, error: MotelogError | None) -> None:
-        """Note what has become of the record of a CONNECT."""
+        """Note whether the record of a CONNECT was stored."""
         if claim and error is not None:
             self._claims.settle(session.client_id, claim)
         self._delivery.stored_again(session, error)

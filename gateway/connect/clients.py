@@ -1,6 +1,6 @@
-"""The packets of clients, but for publishes and their answers; and what is due each second.
+"""Handles all packets of clients except publishes and their answers, and does the work of a tick.
 
-Owns: which part a packet is for, and that a fault ends one connection alone. Must not touch: what
+Owns: which part a packet is for, and that a fault ends only one connection. Must not touch: what
 the packets lead to (``admission``, ``subscribing``, ``connections``).
 State changes between two awaits of its callers.
 Spec: MQTT 5.0 and 3.1.1 chapter 3.
@@ -44,10 +44,10 @@ from motelog.gateway.turn import Packet, Turn
 
 logger = logging.getLogger(__name__)
 
-#: Connections beyond ``connections_max``, for peers that have not sent CONNECT. So a full gateway
-#: can answer a CONNECT: it refuses a new client, and a client whose old connection is half-open
-#: takes that over. When these are taken too, peers wait until one of them has sent CONNECT or its
-#: time is over.
+#: Connections beyond ``connections_max``, for peers that have not sent CONNECT. With them, a full
+#: gateway can still answer a CONNECT: it refuses a new client, but a client whose old connection is
+#: half-open can take over its session. If these are taken too, further peers wait until one of them
+#: sends CONNECT or times out.
 CONNECTIONS_RESERVED: Final = 256
 
 _FAULTS: Final = {
@@ -55,7 +55,7 @@ _FAULTS: Final = {
     Fault.MALFORMED_LENGTH: (ReasonCode.MALFORMED_PACKET, "remaining length of five bytes"),
     Fault.IDLE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within the keep alive and a half"),
 }
-#: What the frames kernel finds in a packet behind CONNECT: it tells a code and a place.
+#: Faults that the frames kernel finds in packets after CONNECT; it reports a code and a position.
 _FRAME_FAULTS: Final = {
     ReasonCode.TOPIC_NAME_INVALID: "topic name is empty, or holds '+', '#' or a control character",
     ReasonCode.PROTOCOL_ERROR: "packet identifier is 0, or there is no topic name and no alias",
@@ -65,7 +65,7 @@ _FRAME_FAULTS: Final = {
 class Clients:
     """The clients of one gateway.
 
-    Callers name a connection by its number; a connection that has ended meanwhile is ignored.
+    Callers refer to a connection by its number. A connection that has ended meanwhile is ignored.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Clients:
         *,
         clock: Clock,
     ) -> None:
-        """``proofs`` and ``rechecks`` are None where clients are not told apart."""
+        """``proofs`` is None without logins of several packets, ``rechecks`` without any logins."""
         self._config = config
         self._turn = turn
         self._table = table
@@ -114,13 +114,13 @@ class Clients:
         self.opened = connections.open
         self.shed = connections.shed
         peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
-        #: What one peer has brought about is done inside.
+        #: Work that one peer has caused runs inside it.
         self.boundary = peer_log.boundary(
             "the gateway failed at what a client sent, others are served"
         )
 
     def configure(self, config: GatewayConfig) -> None:
-        """Take the limits of ``config`` for CONNECTs and SUBSCRIBEs that come from now on."""
+        """Apply the limits of ``config`` to CONNECTs and SUBSCRIBEs from now on."""
         self._config = config
         self._admission.configure(config)
         self._subscribing.configure(config)
@@ -128,7 +128,7 @@ class Clients:
     # --- connections ---------------------------------------------------------------------
 
     def faulted(self, output: Output, number: int, fault: Fault) -> None:
-        """Answer a peer whose stream has a fault; no more is read from this connection."""
+        """Answer a peer whose stream has a fault; nothing more is read from this connection."""
         with self.boundary:
             if fault is Fault.TRANSPORT:
                 why = output.codec_fault(number)
@@ -142,7 +142,7 @@ class Clients:
             self._connections.closed(number, reason)
 
     def failed(self, number: int) -> None:
-        """End a connection at whose packet this gateway has failed."""
+        """End a connection because this gateway failed while it handled one of its packets."""
         connection = self._turn.connections[number]
         with self.boundary:
             self._end_faulty(number, ReasonCode.UNSPECIFIED_ERROR, "a fault of this gateway")
@@ -154,7 +154,7 @@ class Clients:
                 self._connections.forget(connection)
 
     def end_all(self) -> None:
-        """End the connections that the turn says have to end."""
+        """End the connections in the turn's ``ended``."""
         ended, self._turn.ended = self._turn.ended, []
         for one in ended:
             with self.boundary:
@@ -188,7 +188,7 @@ class Clients:
     # --- packets -------------------------------------------------------------------------
 
     def keep(self, packet: Packet) -> bool:
-        """Keep a packet of a connection that is parked; return False if it is not."""
+        """Keep a packet if its connection is parked; return whether it is."""
         parked = self._parking.keep(packet)
         if parked is not None and parked.kept_bytes > parked.kept_bytes_max:
             why = "too much has come behind a CONNECT that waits"
@@ -196,7 +196,7 @@ class Clients:
         return parked is not None
 
     def handle(self, number: int, first_byte: int, body: bytes) -> None:
-        """Handle one whole control packet; a fault, be it this gateway's, ends its connection."""
+        """Handle one control packet; a fault, even this gateway's own, ends its connection."""
         with self.boundary:
             self._handle_one(number, first_byte, body)
             return
@@ -204,7 +204,7 @@ class Clients:
 
     def _handle_one(self, number: int, first_byte: int, body: bytes) -> None:
         connection = self._turn.connections[number]
-        if connection is None:  # it proves who it is, or was closed earlier in this turn
+        if connection is None:  # its login is in progress, or it was closed earlier in this turn
             proved = self._proofs and self._proofs.go_on(number, first_byte, body)
             if proved:
                 self._admission.proved(proved)
@@ -236,7 +236,7 @@ class Clients:
         self, connection: Connection, session: Session, first_byte: int, body: bytes
     ) -> None:
         packet = decode_disconnect(connection.version, first_byte, body)
-        # A gateway that grants no expiry cannot tell who has asked for one.
+        # If no expiry is granted at all, the gateway cannot know whether the client asked for one.
         may_set = session.expiry_s > 0 or self._config.session_expiry_max_s == 0
         check_disconnect(packet, asked_for_expiry=may_set)
         expiry_s = packet.properties.session_expiry_interval_s
@@ -252,7 +252,7 @@ class Clients:
     # --- each second ---------------------------------------------------------------------
 
     def tick(self) -> bool:
-        """Store how far delivery has got, end sessions and publish wills that are due.
+        """Store delivery progress, end sessions and publish wills that are due.
 
         Called each second. Return whether more is due already.
         """
@@ -269,19 +269,19 @@ class Clients:
         return self._journal.is_first and self._expiry.tick()
 
     def _end_logins(self) -> None:
-        """End the connections whose logins are over, by a token or the client's certificate."""
+        """End the connections whose logins have expired with a token or a client certificate."""
         for number in self._admission.endings.due(self._clock.now_ms() / 1000):
             connection = self._turn.connections[number]
             if connection is not None:
                 self._turn.end(connection, ReasonCode.NOT_AUTHORIZED, "the login has expired")
 
     def access_changed(self) -> None:
-        """Have all sessions looked at: logins or rights have changed."""
+        """Begin a check of all sessions, because logins or rights have changed."""
         if self._rechecks is not None:
             self._rechecks.begin()
 
     def recheck(self) -> bool:
-        """Look at some of them; return whether there are more."""
+        """Check some of the sessions; return whether there are more."""
         if self._rechecks is None:
             return False
         self._run.check()
@@ -290,11 +290,11 @@ class Clients:
     # --- other gateways ------------------------------------------------------------------
 
     def read_back(self, limit: int) -> bool:
-        """Bring the view of sessions up to date, and do what other gateways' records ask for.
+        """Bring the view of sessions up to date, and do what the records of other gateways ask for.
 
-        About ``limit`` changes; return whether there are more at hand.
+        Applies about ``limit`` changes; returns whether more are in memory.
         """
-        self._journal.is_in_doubt()  # then that is asked before anything is read
+        self._journal.is_in_doubt()  # in doubt, this asks the log before anything is read
         is_more = self._journal.refresh(limit)
         if self._journal.is_over:
             self._run.begin_again("another gateway counts this one as lost")
@@ -314,14 +314,17 @@ class Clients:
         return is_more
 
     def _yield_to(self, heard: ClaimHeard) -> None:
-        """Hand over what another gateway has claimed, if it is here; then our claim is older."""
+        """Hand over a session that another gateway has claimed, if it is here.
+
+        Our own claim of such a session is older.
+        """
         live = self._table.live(heard.client_id)
         if live is None:
-            with suppress(ViewError):  # the other one's client tries again
+            with suppress(ViewError):  # the client of the other gateway tries again
                 self._journal.release(heard)
         elif heard.owner is None or live[0].owner in (None, heard.owner):
             self._admission.take_over(heard.client_id)
 
     def shut_down(self, why: str) -> None:
-        """End every connection for good: sessions are stored and wills published."""
+        """End all connections at shutdown: sessions are stored and wills published."""
         self._run.shut_down(why)

@@ -1,7 +1,7 @@
-"""The ends of connections, in order or not, and what is logged and counted of them.
+"""The ends of connections, orderly or not, and the log lines and counters for them.
 
 Owns: DISCONNECT packets of the server, refused CONNECTs, metrics and log lines of connections.
-Must not touch: packets of clients (``clients``), what becomes of a session (``life``).
+Must not touch: packets of clients (``clients``), what happens to a session (``life``).
 Spec: MQTT 5.0 sections 3.2.2.2 and 3.14.
 """
 
@@ -40,7 +40,7 @@ class Connections:
         *,
         clock: Clock,
     ) -> None:
-        """``proofs`` is None where no login takes several packets."""
+        """``proofs`` is None if no login takes several packets."""
         self._turn = turn
         self._table = turn.connections
         self._parking = parking
@@ -51,12 +51,12 @@ class Connections:
         self._closings = LimitedByKey(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
 
     def open(self, output: Output, number: int) -> None:
-        """Take a connection that has sent nothing yet."""
+        """Add a connection that has sent nothing yet."""
         self._metrics.connections_opened += 1
         self._table[number] = Connection(output, number)
 
     def waiting(self, number: int) -> Connection | None:
-        """Return a connection whose CONNECT waits: it has no place in the table."""
+        """Return a connection whose CONNECT waits, and which is therefore not in the table."""
         parked = self._parking.get(number)
         if parked is not None:
             return parked.connection
@@ -76,9 +76,9 @@ class Connections:
         self.forget(connection)
 
     def end(self, connection: Connection, reason_code: int, why: str) -> None:
-        """End a connection now, with a line in the log; MQTT 3 knows no reason codes.
+        """End a connection now, with a line in the log. MQTT 3 has no reason codes.
 
-        ``Turn.end`` is for all that need not wait for what becomes of the session.
+        Use ``Turn.end`` unless the caller needs the session to be stored when this returns.
         """
         session = connection.session
         if session is None:
@@ -95,7 +95,7 @@ class Connections:
     def shed(self, number: int) -> None:
         """End a connection because of the memory that it takes.
 
-        A client that does not read what waits for it cannot be told why; others are.
+        A client that does not read its output cannot be sent the reason; other clients are.
         """
         connection = self._table[number]
         if connection is None:
@@ -107,24 +107,24 @@ class Connections:
             self.close(connection, ReasonCode.QUOTA_EXCEEDED, "all connections hold too much")
 
     def close(self, connection: Connection, reason_code: int, why: str) -> None:
-        """Tell a client why its connection ends, and end it."""
+        """Send a client the reason why its connection ends, and end it."""
         if connection.version == 5:
             reasoned = encode_disconnect(5, reason_code, reason_string(why))
             connection.send(connection.choose(reasoned, encode_disconnect(5, reason_code)))
         self.leave(connection)
 
     def leave(self, connection: Connection) -> None:
-        """End a connection behind what waits to be sent."""
+        """End a connection after what is queued has been sent."""
         connection.output.close(connection.number)
         self.forget(connection)
 
     def cut(self, connection: Connection) -> None:
-        """End a connection at once."""
+        """End a connection at once; what is queued is dropped."""
         connection.output.abort(connection.number)
         self.forget(connection)
 
     def refuse(self, connection: Connection, refused: Refused) -> None:
-        """Answer a CONNECT that is not accepted, and end its connection."""
+        """Refuse a CONNECT, and end its connection."""
         output, number = connection.output, connection.number
         self._metrics.connections_refused += 1
         self._peer_log.warning(
@@ -139,11 +139,11 @@ class Connections:
         self.leave(connection)
 
     def refuse_parked(self, parked: Parked, why: str) -> None:
-        """Refuse a CONNECT that waits."""
+        """Refuse a CONNECT that is parked."""
         self.refuse(parked.connection, refuse_for_now(parked.accepted, why))
 
     def forget(self, connection: Connection) -> None:
-        """Drop a connection that has ended; its session is stored, or ends with it."""
+        """Remove a connection that has ended; its session is stored, or ends with it."""
         self._metrics.connections_closed += 1
         self._table[connection.number] = None
         self._parking.forget(connection.number)

@@ -1,7 +1,7 @@
 """The end of sessions whose clients have gone: they expire, are discarded, their wills come due.
 
-Owns: when that is, and the turns that a gateway waits for while others live. Must not touch:
-sessions of clients that are connected (``life``), what the log has of a session (``state``).
+Owns: when that happens, and the claims that come first while other gateways live.
+Must not touch: sessions of connected clients (``life``), records of sessions (``state``).
 Spec: MQTT 5.0 sections 3.1.2.4, 3.1.2.5 and 4.1.
 """
 
@@ -24,12 +24,12 @@ from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import ViewError
 from motelog.gateway.subscribe.sharing import SharedSubscriptions
 
-#: Rows of the view that one tick looks at, so that many sessions that end together stall nobody.
+#: Rows of the view that one tick reads, so that many sessions that end together cause no stall.
 DUE_MAX: Final = 100
 
 
 class Expiry:
-    """Ends the stored sessions of one gateway, or of all if it does so for the others."""
+    """Ends the stored sessions of one gateway; the ``tick`` of one gateway does this for all."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Expiry:
         self._shared = shared
         self._wills = wills
         self._metrics = metrics
-        # Sessions whose expiry or will is due and claimed; whether more may be due.
+        # The number of claimed sessions whose expiry or will is due; whether more may be due.
         self._claimed = 0
         self._is_more_due = False
 
@@ -57,17 +57,17 @@ class Expiry:
     def what_is_left(
         self, accepted: Accepted, stored: StoredSession, now_ms: int, *, is_expired: bool
     ) -> StoredSession | None:
-        """Return what a client goes on with of a stored session, None if it begins anew."""
+        """Return the stored session with which a client continues, None if it gets a new one."""
         if accepted.clean_start or is_expired:  # [MQTT-3.1.2-4]
             self.discard(stored)
             return None
         if stored.will and self._journal.has_come(stored, stored.will_due_ms, now_ms):
-            # No tick has come yet since it was due, as after a crash.
+            # There was no tick since it was due, for example after a crash.
             self._wills.publish(_who_left(stored), stored.will)
         return stored
 
     def discard(self, stored: StoredSession, claim: int = 0) -> Ticket:
-        """End a stored session; its will is due at the latest now. [MQTT-3.1.2-8]
+        """End a stored session; its will is due now at the latest. [MQTT-3.1.2-8]
 
         ``claim`` is the number of the claim that this settles, 0 if there is none.
         """
@@ -80,7 +80,7 @@ class Expiry:
     def tick(self) -> bool:
         """End sessions and publish wills that are due; return whether more is due already.
 
-        While other gateways live, each waits for its turn first.
+        While other gateways live, each session is claimed first.
         """
         due = self._journal.due(self._journal.clock.now_ms(), DUE_MAX)
         is_more = len(due) == DUE_MAX
@@ -99,12 +99,12 @@ class Expiry:
         return False
 
     def go_on(self) -> None:
-        """Claim what else is due, if all that was claimed has been ended."""
+        """Claim the next sessions that are due, once all claimed ones are done."""
         if self._is_more_due and not self._claimed:
             self.tick()
 
     def _end_one(self, stored: StoredSession, claim: int) -> bool:
-        """End one session or publish its will, if that is due; return whether it was."""
+        """End one session or publish its will, if this is due; return whether it was."""
         now_ms = self._journal.clock.now_ms()
         if self._journal.has_come(stored, stored.expires_ms, now_ms):
             self._metrics.sessions_expired += 1
@@ -125,7 +125,7 @@ class Expiry:
             self._claims.settle(client_id, claim)
 
     def _lost(self, _: str | None) -> None:
-        self._claimed -= 1  # what it was is due still, or the gateway that has it sees to it
+        self._claimed -= 1  # the work is still due, or the gateway that has the session does it
 
 
 def _who_left(stored: StoredSession) -> Who:

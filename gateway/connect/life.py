@@ -1,8 +1,8 @@
-"""The life of a session in memory: resumed from what is stored, stored when its client goes.
+"""The life of a session in memory: resumed from its stored state, stored when its client leaves.
 
-Owns: what is put into memory with a session and taken out again. Must not touch: connections
-(``connections``), whether a client may have a session (``admission``), what is due of one whose
-client has gone (``expiry``).
+Owns: what enters memory with a session and leaves with it. Must not touch: connections
+(``connections``), whether a client may have a session (``admission``), what is due for a session
+whose client has left (``expiry``).
 Spec: MQTT 5.0 sections 3.1.2.5, 3.1.2.11 and 4.1.
 
     CONNECT -> the stored session, or a new one -> Session in memory, filters in the tree
@@ -44,7 +44,7 @@ class Life:
         metrics: GatewayMetrics,
         access: Access | None,
     ) -> None:
-        """``access`` is None where clients are not told apart."""
+        """``access`` is None if clients do not log in."""
         self._table = table
         self._subscriptions = subscriptions
         self._shared = shared
@@ -55,11 +55,11 @@ class Life:
         self._storing = storing
         self._metrics = metrics
         self._access = access
-        #: The tree ends too: a million filters would take seconds to be taken out of it.
+        #: Then filters stay in the tree, which ends too: removing a million would take seconds.
         self.is_shut_down = False
 
     def resume(self, session: Session, stored: StoredSession) -> None:
-        """Put a stored session into memory; it has its connection already."""
+        """Put a stored session into memory; ``session`` already has its connection."""
         acl = None if self._access is None else self._access.acl
         if acl is not None:
             whole, stored = stored, resumable(acl, session, stored)
@@ -84,11 +84,11 @@ class Life:
         self._metrics.sessions_resumed += 1
 
     def leave(self, session: Session) -> None:
-        """Take a session out of memory whose client has gone: it is stored, or ends."""
+        """Remove a session whose client has left from memory: it is stored, or ends."""
         session.detach()
         self._shared.lost(session)
         will = session.particulars.will if session.has_particulars else None
-        # When this run is over, what is stored has become the others' to go on with.
+        # When this run is over, other gateways are responsible for the stored sessions.
         is_stored = session.expiry_s > 0
         is_ours = not (is_stored and self._journal.is_over)
         if will is not None and (will.delay_s == 0 or not is_stored) and is_ours:

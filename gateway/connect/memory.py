@@ -1,10 +1,10 @@
-"""The limit on what all connections together hold.
+"""The limit on the memory that all connections hold together.
 
-Owns: who is closed when it is exceeded, or the process has no memory left. Must not touch: how they
-end (``connect``), what holds the bytes (``output``).
+Owns: which connections are closed when it is exceeded, or when the process runs out of memory.
+Must not touch: how they end (``connections``), what holds the bytes (``output``).
 
-Each connection has bounds of its own (``output_bytes_max``, ``packet_bytes_max``); a hundred
-thousand that all stop reading are within theirs, and take the machine's memory all the same.
+Each connection has bounds of its own (``output_bytes_max``, ``packet_bytes_max``). But if a hundred
+thousand stop reading, each stays within its bounds and together they still exhaust the memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from motelog.gateway.output import Output
 
 logger = logging.getLogger(__name__)
 
-#: Who holds less is not worth closing.
+#: Closing a connection that holds less is not worth it.
 HELD_BYTES_MIN: Final = 1024
 
 
 class Memory:
-    """Looks each second at what the connections of ``output`` hold; 0 sets no limit."""
+    """Checks each second how many bytes the connections of ``output`` hold.
+
+    ``bytes_max`` 0 means no limit.
+    """
 
     def __init__(
         self, output: Output, connections: Connections, metrics: GatewayMetrics, *, bytes_max: int
@@ -35,9 +38,10 @@ class Memory:
         self.bytes_max = bytes_max
 
     def tick(self) -> None:
-        """Close those that hold the most until what is left is within the limit.
+        """Close the connections that hold the most until the rest is within the limit.
 
-        What waits for many is freed with the last of them, so the next tick may find more to do.
+        Output that waits for several connections is freed with the last of them, so the next tick
+        may have to close more.
         """
         held_bytes = self._output.held_bytes()
         self._metrics.connections_held_bytes_now = held_bytes

@@ -1,8 +1,8 @@
-"""CONNECTs that wait, for their logins or for their turns among gateways.
+"""CONNECTs that wait for a login, or for a claim among gateways.
 
-Owns: Parked, the packets that have come behind a CONNECT. Must not touch: how a CONNECT goes on
+Owns: Parked, the packets that came after a waiting CONNECT. Must not touch: how a CONNECT continues
 (``admission``).
-Invariant: a connection whose CONNECT waits has no place in the table, and is not read from.
+Invariant: a connection whose CONNECT waits is not in the table, and is not read from.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.state.claims import Claim, Claims
 from motelog.gateway.turn import Packet, Turn
 
-#: Bytes of the packets behind a CONNECT that is parked. Nothing more is read from such a client, so
-#: that it is what came with the CONNECT.
+#: Bytes of the packets after a parked CONNECT. As nothing more is read from its client, these are
+#: the packets that came along with the CONNECT.
 KEPT_BYTES_MAX: Final = 1_048_576
 
 
 class Parked:
-    """A CONNECT that waits, and the packets that have come behind it.
+    """A CONNECT that waits, and the packets that came after it.
 
-    ``claim``: what it waits for its turn by; else it waits for its login.
+    It waits for ``claim``, or for its login if ``claim`` is None.
     """
 
     __slots__ = ("accepted", "claim", "connection", "kept", "kept_bytes", "kept_bytes_max")
@@ -46,15 +46,15 @@ class Parking:
         self._by_number: dict[int, Parked] = {}
 
     def __iter__(self) -> Iterator[Parked]:
-        """Iterate over those that wait now."""
+        """Iterate over the CONNECTs that wait now."""
         return iter(list(self._by_number.values()))
 
     def get(self, number: int) -> Parked | None:
-        """Return what waits of a connection."""
+        """Return the waiting CONNECT of a connection, None if there is none."""
         return self._by_number.get(number)
 
     def park(self, connection: Connection, accepted: Accepted, kept_bytes_max: int) -> Parked:
-        """Have a CONNECT wait; nothing more is read from its client."""
+        """Make a CONNECT wait; nothing more is read from its client."""
         output, number = connection.output, connection.number
         parked = self._by_number[number] = Parked(connection, accepted, kept_bytes_max)
         self._turn.connections[number] = None
@@ -64,9 +64,9 @@ class Parking:
         return parked
 
     def keep(self, packet: Packet) -> Parked | None:
-        """Keep a packet behind a CONNECT that waits; None if none does.
+        """Keep a packet that came after a waiting CONNECT; None if its connection has none.
 
-        Its ``kept_bytes`` may be above the limit afterwards.
+        ``kept_bytes`` may be above the limit afterwards.
         """
         parked = self._by_number.get(packet[0])
         if parked is not None:
@@ -76,19 +76,19 @@ class Parking:
         return parked
 
     def take_out(self, parked: Parked) -> None:
-        """Give a connection its place back, as its CONNECT goes on."""
+        """Put a connection back into the table, as its CONNECT continues."""
         connection = parked.connection
         del self._by_number[connection.number]
         self._turn.connections[connection.number] = connection
 
     def go_on(self, parked: Parked) -> None:
-        """Read on from a client whose CONNECT has been accepted, behind what was kept."""
+        """Handle the kept packets of an accepted client, then continue reading from it."""
         connection = parked.connection
         connection.output.resume(connection.number)
         self._turn.handle_again(connection, parked.kept)
 
     def forget(self, number: int) -> None:
-        """Forget what waits of a connection that ends, and its claim."""
+        """Forget the waiting CONNECT of a connection that ends, and drop its claim."""
         parked = self._by_number.pop(number, None)
         if parked is not None and parked.claim is not None:
             self._claims.drop(parked.accepted.client_id, parked.claim)

@@ -1,9 +1,9 @@
-"""Logins of several packets: clients that prove who they are, before CONNACK and while connected.
+"""Logins of several packets: clients prove who they are, before CONNACK and while connected.
 
-Owns: the exchanges that are under way. Must not touch: what a login leads to (``connect``), what
-the messages of an exchange say (``access.scram_logins``).
-Invariant: before CONNACK, a connection with an exchange has no place in the table, as one that is
-parked, so that nothing but its next packet is taken from it.
+Owns: the exchanges in progress. Must not touch: what a login leads to (``admission``), what the
+messages of an exchange say (``access.scram_logins``).
+Invariant: before CONNACK, a connection with an exchange is not in the table, like a parked one.
+So only its next packet is accepted.
 Spec: MQTT 5.0 section 4.12.
 
     CONNECT -> AUTH 0x18 (challenge) ... AUTH 0x18 (proof) -> logged in, CONNACK
@@ -38,7 +38,7 @@ class _Proving(NamedTuple):
 
 
 class Proved(NamedTuple):
-    """What has come of the exchange of a CONNECT; ``outcome`` is None if its client has left."""
+    """The result of the exchange of a CONNECT; ``outcome`` is None if its client has left."""
 
     connection: Connection
     accepted: Accepted
@@ -46,7 +46,7 @@ class Proved(NamedTuple):
 
 
 class Proofs:
-    """The exchanges of one gateway, by the method that it offers."""
+    """The exchanges of one gateway, which use the one method that it offers."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Proofs:
         scram: ScramLogins,
         connections: list[Connection | None],
     ) -> None:
-        #: Its name, as clients ask for it.
+        #: The name of the method, as clients send it.
         self.method = METHOD
         self._access = access
         self._scram = scram
@@ -62,26 +62,26 @@ class Proofs:
         self._proving: dict[int, _Proving] = {}
 
     def connection(self, number: int) -> Connection | None:
-        """Return a connection that is proving who its client is, if this one is."""
+        """Return the connection if its exchange is in progress, else None."""
         proving = self._proving.get(number)
         return None if proving is None else proving.connection
 
     def forget(self, number: int) -> None:
-        """Give up the exchange of a connection that has ended."""
+        """Drop the exchange of a connection that has ended."""
         self._proving.pop(number, None)
 
     def begin(
         self, connection: Connection, shown: Credentials, accepted: Accepted
     ) -> Refused | None:
-        """Answer a CONNECT with the challenge; return why it is refused, None if it is not."""
+        """Answer a CONNECT with the challenge; return the refusal instead if it is refused."""
         connection.version = accepted.version
         refused = self._challenge(connection, shown, accepted)
         return None if refused is None else refuse(accepted, refused.reason_code, refused.why)
 
     def go_on(self, number: int, first_byte: int, body: bytes) -> Proved | None:
-        """Take the next packet of a connection that has no place in the table.
+        """Handle the next packet of a connection that is not in the table.
 
-        Return what comes of its exchange, which has ended with that; None if it has none.
+        Return the result of its exchange, which ends with this packet; None if it has none.
         """
         proving = self._proving.pop(number, None)
         if proving is None or proving.accepted is None:
@@ -108,7 +108,7 @@ class Proofs:
         return Proved(connection, accepted._replace(told=told), identity)
 
     def again(self, connection: Connection, session: Session, first_byte: int, body: bytes) -> None:
-        """Go on with the re-authentication of a connected client. [MQTT-4.12.1-1]
+        """Begin or continue the re-authentication of a connected client. [MQTT-4.12.1-1]
 
         GatewayError if its connection has to end.
         """
@@ -132,14 +132,14 @@ class Proofs:
             why = found.why if isinstance(found, Denied) else "the client is another user's"
             raise NotAuthorizedError(why)  # [MQTT-4.12.1-2]
         proved, shown_data = found
-        # Its connection is the same, and so is the certificate that it has shown.
+        # The connection is the same, and so is the client's certificate.
         session.identity = dataclasses.replace(proved, certificate_name=identity.certificate_name)
         connection.send(encode_auth(Auth(ReasonCode.SUCCESS, METHOD, shown_data)))
 
     def _challenge(
         self, connection: Connection, shown: Credentials, accepted: Accepted | None
     ) -> Denied | None:
-        """Answer the first message of an exchange; return why there is none."""
+        """Answer the first message of an exchange; return the reason if it is refused instead."""
         scram, logins = self._scram, self._access.logins
         try:
             exchange = scram.begin(shown.data)
@@ -161,7 +161,7 @@ class Proofs:
         return None
 
     def _proved(self, proving: _Proving, auth: Auth) -> tuple[Identity, bytes] | Denied:
-        """Return who has proved it, and what tells the client that this is its server."""
+        """Return the proved identity, and the data that proves this server to the client."""
         if auth.reason_code != ReasonCode.CONTINUE_AUTHENTICATION or auth.method != METHOD:
             raise ProtocolViolationError("AUTH does not go on with the method that was begun")
         found = self._scram.finish(proving.exchange, auth.data)

@@ -1,7 +1,7 @@
-"""Whether clients that are connected may go on after a change of logins or rights.
+"""Checks whether connected clients may stay connected after a change of logins or rights.
 
-Owns: who is still to be looked at after a change.
-Must not touch: what a client may do (``access``), the sessions that it looks at.
+Owns: which clients are still to be checked after a change.
+Must not touch: what a client may do (``access``), the sessions that it checks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from motelog.gateway.sessions.subscribe_rules import judged, who
 from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree
 from motelog.gateway.turn import Turn
 
-#: Sessions that are looked at in one go after a change of logins or rights.
+#: Sessions that one call checks after a change of logins or rights.
 RECHECK_COUNT: Final = 1000
 NO_LONGER: Final = "the client has no right to this any more"
 
 
 class Rechecks:
-    """``sessions`` has the connected ones by client identifier."""
+    """Checks the clients of one gateway.
+
+    ``sessions`` are those of connected clients, by client identifier.
+    """
 
     def __init__(
         self,
@@ -36,18 +39,18 @@ class Rechecks:
         self._access = access
         self._sessions = sessions
         self._subscriptions = subscriptions
-        #: Client identifiers that are still to be looked at after a change.
+        #: Client identifiers that are still to be checked after a change.
         self._waiting: list[str] = []
 
     def begin(self) -> None:
-        """Have all sessions looked at: logins or rights have changed."""
+        """Begin a check of all sessions, because logins or rights have changed."""
         self._waiting = list(self._sessions)
 
     def look(self) -> bool:
-        """Look at some of them; return whether there are more.
+        """Check some of the sessions; return whether there are more.
 
-        A client is disconnected if it could not log in any more, or if it has lost the right to
-        something that it has: a subscription or its will. What it publishes is asked for anew.
+        A client is disconnected if it could not log in any more, or if it has lost the right to a
+        subscription or to its will. Its rights to publish are looked up again at its next publish.
         """
         names = self._waiting[-RECHECK_COUNT:]
         del self._waiting[-RECHECK_COUNT:]
@@ -63,7 +66,7 @@ class Rechecks:
         return bool(self._waiting)
 
     def _lost(self, session: Session) -> str | None:
-        """Say why a client cannot go on as it is, None if it can."""
+        """Return why a client must be disconnected, None if it may stay."""
         identity, acl, whose = session.identity, self._access.acl, who(session)
         if identity is None or not self._access.logins.holds(identity):
             return "the client could not log in any more"

@@ -1,7 +1,7 @@
-"""Whether this gateway's run goes on, or the others count it as lost.
+"""Whether this gateway's run continues, or the other gateways count it as lost.
 
-Owns: the end of all connections, for a shutdown or a new run. Must not touch: how a run is told of
-in the log (``state.journal``).
+Owns: the end of all connections, for a shutdown or a new run.
+Must not touch: the records of a run (``state.journal``).
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Run:
         self._journal = journal
 
     def check(self) -> None:
-        """Begin again if this gateway has stood still for so long that the others take it for lost.
+        """Begin a new run if this gateway has stood still so long that others count it as lost.
 
-        To be called when something has been taken from clients: another gateway may have their
-        sessions. Before that, ``SessionJournal.is_in_doubt`` asks.
+        Call this when clients have sent something, as another gateway may have their sessions.
+        Before that much time has passed, ``SessionJournal.is_in_doubt`` asks the log.
         """
         if self._journal.has_stood_still:
             self._journal.abandon()
             self.begin_again("this gateway has stood still, so that others count it as lost")
 
     def begin_again(self, why: str) -> None:
-        """Drop all sessions without storing them: for the others, this gateway's run is over."""
+        """Drop all sessions without storing them: for other gateways, this run is over."""
         count = len(self._table.by_client_id)
         logger.error("%s: its clients are disconnected count=%d", why, count)
         self.end_all(ReasonCode.SERVER_BUSY, "this gateway was taken for lost")
@@ -58,12 +58,12 @@ class Run:
         self._journal.begin_again()
 
     def shut_down(self, why: str) -> None:
-        """End every connection for good: sessions are stored and wills published."""
+        """End all connections at shutdown: sessions are stored and wills published."""
         self._life.is_shut_down = True
         self.end_all(ReasonCode.SERVER_SHUTTING_DOWN, why)
 
     def end_all(self, reason_code: int, why: str) -> None:
-        """End every connection, for a shutdown or when this gateway's run is over."""
+        """End all connections, at shutdown or because this run is over."""
         for session in list(self._table.by_client_id.values()):
             if session.connection is not None:
                 self._connections.close(session.connection, reason_code, why)

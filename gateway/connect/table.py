@@ -1,4 +1,4 @@
-"""The clients that are connected, by client identifier.
+"""The connected clients, by client identifier.
 
 Owns: SessionTable. Must not touch: how a session begins and ends (``admission``, ``life``).
 """
@@ -16,7 +16,7 @@ from motelog.gateway.sessions.session import Session
 
 
 class Connected(NamedTuple):
-    """What is kept of a CONNECT."""
+    """The time and the keep alive of a CONNECT."""
 
     at_ms: int
     keep_alive_s: int
@@ -26,40 +26,40 @@ class SessionTable:
     """The sessions of one gateway whose clients are connected."""
 
     def __init__(self, numbers: int) -> None:
-        """``numbers`` is how many connections there may be."""
+        """``numbers`` is the maximum number of connections."""
         self.by_client_id: dict[str, Session] = {}
-        # Its keys in order, so that an operator's page of a million costs nobody a pause.
+        # Its keys in order, so that an operator's page of a million clients causes no pause.
         self._names: SortedList = SortedList()
-        # Number -> time and keep alive of its CONNECT, without an object each, as there may be a
-        # million.
+        # Connection number -> time and keep alive of its CONNECT. There may be a million, so they
+        # are kept without an object for each.
         self._connected_ms = array("Q", bytes(8 * numbers))
         self._keep_alive_s = array("H", bytes(2 * numbers))
 
     def add(self, session: Session, number: int, now_ms: int, keep_alive_s: int) -> None:
-        """Take a session whose client has connected by connection ``number``."""
+        """Add a session whose client has connected with connection ``number``."""
         self.by_client_id[session.client_id] = session
         self._names.add(session.client_id)
         self._connected_ms[number] = now_ms
         self._keep_alive_s[number] = keep_alive_s
 
     def remove(self, client_id: str) -> None:
-        """Forget a session whose client has gone."""
+        """Remove a session whose client has left."""
         del self.by_client_id[client_id]
         self._names.remove(client_id)
 
     def live(self, client_id: str) -> tuple[Session, Connection] | None:
-        """Return a session whose client is connected, and its connection."""
+        """Return the session of a connected client, and its connection; None if there is none."""
         session = self.by_client_id.get(client_id)
         if session is None or session.connection is None:
             return None
         return session, session.connection
 
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
-        """Return client identifiers that begin with ``prefix``, behind ``after``, in order."""
+        """Return client identifiers that begin with ``prefix``, those after ``after``, in order."""
         behind = self._names.irange(max(after, prefix), inclusive=(after < prefix, True))
         return list(islice(takewhile(lambda name: name.startswith(prefix), behind), limit))
 
     def connected(self, connection: Connection) -> Connected:
-        """Return what is kept of the CONNECT of a connection that has a session."""
+        """Return time and keep alive of the CONNECT of a connection that has a session."""
         number = connection.number
         return Connected(self._connected_ms[number], self._keep_alive_s[number])
