@@ -1,1 +1,1 @@
-"""From clients to the log: the reactor's batches, routes, acknowledgements."""
+"""From clients to the log: publishes, their routes, the append, acknowledgements."""

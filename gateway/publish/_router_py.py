@@ -1,4 +1,4 @@
-"""Reference of the router kernel: the same answers as _router.pyx in plain Python.
+"""Reference of the router kernel: the same results as _router.pyx, in plain Python.
 
 Owns: how a topic name becomes a queue, a property text and a tag hash. Must not touch: the log,
 sessions. router.py has the docstrings.

@@ -1,10 +1,10 @@
 """Answers that wait for the log: when they are sent, and what is sent instead of them.
 
-Owns: PUBACKs and PUBRECs of appended publishes, PUBRELs and PUBCOMPs of marked ones, refusals,
-Receive Maximum. Must not touch: appends (``commit``), when a ticket settles (the log's
-port). Invariants: a publish is acknowledged only after its ticket has settled without an error. A
-refused publish is never acknowledged later. Answers of one kind leave in the order of what they
-answer. An answer goes to the connection that it is for, and never to a later connection with the
+Owns: PUBACKs and PUBRECs of appended publishes, PUBRELs and PUBCOMPs of marked steps, refusals,
+Receive Maximum. Must not touch: appends (``commit``), when a ticket settles (the log's port).
+Invariants: a publish is acknowledged only after its ticket has settled without an error. A refused
+publish is never acknowledged later. Answers of one kind leave in the order of the packets that they
+answer. An answer goes only to the connection that it is for, never to a later connection with the
 same number.
 Spec: MQTT 5.0 sections 3.4 to 3.7, 4.3, 4.6 and 4.9; 3.1.1 likewise.
 
@@ -36,8 +36,8 @@ from motelog.gateway.turn import Acks, AnswerKind, NotFound, Turn
 logger = logging.getLogger(__name__)
 
 
-#: The packets; the packet identifier is at position 2. With reason "success", they are the same in
-#: every version.
+#: The answers as bytes, with the packet identifier at position 2. With reason "success" they are
+#: the same in every version.
 _PACKETS: Final[Mapping[AnswerKind, bytes]] = {
     PacketType.PUBACK: b"\x40\x02\x00\x00",
     PacketType.PUBREC: b"\x50\x02\x00\x00",
@@ -55,9 +55,9 @@ _NOT_TOLD: Final = "a client is not answered, as memory is lacking: free memory"
 class Owed:
     """Answers of one kind that wait for a ticket.
 
-    ``connections`` has the connection of each of ``acks``; ``counted`` has those among them that
-    Receive Maximum binds. ``error`` refuses the publishes, whatever becomes of the ticket.
-    ``began_ns`` is when the publishes were read, 0 if it is not asked.
+    ``connections`` has the connection of each of ``acks``; ``counted`` has those to which Receive
+    Maximum applies. If ``error`` is set, the publishes are refused however the ticket settles.
+    ``began_ns`` is when the publishes were read, 0 if their time is not measured.
     """
 
     kind: AnswerKind
@@ -87,7 +87,7 @@ class Answers:
         self._receive_maximum = receive_maximum
         self._faults = LimitedLog(logger)
         self._refusals = LimitedByKey(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
-        #: Ticket -> what waits for it, in the order of the tickets.
+        #: Ticket -> the answers and callbacks that wait for it, in the order of the tickets.
         self._waiting: dict[Ticket, list[Owed | Then]] = {}
 
     # --- what waits ----------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Answers:
     def answer(self, kind: AnswerKind, acks: Acks, ticket: Ticket, began_ns: int = 0) -> None:
         """Send the answers of one append or mark, now or when its ticket settles.
 
-        ``began_ns`` is when the publishes were read, for the time that they take.
+        ``began_ns`` is when the publishes were read, for the histogram of acknowledge times.
         """
         if ticket.is_settled:  # then no ticket waits: they settle in order
             if not acks:
@@ -112,16 +112,16 @@ class Answers:
             self._wait(kind, acks, ticket, began_ns=began_ns)
 
     def answer_behind(self, kind: AnswerKind, acks: Acks) -> None:
-        """Send answers behind all that wait, for what has been appended before."""
+        """Send answers to messages that the log already has, after all answers that wait."""
         if self._waiting:
             self._wait(kind, acks, next(reversed(self._waiting)))
         else:
             self._send(kind, acks)
 
     def after(self, ticket: Ticket, then: Then) -> None:
-        """Call ``then`` with the ticket's error, now or when it settles.
+        """Call ``then`` with the ticket's error, now or when the ticket settles.
 
-        Where it lacks memory, the others are called all the same.
+        If ``then`` runs out of memory, the other callbacks are still called.
         """
         if ticket.is_settled:
             try:
@@ -132,7 +132,7 @@ class Answers:
             self._waiting.setdefault(ticket, []).append(then)
 
     def _took(self, began_ns: int, count: int) -> None:
-        """Note how long publishes have taken that are acknowledged now."""
+        """Record how long the publishes that are acknowledged now have taken."""
         if began_ns:
             self._metrics.acknowledge_us.observe((perf_counter_ns() - began_ns) // 1000, count)
 
@@ -147,7 +147,7 @@ class Answers:
     ) -> None:
         connections = self._connections_of(acks)
         if None in connections:
-            # Ended in this turn. Whoever has the number when the ticket settles is another.
+            # It ended in this turn. When the ticket settles, its number may belong to another.
             acks = [ack for ack, one in zip(acks, connections, strict=True) if one is not None]
             connections = self._connections_of(acks)
         counted: list[Connection] = []
@@ -164,7 +164,7 @@ class Answers:
     # --- refusals ------------------------------------------------------------------------
 
     def refuse(self, kind: AnswerKind, acks: Acks, error: MotelogError) -> None:
-        """Tell publishers that the log has not taken their messages, or cannot keep them."""
+        """Refuse publishes, because the log has not taken the messages or cannot keep them."""
         for client_id, count in Counter(map(self._client_id_of, acks)).items():
             self._refusals.warning(
                 client_id,
@@ -181,8 +181,9 @@ class Answers:
             if connection is None:
                 self._metrics.publishes_refused += 1
             elif is_unknown:
-                # It may be in the log, so no answer is true. A client that comes back sends all of
-                # it again, in its order; what it has sent behind it must not be taken before that.
+                # The message may be in the log, so no answer would be true. When the client
+                # reconnects, it sends all unacknowledged messages again in order. Until then, what
+                # it has sent after this message must not be accepted.
                 self._metrics.publishes_refused += 1
                 self._turn.end(connection, code, str(error))
             else:
@@ -196,7 +197,7 @@ class Answers:
     def refuse_one(
         self, kind: AnswerKind, connection: Connection, packet_id: int, error: GatewayError
     ) -> None:
-        """Refuse one publish, behind the answers that wait. [MQTT-4.6.0-2]"""
+        """Refuse one publish, after the answers that wait. [MQTT-4.6.0-2]"""
         if self._waiting:
             last = next(reversed(self._waiting))
             self._wait(kind, [(connection.number, packet_id)], last, error)
@@ -206,7 +207,7 @@ class Answers:
     def _refuse(
         self, kind: AnswerKind, connection: Connection, packet_id: int, error: GatewayError
     ) -> None:
-        """Refuse one publish; MQTT 3 can do that only by ending the connection."""
+        """Refuse one publish. For MQTT 3 the only way is to end the connection."""
         session = connection.session
         if session is None:
             return  # ended meanwhile
@@ -230,8 +231,8 @@ class Answers:
         packet = _PACKETS[kind]
         skipped = self._output.send_numbered(packet, _NUMBER_AT, acks)
         if skipped:
-            # A connection above its output mark takes no more messages, but it is owed its
-            # acknowledgements. These are few, as such a connection is not read from either.
+            # A connection above its output mark takes no more messages, but its acknowledgements
+            # must still be sent. They are few, as such a connection is not read from either.
             for number, packet_id in acks:
                 if number in skipped:
                     number_bytes = packet_id.to_bytes(2, "big")
@@ -241,7 +242,7 @@ class Answers:
     # --- tickets that have waited --------------------------------------------------------
 
     def settled(self, settled: Settled) -> None:
-        """Answer those whose tickets have settled, in their order."""
+        """Send the answers whose tickets have settled, in the order of the tickets."""
         ready: dict[AnswerKind, Acks] = {}
         for ticket, error in settled:
             for owed in self._waiting.pop(ticket, ()):  # nothing waits for publishes at QoS 0
@@ -272,10 +273,10 @@ class Answers:
         ready.clear()
 
     def _still_open(self, owed: Owed) -> Acks:
-        """Return the answers whose connection is still the one that they are for."""
+        """Return the answers whose connection still exists."""
         for connection in owed.counted:
             connection.unacknowledged -= 1
-        # Nearly always all of them still are. Comparing lists of the same objects is quick.
+        # Nearly always all connections still exist. Comparing lists of the same objects is fast.
         if self._connections_of(owed.acks) == owed.connections:
             return owed.acks
         return [

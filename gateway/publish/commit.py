@@ -1,10 +1,11 @@
-"""The middle of a turn: one append for what was published, then what waits for its ticket.
+"""The middle of a turn: one append for the publishes, then the answers that wait for its ticket.
 
 Owns: the order of a batch. Must not touch: what is published (``publishing``), when a ticket
 settles (the log's port), what a session's record says (``state``).
-Invariants: an answer leaves only when its ticket has settled. A mark lies before its message in the
-same append, and so does the copy of a message that is retained: whoever subscribes meanwhile gets
-it live, or retained, or both ways, and never neither.
+Invariants: an answer to a publish or to a step of QoS 2 leaves only when its ticket has settled. In
+an append, the mark of a message comes before the message, and so does the copy of a retained
+message: a client that subscribes meanwhile gets the message live, or as a retained message, or
+both, but never misses it.
 Spec: MQTT 5.0 sections 3.3.1.3, 4.3 and 4.6; 3.1.1 likewise.
 """
 
@@ -23,12 +24,12 @@ from motelog.gateway.publish.exchanges import Exchanges
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.turn import Turn
 
-#: The ticket of what is not appended, as there is no memory for it.
+#: The ticket of messages that are not appended, because there is no memory for them.
 LOST: Final = Ticket(GatewayError("there is no memory for it"), is_settled=True)
 
 
 class Commit:
-    """Appends what one gateway's turn has collected, and answers it."""
+    """Appends what the turn of one gateway has collected, and answers it."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Commit:
         self._metrics = metrics
 
     def run(self) -> None:
-        """Append what has been collected so far; a turn may do so more than once."""
+        """Append what the turn has collected so far; this may happen several times in a turn."""
         turn = self._turn
         if turn.messages:
             self._append(turn)
@@ -79,9 +80,9 @@ class Commit:
         ticket = self._log_port.append(messages)
         if ticket.error is None:
             metrics.messages_appended += count
-        else:  # the others have answers to be refused by
+        else:  # QoS 0 only: the others are counted when their answers refuse them
             metrics.publishes_refused += count - len(turn.acks) - len(turn.recs)
-        # The lists are emptied in place: the hot loop keeps using them across a commit.
+        # The lists are cleared in place: the hot loop keeps using them across a commit.
         messages.clear()
         if turn.retained:
             for written in turn.retained:
@@ -99,7 +100,7 @@ class Commit:
             self._answers.answer(PacketType.PUBREC, recs, ticket, turn.began_ns)
 
     def lose(self) -> None:
-        """Forget what has been collected: it is not appended, and its clients send it again."""
+        """Drop what was collected: it is not appended, and the clients send it again."""
         turn = self._turn
         self._exchanges.lose()
         for written in turn.retained:

@@ -1,6 +1,6 @@
 """``$delayed/{seconds}/{topic}``: a publish that is delivered later.
 
-Owns: how a publisher says how long. Must not touch: the wait; the log's broker keeps the message.
+Owns: the syntax of the delay. Must not touch: the wait; the log's broker keeps the message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SECONDS_MAX: Final = DELAY_MS_MAX // 1000
 def split_delayed(topic: bytes) -> tuple[int, bytes]:
     """Return the delay in ms and the topic name of a topic that begins with ``$delayed/``.
 
-    TopicNameError if the delay is none that the log takes, or there is no topic name.
+    TopicNameError if the log does not accept the delay, or if there is no topic name.
     """
     seconds, _, name = topic.removeprefix(DELAYED_PREFIX).partition(b"/")
     if not seconds.isdigit() or len(seconds) > 9 or not 0 < int(seconds) <= _SECONDS_MAX:

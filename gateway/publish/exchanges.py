@@ -3,9 +3,9 @@
 Owns: which messages are new, what PUBREC, PUBREL and PUBCOMP lead to. Must not touch: appends
 (``commit``), sending of messages (``deliver``).
 Invariants: a client's message is in the log once, however often it is sent: its packet identifier
-is kept from the PUBLISH to the PUBREL [MQTT-4.3.3-10]. For a session that outlives its connection,
-each step is in the log before it is answered: also one that is answered because it has been read
-there, as what is read may not be on the disk yet. So that step is marked once more.
+is kept from PUBLISH to PUBREL [MQTT-4.3.3-10]. For a session that outlives its connection, each
+step is in the log before it is answered. This also holds for a step that was found in the log: what
+is read may not be on the disk yet, so the step is marked again.
 Spec: MQTT 5.0 and 3.1.1 section 4.3.3.
 
     PUBLISH -> mark RECEIVED, message    one append -> PUBREC
@@ -14,13 +14,14 @@ Spec: MQTT 5.0 and 3.1.1 section 4.3.3.
     PUBCOMP -> mark COMPLETED
 
     PUBLISH that the log has    -> mark RECEIVED    -> PUBREC
-    PUBREL that stands for none -> mark FORGOTTEN   -> PUBCOMP
-    PUBREC that stands for none -> mark COMPLETED   -> PUBREL
+    PUBREL of unknown exchange  -> mark FORGOTTEN   -> PUBCOMP
+    PUBREC of unknown exchange  -> mark COMPLETED   -> PUBREL
 
-A gateway that dies between the mark and the message has not answered, and neither has one whose
-append has failed: the log may have the message or not. So a client that sends the message again has
-it looked up in the log (``look_up``), wherever only the mark is known. Until then it is sent away,
-and comes back. An append that is on its way is waited for in the same manner.
+A gateway that dies between the mark and the message has not answered, nor has a gateway whose
+append has failed. In both cases the log may or may not have the message. So if only the mark is
+known when the client sends the message again, the message is looked up in the log (``look_up``).
+Until the result is known, the client is disconnected and tries again. The same is done while an
+append may still be on its way.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from motelog.gateway.turn import AnswerKind, NotFound, Turn
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-#: Of clients that come back: what is looked up for them, and what has been appended after all.
+#: Most look-ups for clients that return, and most messages that were stored late.
 KEPT_MAX: Final = 10_000
 
 
@@ -67,19 +68,19 @@ class Exchanges:
         self._journal = journal
         self._answers = answers
         self._receive_maximum = receive_maximum
-        #: (client identifier, packet identifier) -> what its message's append waits for; None in
-        #: the turn that takes the message.
+        #: (client identifier, packet identifier) -> the ticket of its message; None in the turn
+        #: that takes the message.
         self._appending: dict[tuple[str, int], Ticket | None] = {}
         self._look_ups: dict[tuple[str, Received], LookUp] = {}
-        #: What has been stored only after the connection had ended.
+        #: Messages whose tickets settled only after the connection had ended.
         self._stored_late: dict[tuple[str, Received], None] = {}
 
     # --- messages from clients -----------------------------------------------------------
 
     def take(self, connection: Connection, packet_id: int, queue: QueueHandle) -> bytes | None:
-        """Return what to add to the message's property text, None if it is not to be appended.
+        """Return what to add to the message's property text, None if it must not be appended.
 
-        It is not if the log has it already: then PUBREC is sent again.
+        It must not be appended if the log already has it; then PUBREC is sent again.
         """
         session = connection.session
         assert session is not None, "a PUBLISH comes after CONNECT"
@@ -88,12 +89,12 @@ class Exchanges:
             known = received[packet_id]
             exchange = session.client_id, packet_id
             if exchange in self._appending:
-                # Sent again before the log has told of the first.
+                # Sent again before the ticket of the first has settled.
                 self._answer_with(self._appending[exchange], (connection.number, packet_id))
                 return None
             is_stored = known is None or self._has_message(session.client_id, known, queue)
             if is_stored is None:
-                # The client comes back and sends it again; by then the records are at hand.
+                # The client reconnects and sends it again; by then the records are in memory.
                 why = "the log is not at hand to look up a message that is sent again"
                 self._turn.end(connection, ReasonCode.SERVER_BUSY, why)
                 return None
@@ -130,7 +131,7 @@ class Exchanges:
             self._answers.answer(PacketType.PUBREC, [ack], ticket)
 
     def appended(self, ticket: Ticket) -> None:
-        """Note what becomes of the messages that the turn has taken: ``ticket`` says it."""
+        """Note the ticket of the messages that the turn has taken."""
         turn = self._turn
         taken, turn.taken = turn.taken, []
         again, turn.taken_again = turn.taken_again, []
@@ -140,7 +141,7 @@ class Exchanges:
         self._answers.answer(PacketType.PUBREC, again, ticket)
 
     def lose(self) -> None:
-        """Forget what the turn has taken, as it is not appended: it is sent again."""
+        """Forget the messages that the turn has taken: they are not appended, but sent again."""
         turn = self._turn
         for session, received in turn.taken:
             session.particulars.received.pop(received.packet_id, None)
@@ -155,20 +156,20 @@ class Exchanges:
             received = session.particulars.received
             if error is None and received.get(packet_id) is mark:
                 received[packet_id] = None
-                if session.connection is None:  # it was stored with the place of the mark
+                if session.connection is None:  # the stored session still has the mark's place
                     _keep(self._stored_late, (session.client_id, mark), None)
 
     def resumed(self, session: Session) -> None:
-        """Begin to look up what the client of a stored session may send again."""
+        """Start to look up the messages that the client of a resumed session may send again."""
         for known in session.particulars.received.values():
             handle = None if known is None else self._log_port.find_queue(known.queue)
             if known is not None and handle is not None:
                 self._look_up(handle, session.client_id, known)
 
     def knows(self, stored: StoredSession) -> bool:
-        """Return whether it is known which messages the log has that the client may send again.
+        """Return whether it is known which of the messages that may be sent again the log has.
 
-        Else that is looked up meanwhile.
+        If it is not known, a look-up is started or in progress.
         """
         return all(
             known.queue == "" or self._is_known(stored.client_id, known)
@@ -178,14 +179,14 @@ class Exchanges:
     def _is_known(self, client_id: str, known: Received) -> bool:
         handle = self._log_port.find_queue(known.queue)
         if handle is None or (client_id, known) in self._stored_late:
-            return True  # without a queue it can be looked up only where the message would go now
+            return True  # without this queue, the look-up needs the queue of the message sent again
         look_up = self._look_up(handle, client_id, known)
         if look_up.is_over and self._is_stored(look_up, known) is None:
             del self._look_ups[client_id, known]
         return look_up.is_over and (client_id, known) in self._look_ups
 
     def _is_stored(self, look_up: LookUp, known: Received) -> bool | None:
-        # A clock that was put back does not keep the client waiting.
+        # If the clock was set back, the client does not have to wait.
         is_young = 0 <= look_up.begun_ms - known.taken_ms < self._log_port.append_ms_max
         return None if look_up.is_stored is False and is_young else look_up.is_stored
 
@@ -199,11 +200,11 @@ class Exchanges:
         return look_up
 
     def _has_message(self, client_id: str, known: Received, queue: QueueHandle) -> bool | None:
-        """Return whether the log has the message of a mark.
+        """Return whether the log has the message of a mark, None if this is not known now.
 
-        None if that cannot be said now: records are not at hand, or the append may still be on its
-        way. ``queue`` is where the message would go now: an earlier process that created the topic
-        did not know its queues.
+        It is not known if records are not in memory, or if the append may still be on its way.
+        ``queue`` is where the message would go now: an earlier process that created the topic may
+        not have known its queues.
         """
         log = self._log_port
         key = client_id, known
@@ -222,7 +223,7 @@ class Exchanges:
     def go_on(
         self, connection: Connection, packet_type: int, packet_id: int, reason_code: int
     ) -> None:
-        """Take PUBREC, PUBREL or PUBCOMP."""
+        """Handle PUBREC, PUBREL or PUBCOMP."""
         session = connection.session
         assert session is not None, "the caller has looked"
         if packet_type == PacketType.PUBREL:
@@ -238,7 +239,7 @@ class Exchanges:
             del received[packet_id]
             kind: AnswerKind = PacketType.PUBCOMP
         else:
-            # Its PUBCOMP was lost, or it has never been here. [MQTT-4.3.3-11]
+            # Its PUBCOMP was lost, or the exchange has never existed. [MQTT-4.3.3-11]
             kind = NotFound.PUBCOMP if connection.version == 5 else PacketType.PUBCOMP
         self._step(session, MarkKind.FORGOTTEN, kind, (connection.number, packet_id))
 
@@ -258,7 +259,7 @@ class Exchanges:
         elif is_refused and flight < 0:
             why = "PUBREC refuses a message that an earlier one has taken"
             self._turn.end(connection, ReasonCode.PROTOCOL_ERROR, why)
-        elif is_refused:  # the client does not take it [MQTT-4.4.0-2]
+        elif is_refused:  # the client does not accept the message [MQTT-4.4.0-2]
             self._end(session, packet_id)
         else:
             session.inflight.release(packet_id)
@@ -267,7 +268,7 @@ class Exchanges:
     def _completed(self, connection: Connection, session: Session, packet_id: int) -> None:
         flight = session.inflight.get(packet_id)
         if flight is None:
-            return  # it is over already
+            return  # the exchange has already ended
         if flight < 0:
             self._end(session, packet_id)
         else:
@@ -283,7 +284,7 @@ class Exchanges:
     def _step(
         self, session: Session, mark: MarkKind, kind: AnswerKind, ack: tuple[int, int]
     ) -> None:
-        """Mark a step, and owe its answer to the end of the turn."""
+        """Mark a step; it is answered after the turn's append."""
         self._mark(session, mark, ack[1])
         self._turn.steps.setdefault(kind, []).append(ack)
 
@@ -293,7 +294,7 @@ class Exchanges:
 
 
 def _keep(kept: dict[_K, _V], key: _K, value: _V) -> None:
-    """Keep the newest entries alone."""
+    """Add an entry, and drop the oldest one if there are more than KEPT_MAX."""
     kept[key] = value
     if len(kept) > KEPT_MAX:
         del kept[next(iter(kept))]

@@ -1,7 +1,8 @@
-"""Looking for the message of a mark: whether the log has what an earlier process may have appended.
+"""Looks for the message of a mark: does the log have what an earlier process may have appended?
 
 Owns: LookUp. Must not touch: sessions, connections.
-It reads from the time at which the message was taken, step by step as records are at hand.
+It reads the log from the time at which the message was taken, and continues as records come into
+memory.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Waiting
 from motelog.gateway.state.stored import Received
 
-#: Records among which the message is looked for: more than one append takes, and more than come
-#: while clocks differ.
+#: Records that are searched: more than one append holds, and more than come in CLOCKS_MS_MAX.
 COUNT_MAX: Final = 1_048_576
-#: By how much the clocks of gateways and brokers may differ.
+#: The largest difference between the clocks of gateways and brokers.
 CLOCKS_MS_MAX: Final = 5_000
 _READ_COUNT: Final = 2048
 _READ_BYTES: Final = 1_048_576
 
 
 class LookUp:
-    """One search; ``is_stored`` is None until it is known, or if it cannot be (``is_over``)."""
+    """One search for the message of a mark.
+
+    ``is_stored`` is None until the result is known, and stays None if the search fails. ``is_over``
+    is set in both cases.
+    """
 
     def __init__(
         self, log: LogPort, queue: QueueHandle, client_id: str, mark: Received, *, begun_ms: int
@@ -43,7 +47,7 @@ class LookUp:
         if mark.queue_offset:
             self._begin(mark.queue_offset)
             return
-        # A gateway elsewhere does not ask for a queue's end at each message.
+        # A gateway with a remote log does not ask for the queue's end at each message.
         at = log.offset_at(queue, max(0, mark.taken_ms - CLOCKS_MS_MAX), self._begin)
         if at is not None:
             self._begin(at)
@@ -57,7 +61,7 @@ class LookUp:
         try:
             self._read()
         except MotelogError:
-            self.is_over = True  # the client sends the message again, and it is looked for anew
+            self.is_over = True  # the client sends the message again, which starts a new search
 
     def _read(self) -> None:
         while self._at < self._end:
@@ -93,5 +97,5 @@ class LookUp:
 
 
 def exchange_name(packet_id: int, taken_ms: int) -> str:
-    """Return what names a QoS 2 exchange of one client: identifiers are used again."""
+    """Return a name for a QoS 2 exchange of one client, as packet identifiers are reused."""
     return f"{packet_id}@{taken_ms}"

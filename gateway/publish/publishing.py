@@ -1,6 +1,6 @@
-"""A PUBLISH of a client: may it be published, where does it go, what of it is stored.
+"""A PUBLISH of a client: whether it is allowed, where it goes, which parts of it are stored.
 
-Owns: the decision about one PUBLISH that the hot loop cannot take, refusals, the origin that is
+Owns: the decision about a PUBLISH that the hot loop cannot make, refusals, the origin that is
 stored with a message. Must not touch: the append (``commit``), routes (``routes``), when it is
 acknowledged (``acknowledge``).
 Spec: MQTT 5.0 section 3.3; 3.1.1 likewise.
@@ -42,7 +42,7 @@ from motelog.gateway.turn import Message, Packet, Turn
 
 logger = logging.getLogger(__name__)
 
-#: Stands for the properties of a publish that has none, where it is not for the hot loop.
+#: Stands for the properties of a publish without properties that the hot loop must not handle.
 NO_BLOCK: Final = b""
 
 
@@ -64,7 +64,7 @@ class Publishing:
         clock: Clock,
         access: Access | None = None,
     ) -> None:
-        """``access`` is None where clients are not told apart."""
+        """``access`` is None if clients do not log in."""
         self._turn = turn
         self._log_port = log
         self._routes = routes
@@ -78,7 +78,7 @@ class Publishing:
         self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
 
     def publish(self, connection: Connection, session: Session, packet: Packet) -> None:
-        """Take a PUBLISH that the hot loop cannot: new topic name, properties, alias, refusal.
+        """Handle a PUBLISH that the hot loop cannot: new topic name, properties, alias, refusal.
 
         GatewayError if the connection has to end.
         """
@@ -113,7 +113,7 @@ class Publishing:
     def _unfold(
         self, connection: Connection, topic: bytes, block: bytes | None
     ) -> tuple[bytes, bytes]:
-        """Return the topic name and what of the properties is stored; ``block`` holds them."""
+        """Return the topic name, and those of the properties in ``block`` that are stored."""
         extra = b""
         if block:
             properties = decode_properties(block, PacketType.PUBLISH)
@@ -134,7 +134,7 @@ class Publishing:
         payload: bytes,
         extra: bytes,
     ) -> Message:
-        """Return what is stored of a publish; TopicNameError."""
+        """Return the message that is stored for a publish; TopicNameError."""
         text, now_ms = QOS_TEXTS[qos], self._turn.now_ms
         origin = (connection.origin or self.make_origin(connection)) + extra
         host = connection.host
@@ -148,9 +148,10 @@ class Publishing:
     def _may_be_retained(
         self, connection: Connection, qos: int, name: bytes, message: Message
     ) -> bool:
-        """Return whether the limits allow a message to be retained; QuotaExceededError.
+        """Return whether the limits allow a message to be retained.
 
-        A client that cannot be told has it published, as a plain one is.
+        QuotaExceededError if they do not and the client can be sent a reason code. Otherwise the
+        message is published without being retained.
         """
         session = connection.session
         assert session is not None, "a PUBLISH comes after CONNECT"
@@ -169,9 +170,9 @@ class Publishing:
         return False
 
     def put_aside_unasked(self, packets: list[Packet]) -> None:
-        """Have publishes go by ``publish`` whose rights are not known from an earlier one.
+        """Send publishes whose rights are not known from an earlier one through ``publish``.
 
-        So the hot loop is the same whether there are rules or not.
+        So the hot loop is the same with and without access rules.
         """
         connections = self._turn.connections
         for i, packet in enumerate(packets):
@@ -207,7 +208,10 @@ class Publishing:
             raise NotAuthorizedError("the client has no right to publish it")
 
     def receive(self, connection: Connection, packet_id: int, message: Message) -> Message | None:
-        """Return a QoS 2 publish with its exchange in the property text; None if it was taken."""
+        """Return a QoS 2 publish with its exchange in the property text.
+
+        None if the message must not be appended, for example because the log has it already.
+        """
         told = self._exchanges.take(connection, packet_id, message[0])
         if told is None:
             return None
@@ -217,9 +221,9 @@ class Publishing:
     def _refuse(
         self, connection: Connection, qos: int, packet_id: int, topic: bytes, error: GatewayError
     ) -> None:
-        """Answer one publish that is not stored; it ends the connection only where it must.
+        """Refuse one publish; this ends the connection only if there is no other way.
 
-        At QoS 0 there is no answer, so that the log line and the counter are all that tells of it.
+        At QoS 0 there is no answer, so the log line and the counter are the only signs of it.
         """
         session = connection.session
         self._peer_log.warning(
@@ -248,7 +252,7 @@ class Publishing:
 
 
 def _split_delayed(topic: bytes, first_byte: int) -> tuple[int, bytes]:
-    """Return by how much a publish is delayed, and the topic name that is left."""
+    """Return the delay of a publish in ms, 0 if none, and the topic name without it."""
     if not topic.startswith(DELAYED_PREFIX):
         return 0, topic
     delay_ms, name = split_delayed(topic)

@@ -1,13 +1,14 @@
-"""How fast clients may publish and connect: who comes faster is read later.
+"""How fast clients may publish and connect: reading from faster clients is paused.
 
-Owns: a token bucket for each connection that publishes, one for new connections, who is paused.
-Must not touch: sockets (``output`` does), packets: it counts them and their bytes.
-Invariants: nothing is dropped and nobody is disconnected: what is not read waits in the sockets. A
-bucket holds what BURST_MS bring, so that a pause which ends late costs no throughput. Time is an
-argument, in milliseconds of a clock that does not go back.
+Owns: a token bucket for each connection that publishes, one for new connections, which connections
+are paused.
+Must not touch: sockets (``output`` does), the content of packets: it counts them and their bytes.
+Invariants: no packet is dropped and no client is disconnected, as what is not read waits in the
+sockets. A bucket holds what arrives at the rate in BURST_MS, so that a pause that ends late costs
+no throughput. Time is an argument, in milliseconds of a clock that does not go back.
 
 A bucket is one number, the time at which it is full again (GCRA). A connection is paused while
-that is more than BURST_MS away.
+this time is more than BURST_MS away.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Any, Final
 
 from motelog.gateway.output import Output
 
-#: What a client may send at once, and how many connect at once, in time at their rate.
+#: How much a client may send at once, and how many clients may connect at once, as time at the
+#: configured rate.
 BURST_MS: Final = 1000
 _PUBLISH: Final = 0x30
 
 
 class Rates:
-    """The limits of one gateway's connections; 0 is no limit."""
+    """The rate limits of one gateway's connections; 0 means no limit."""
 
     def __init__(
         self,
@@ -35,10 +37,10 @@ class Rates:
         connects_per_s: int,
     ) -> None:
         self._output = output
-        #: Connection -> when its bucket is full again, of those that have published.
+        #: Connection -> when its bucket is full again, for connections that have published.
         self._full_ms: dict[int, float] = {}
         self._connects_full_ms = 0.0
-        #: Connection -> when it is read again; and in that order, with some that are over.
+        #: Connection -> when it is read again; the same as a heap, with some outdated entries.
         self._paused: dict[int, float] = {}
         self._resumes: list[tuple[float, int]] = []
         self.limit(
@@ -48,16 +50,16 @@ class Rates:
         )
 
     def limit(self, *, publishes_per_s: int, publish_bytes_per_s: int, connects_per_s: int) -> None:
-        """Have these limits from now on; who is paused stays so until then."""
+        """Apply these limits from now on; a paused connection stays paused until its time."""
         self._message_ms = 1000 / publishes_per_s if publishes_per_s else 0.0
         self._byte_ms = 1000 / publish_bytes_per_s if publish_bytes_per_s else 0.0
         self._connect_ms = 1000 / connects_per_s if connects_per_s else 0.0
         self.limits_publishes = bool(publishes_per_s or publish_bytes_per_s)
-        #: Whether there is any limit: only then there are pauses that ``resume_due`` ends.
+        #: Whether there is any limit. Only then are there pauses that ``resume_due`` must end.
         self.is_on = self.limits_publishes or bool(connects_per_s)
 
     def opened(self, connections: Iterable[int], now_ms: int) -> None:
-        """Take new connections, before anything is read from them: CONNECT waits for its turn."""
+        """Add new connections before they are read from; above the rate, CONNECT is read later."""
         for connection in connections:
             self._full_ms.pop(connection, None)
             self._paused.pop(connection, None)
@@ -67,7 +69,7 @@ class Rates:
                 self._pause_until(connection, full_ms - BURST_MS, now_ms)
 
     def received(self, data: Any, index: Any, now_ms: int) -> None:
-        """Count the publishes of one turn; pause those that have sent more than they may."""
+        """Count the publishes of one turn; pause connections that have sent more than they may."""
         counts: dict[int, list[int]] = {}
         numbers = memoryview(index).cast("B").cast("I").tolist()
         for at in range(0, len(numbers), 4):
@@ -92,7 +94,7 @@ class Rates:
             heappush(self._resumes, (resume_ms, connection))
 
     def resume_due(self, now_ms: int) -> None:
-        """Read again from those whose pause is over."""
+        """Resume reading from connections whose pause is over."""
         resumes = self._resumes
         while resumes and resumes[0][0] <= now_ms:
             resume_ms, connection = heappop(resumes)

@@ -1,8 +1,8 @@
 """Retained publishes: how many there may be, and the copy that goes into the log with each.
 
 Owns: the limits on retained messages.
-Must not touch: what is retained already (``state.retained`` has it), who gets it (``deliver``), the
-append (``commit``).
+Must not touch: what is already retained (``state.retained``), which clients get it (``deliver``),
+the append (``commit``).
 Spec: MQTT 5.0 section 3.3.1.3.
 """
 
@@ -20,7 +20,7 @@ RETAIN_TEXT: Final = encode_properties({MQTT_RETAIN: "1"})
 
 
 class Retaining:
-    """What may be retained at one gateway."""
+    """Decides what may be retained at one gateway."""
 
     def __init__(
         self, store: RetainedStore, *, count_max: int, client_count_max: int, bytes_max: int
@@ -29,7 +29,7 @@ class Retaining:
         self.limit(count_max=count_max, client_count_max=client_count_max, bytes_max=bytes_max)
 
     def limit(self, *, count_max: int, client_count_max: int, bytes_max: int) -> None:
-        """Have these limits from now on; what is retained stays."""
+        """Apply these limits from now on; what is retained already stays."""
         self._count_max = count_max
         self._client_count_max = client_count_max
         self._bytes_max = bytes_max
@@ -61,8 +61,8 @@ class Retaining:
         )
 
     def write(self, name: bytes, message: Message) -> Written:
-        """Return the copy of ``message``, or what removes the one before it: the payload is empty.
+        """Return the copy of ``message``, or the removal of the old one if the payload is empty.
 
-        Its record goes before the message in the same append, whose ticket it is given.
+        The caller appends its record before the message in the same append, and sets its ticket.
         """
         return self._store.write(name.decode(), message)

@@ -1,13 +1,13 @@
-"""Publishes -> messages to append, as fast as the packets come.
+"""Turns publishes into messages to append, as fast as the packets come.
 
-Its kernel is _router.pyx; _router_py.py is the reference, which says what is right.
-Owns: how the built-in rule makes a queue, a property text and a tag hash of a topic name.
+The kernel is _router.pyx; _router_py.py is the reference that defines the correct results.
+Owns: how the built-in rule turns a topic name into a queue, a property text and a tag hash.
 Must not touch: which topics exist, the rules of an operator (``routes``).
 
     plant7/dev42/temp    first level -> its topic's queues; the tag's hash -> one of them; the text
            tag           mqttRealTopic \\x01 plant7/dev42/temp \\x02 TAGS \\x01 dev42 \\x02 ...
 
-Nothing is kept by name, so that a million names cost what a thousand do.
+Nothing is kept by name, so a million names cost as much as a thousand.
 """
 
 from __future__ import annotations

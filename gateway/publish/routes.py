@@ -1,10 +1,10 @@
-"""Where publishes go: the topic names' routes, and the queue topics that are made for them.
+"""Where publishes go: the routes of topic names, and the queue topics that are created for them.
 
 Owns: which queues the router uses for a first level, the bounded cache of routes by topic name that
-rules of an operator need; creates queue topics within the configured limit.
+rules of an operator need, the creation of queue topics within the configured limit.
 Must not touch: sockets, sessions.
-Invariants: nothing is kept by topic name where the built-in rule alone decides. What is kept by
-first level is bounded by the log's topics and ``REFUSALS_MAX``.
+Invariants: nothing is kept by topic name if the built-in rule alone decides. What is kept by first
+level is bounded by the log's topics and ``REFUSALS_MAX``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from motelog.gateway.publish.router import Route, Router
 
 logger = logging.getLogger(__name__)
 
-#: Routes kept by topic name, for names that a rule of the operator may match.
+#: Most routes that are kept by topic name, for names that a rule of the operator may match.
 ROUTES_MAX: Final = 100_000
-#: So many routes that were used since they were last looked at may a new one pass over.
+#: How many recently used routes a new route may skip in its search for one to drop.
 SECOND_CHANCES_MAX: Final = 8
-#: After so many topics that the log refused, it is asked for no more of them.
+#: After the log has refused this many topics, it is not asked to create more.
 REFUSALS_MAX: Final = 1000
 
 #: By QoS: the part of a property text that depends on it.
@@ -39,7 +39,7 @@ _Key = TypeVar("_Key")
 
 
 class Routes:
-    """Where the topic names of one gateway lead; ``message`` is the way, ``resolve`` finds it."""
+    """The routes of one gateway. ``message`` uses them, ``resolve`` finds new ones."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Routes:
         self._log_port = log
         self._create_topics = create_topics
         self._topics_max = self._topics_left = topics_max
-        #: Topics that the log has refused to create, or that cannot be written to.
+        #: Topics that the log has refused to create, or to which it does not allow writing.
         self._refused: set[str] = set()
         self._topic_queue_count = topic_queue_count
         self._topic_bytes_max = topic_bytes_max
         self._by_name: RouteCache[bytes] = RouteCache()
         self._by_publisher: RouteCache[tuple[bytes, str, str]] = RouteCache()
-        #: One list for all that leads to the default topic, changed in place.
+        #: One list for all names that go to the default topic, changed in place.
         self._default_queues: list[QueueHandle] = []
         self._router = Router(
             bytes(is_device_topic("t" + chr(octet)) for octet in range(256)),
@@ -69,7 +69,7 @@ class Routes:
             topic_bytes_max=topic_bytes_max,
         )
         self._levels = self._router.levels
-        #: The hot path; after None ``resolve`` says where the name goes.
+        #: The hot path. If it returns None, ``resolve`` finds the route.
         self.message = self._router.message
         self._begin()
         log.on_topic_created(self._on_topic_created)
@@ -87,7 +87,7 @@ class Routes:
             self._on_topic_created(topic)
 
     def resolve(self, topic: bytes, *, client_id: str, user_name: str) -> Route:
-        """Return the route of a topic name; TopicNameError if nobody may publish to it."""
+        """Return the route of a topic name; TopicNameError if no client may publish to it."""
         if len(topic) > self._topic_bytes_max:
             raise TopicNameError(
                 f"topic name of {len(topic)} bytes, at most {self._topic_bytes_max} are allowed"
@@ -130,7 +130,7 @@ class Routes:
         topic = self._mapping.default_topic
         try:
             self._log_port.create_topic(topic, self._topic_queue_count)
-        except BrokerError as exc:  # a log elsewhere can refuse it, or be away for too long
+        except BrokerError as exc:  # a remote log can refuse it, or be unreachable for too long
             raise TopicNameError(
                 f"the log refuses the default topic: {exc.remark}",
                 reason_code=ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
@@ -151,7 +151,7 @@ class Routes:
             )  # fmt: skip
             self._use_default(topic)
             return False
-        if not self._log_port.has_topic(topic):  # it is there and cannot be written to
+        if not self._log_port.has_topic(topic):  # it exists and cannot be written to
             self._use_default(topic)
             return False
         if topic.encode() not in self._levels:  # it is being created
@@ -173,7 +173,7 @@ class Routes:
         return self._create_topics and self._topics_left > 0 and len(self._refused) < REFUSALS_MAX
 
     def _decide_others(self) -> None:
-        """Say where first levels go that are no topic: to the default topic if none is created."""
+        """Set the route of first levels without a topic: the default topic if none is created."""
         if self._mapping.rule_levels is not None:
             self._router.others = None if self._may_create else self._default_queues
 
@@ -184,7 +184,7 @@ class Routes:
             self._levels[level] = queues
 
     def _use_default(self, topic: str) -> None:
-        """Send a topic's names to the default topic without asking for it again."""
+        """Send the names of a topic to the default topic, and do not try to create it again."""
         self._learn(topic, self._default_queues)
         self._refused.add(topic)
         if len(self._refused) == REFUSALS_MAX:
@@ -197,7 +197,7 @@ class Routes:
         self._decide_others()
 
     def _on_topic_created(self, topic: str) -> None:
-        """Use the queues of a topic that is new or has another number of them."""
+        """Use the queues of a topic that is new or whose number of queues has changed."""
         queues = list(self._log_port.append_queues(topic))
         if topic == self._mapping.default_topic:
             self._default_queues[:] = queues
@@ -210,7 +210,7 @@ class Routes:
         self._by_publisher.clear()
 
     def _on_topic_refused(self, topic: str) -> None:
-        """Send names that went to ``topic``, as it was being created, to the default topic."""
+        """Send names for ``topic``, which could not be created, to the default topic."""
         logger.warning(
             "the log could not create a queue topic, its publishes go to the default topic"
             " topic=%s default_topic=%s",
@@ -223,15 +223,15 @@ class Routes:
 
 
 class RouteCache(Generic[_Key]):
-    """At most ROUTES_MAX routes; the oldest goes first, unless it was used since last looked at."""
+    """At most ROUTES_MAX routes. The oldest is dropped first, unless it was used recently."""
 
     def __init__(self) -> None:
-        #: The router keeps this dict, so it is only changed in place.
+        #: The router refers to this dict, so it is changed only in place.
         self.routes: dict[_Key, Route] = {}
         self._ring: deque[_Key] = deque()
 
     def add(self, key: _Key, route: Route) -> None:
-        """Keep a route that is not there yet."""
+        """Add a route that is not in the cache yet."""
         ring = self._ring
         if len(ring) >= ROUTES_MAX:
             for _ in range(SECOND_CHANCES_MAX):

@@ -1,4 +1,4 @@
-"""Will messages as publishes of the gateway.
+"""Publishes will messages for clients that have gone.
 
 Owns: the append of a will. Must not touch: when a will is due (``connect``).
 Spec: MQTT 5.0 sections 3.1.2.5 and 3.1.3.2.
@@ -25,7 +25,7 @@ from motelog.gateway.turn import Message
 
 logger = logging.getLogger(__name__)
 
-#: The gateway publishes wills, often long after their client has gone.
+#: The origin of wills: the gateway publishes them, often long after the client has gone.
 _HOST: Final = encode_host("127.0.0.1", 0)
 
 
@@ -50,10 +50,10 @@ class Wills:
         self._clock = clock
 
     def publish(self, whose: Who, will: StoredWill) -> None:
-        """Append a will; one that the log refuses is lost, with a line in the log of the process.
+        """Append a will. A will that the log refuses is lost, and a line is logged.
 
-        So is one that its client has no right to publish any more. The interval of a Message Expiry
-        Interval begins now, as with a publish. [MQTT-3.1.3-9]
+        So is a will that its client has no right to publish any more. A Message Expiry Interval
+        begins now, as for a publish. [MQTT-3.1.3-9]
         """
         client_id = whose.client_id
         acl = None if self._access is None else self._access.acl
