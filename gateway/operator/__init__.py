@@ -1,1 +1,1 @@
-"""What an operator sees and changes of a gateway while it runs."""
+"""What an operator can see and change in a running gateway."""

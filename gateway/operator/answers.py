@@ -1,8 +1,8 @@
-"""What an operator is told of a gateway: the values that the admin API answers with.
+"""The answers of the admin API about a gateway.
 
-Owns: their members, which are the API's. Must not touch: where they come from (``operator``).
-Times are in milliseconds since 1970, sizes in bytes. A list has pages: ``after`` is what the next
-page begins behind, null at the end.
+Owns: their fields, which are those of the API. Must not touch: their sources (``operator``).
+Times are in milliseconds since 1970, sizes in bytes. A list has pages: the next page begins after
+``after``, which is null at the end.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import msgspec
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the below."""
+    """The base of all answers."""
 
 
 class GatewayNode(Answer, frozen=True, kw_only=True):
-    """A gateway process that lives; ``seen_ms`` is when it has last written to the log.
+    """A live gateway process; ``seen_ms`` is when it last wrote to the log.
 
-    ``is_here``: it is of this server, and answers.
+    ``is_here``: it is part of this server, and gives this answer.
     """
 
     name: str
@@ -34,7 +34,7 @@ class GatewayNodes(Answer, frozen=True, kw_only=True):
 
 
 class RetainedEntry(Answer, frozen=True, kw_only=True):
-    """A retained message without its payload; ``client_id`` has published it."""
+    """A retained message without its payload; ``client_id`` is its publisher."""
 
     topic: str
     payload_bytes: int
@@ -58,9 +58,9 @@ class RetainedMessage(RetainedEntry, frozen=True, kw_only=True):
 
 
 class SessionEntry(Answer, frozen=True, kw_only=True):
-    """A session; ``since_ms`` is when its client has connected or left, null if that is not known.
+    """A session; ``since_ms`` is when its client connected or left, null if this is not known.
 
-    ``expires_ms`` is null while its client is connected, and if it never expires.
+    ``expires_ms`` is null while its client is connected, and if the session never expires.
     """
 
     client_id: str
@@ -80,9 +80,9 @@ class SessionPage(Answer, frozen=True, kw_only=True):
 
 
 class Purged(Answer, frozen=True, kw_only=True):
-    """Sessions that were ended, or would be, of those behind one page of client identifiers.
+    """Sessions of one page of client identifiers that were ended, or would be.
 
-    ``kept`` are those that are in use by then.
+    ``kept`` are those that have come into use meanwhile.
     """
 
     ended: list[str]
@@ -91,7 +91,7 @@ class Purged(Answer, frozen=True, kw_only=True):
 
 
 class Subscription(Answer, frozen=True, kw_only=True):
-    """One subscription; ``identifier`` is the client's, null if it gave none."""
+    """One subscription; ``identifier`` was set by the client, null if it set none."""
 
     filter: str
     qos: int
@@ -101,9 +101,9 @@ class Subscription(Answer, frozen=True, kw_only=True):
 
 
 class SessionQueue(Answer, frozen=True, kw_only=True):
-    """How far a session has got in a queue, and how many messages that has beyond.
+    """How far a session has got in a queue, and how many messages the queue has after that.
 
-    Some of them may be for others. Null: it is not known.
+    Some of these may be for other sessions. Null: the number is not known.
     """
 
     cursor: int
@@ -121,7 +121,7 @@ class Flight(Answer, frozen=True, kw_only=True):
 
 
 class Will(Answer, frozen=True, kw_only=True):
-    """What is published for a client that goes without a word."""
+    """The message that is published if the client disappears without DISCONNECT."""
 
     topic: str
     payload_bytes: int
@@ -131,12 +131,13 @@ class Will(Answer, frozen=True, kw_only=True):
 
 
 class Session(Answer, frozen=True, kw_only=True):
-    """All there is to know of a session. ``user`` is its owner, null where nobody logs in.
+    """Everything about a session. ``user`` is its owner, null if clients do not log in.
 
     ``version`` (3, 4, 5) and ``peer`` are null while its client is away, or connected to another
-    gateway. ``received`` has the packet identifiers of QoS 2 messages that it has not released.
-    ``dropped`` counts messages that its client did not get since it connected, by why: slow (it did
-    not read, QoS 0), too_large, quota (they were too many or too old).
+    gateway. ``received`` has the packet identifiers of QoS 2 messages from the client that it has
+    not released. ``dropped`` counts messages that the client has missed since it connected, by
+    reason: slow (it did not read, QoS 0), too_large, quota (there were too many, or they were too
+    old).
     """
 
     client_id: str
@@ -156,16 +157,18 @@ class Session(Answer, frozen=True, kw_only=True):
     will_due_ms: int | None
 
 
-#: How far a message has got to a receiver: it waits for it; is in flight, or at QoS 2 released and
-#: so with the client; the receiver has passed it, as it got it or did not want it then; it is older
-#: than the subscription, or there is none (not wanted); another gateway hands it out (elsewhere).
+#: How far a receiver has got with a message. waits: it is still to be sent. in flight: it was sent.
+#: released: at QoS 2, the client has it. passed: the receiver got it, or did not want it then.
+#: not wanted: it is older than the subscription, or there is no subscription. elsewhere: another
+#: gateway hands it out.
 Place = Literal["waits", "in flight", "released", "passed", "not wanted", "elsewhere"]
 
 
 class MessageReceiver(Answer, frozen=True, kw_only=True):
-    """A session that a message is for, by its own ``filters``, or a shared subscription.
+    """A receiver of a message: a session with matching ``filters``, or a shared subscription.
 
-    Of a shared one (``share``) ``client_id`` is who has the message in flight, else empty.
+    For a shared subscription (``share``), ``client_id`` is the client to which the message is in
+    flight, or empty.
     """
 
     client_id: str
@@ -177,7 +180,7 @@ class MessageReceiver(Answer, frozen=True, kw_only=True):
 
 
 class MessageReceivers(Answer, frozen=True, kw_only=True):
-    """Those that a message is for; ``more`` further ones are not in the list."""
+    """The receivers of a message; ``more`` further ones are not in the list."""
 
     receivers: list[MessageReceiver]
     more: int
@@ -186,7 +189,7 @@ class MessageReceivers(Answer, frozen=True, kw_only=True):
 class ClientEntry(Answer, frozen=True, kw_only=True):
     """A connected client. ``listener`` is tcp for ``gateway.listen``, else its table's name.
 
-    ``since_ms`` is the time of its CONNECT; ``keep_alive_s`` 0: it may be silent for ever.
+    ``since_ms`` is the time of its CONNECT; ``keep_alive_s`` 0: it may be silent forever.
     """
 
     client_id: str
@@ -208,10 +211,10 @@ class ClientPage(Answer, frozen=True, kw_only=True):
 
 
 class TracedPacket(Answer, frozen=True, kw_only=True):
-    """A packet that a client has sent (in) or that was sent to it (out), without its payload.
+    """A packet that a client sent (in) or that was sent to it (out), without its payload.
 
-    Names and lists are cut if they are long. ``topic`` is "" for a topic alias whose name the trace
-    has not seen.
+    Long names and lists are cut. ``topic`` is "" for a topic alias whose name the trace has not
+    seen.
     """
 
     number: int
@@ -230,9 +233,9 @@ class TracedPacket(Answer, frozen=True, kw_only=True):
 
 
 class Trace(Answer, frozen=True, kw_only=True):
-    """A trace of one client: the packets behind the one that was asked for, not all at once.
+    """A trace of one client: some of the packets after the number in the request.
 
-    ``over`` says why it has ended, when there is nothing more to read; null before.
+    ``over`` is the reason why the trace has ended; null as long as there is more to read.
     """
 
     trace: str
@@ -245,10 +248,10 @@ class Trace(Answer, frozen=True, kw_only=True):
 
 
 class Client(ClientEntry, frozen=True, kw_only=True):
-    """A connected client, what was agreed with it, and its session.
+    """A connected client, the terms of its connection, and its session.
 
-    ``inflight_max`` is its window of unacknowledged messages, ``output_bytes`` what it has not read
-    yet. ``packet_bytes_max`` and ``topic_alias_max`` are what it takes.
+    ``inflight_max`` is its window of unacknowledged messages, ``output_bytes`` the output that it
+    has not read yet. ``packet_bytes_max`` and ``topic_alias_max`` are the limits that it has set.
     """
 
     inflight_max: int

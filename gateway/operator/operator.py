@@ -1,8 +1,8 @@
-"""What an operator sees and changes of a gateway while it runs; the console asks here.
+"""What an operator can see and change in a running gateway; the console calls it.
 
 Owns: pages of retained messages, clients and sessions, their removal by an operator, the traces.
 Must not touch: HTTP, the view's rows.
-Invariant: a page is one slice of a scan, so that no request keeps the clients waiting.
+Invariant: a page is one slice of a scan, so that no request makes clients wait.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.retained_rows import Retained
 from motelog.gateway.state.stored import FlightState, StoredFilter, StoredWill
 
-#: Most messages of one page, and most sessions: each is a row to decode. Clients are in memory.
+#: Most messages and sessions in one page: each is a row to decode. Clients are in memory.
 PAGE_MAX: Final = 1000
 SESSIONS_PAGE_MAX: Final = 100
 CLIENTS_PAGE_MAX: Final = 1000
@@ -61,7 +61,7 @@ PROTOCOLS: Final[dict[int, Literal["3.1", "3.1.1", "5.0"]]] = {3: "3.1", 4: "3.1
 class Operator:
     """One gateway as its operator sees it; ``listeners`` are the names of its listeners.
 
-    Methods raise ViewError while the view is not usable.
+    Methods raise ViewError while the view cannot be used.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Operator:
         return RetainedPage(messages=entries, after=found.after)
 
     def get_retained(self, name: str) -> RetainedMessage | None:
-        """Return one message, None if there is none."""
+        """Return the message of a topic name, None if there is none."""
         message = self._retained.get(name)
         if message is None:
             return None
@@ -107,8 +107,8 @@ class Operator:
     def delete_retained(self, name: str, then: Then) -> bool:
         """Remove one message; return False if there is none.
 
-        Its subscribers are not told, as nothing is published. ``then`` is called when it is sure,
-        or with the reason why it failed.
+        Subscribers get no message about it, as nothing is published. ``then`` is called when the
+        removal is in the log, or with the error.
         """
         if self._retained.get(name) is None:
             return False
@@ -121,7 +121,7 @@ class Operator:
         return True
 
     def list_gateways(self) -> GatewayNodes:
-        """Return this gateway, and the others that live as far as the log says."""
+        """Return this gateway, and the others that are alive according to the log."""
         found = [
             GatewayNode(name=name, seen_ms=seen_ms, is_here=is_here)
             for name, seen_ms, is_here in self._sessions.gateways()
@@ -131,10 +131,10 @@ class Operator:
     def list_receivers(
         self, name: str, topic: str, queue_names: Collection[str], queue_offset: int, client_id: str
     ) -> MessageReceivers | None:
-        """Return who is connected here and gets a message; of one session if ``client_id`` is set.
+        """Return the receivers of a message that are connected here, or one session.
 
-        ``name`` is its MQTT topic name, ``queue_names`` what its queue of ``topic`` may be called.
-        None if there is no such session.
+        One session if ``client_id`` is set; None if there is no such session. ``name`` is the MQTT
+        topic name of the message, ``queue_names`` are the possible names of its queue of ``topic``.
         """
         place = name, topic, queue_names, queue_offset
         if client_id:
@@ -144,7 +144,7 @@ class Operator:
     # --- clients -------------------------------------------------------------------------
 
     def list_clients(self, prefix: str, after: str, limit: int) -> ClientPage:
-        """Return a page by client identifier, of clients that are connected here."""
+        """Return a page of the clients that are connected here, by client identifier."""
         limit = min(max(limit, 1), CLIENTS_PAGE_MAX)
         names = self._sessions.connected(prefix, after, limit)
         found = (self._sessions.live(name) for name in names)
@@ -152,7 +152,7 @@ class Operator:
         return ClientPage(clients=clients, after=names[-1] if len(names) == limit else None)
 
     def get_client(self, client_id: str) -> Client | None:
-        """Return what there is to know of a client, None if it is not connected here."""
+        """Return all details of a client, None if it is not connected here."""
         live = self._sessions.live(client_id)
         session = self.get_session(client_id)
         if live is None or session is None:
@@ -193,17 +193,17 @@ class Operator:
         return self._traces.start(client_id, seconds, packets)
 
     def read_trace(self, trace: str, after: int) -> Trace | None:
-        """Return what a trace has seen behind the packet of this number; None if there is none."""
+        """Return packets of a trace after number ``after``; None if there is no such trace."""
         return self._traces.read(trace, after)
 
     def end_trace(self, trace: str) -> bool:
-        """End a trace; False if there is none. What it has seen is kept for a while."""
+        """End a trace; return False if there is none. Its packets are kept for a while."""
         return self._traces.end(trace)
 
     # --- sessions ------------------------------------------------------------------------
 
     def list_sessions(self, prefix: str, after: str, limit: int) -> SessionPage:
-        """Return a page by client identifier. It may be short though more follow."""
+        """Return a page of sessions by client identifier. It may be short though more follow."""
         limit = min(max(limit, 1), SESSIONS_PAGE_MAX)
         names = self._sessions.named(prefix, after, limit)
         found = (self._session_entry(name) for name in names)
@@ -237,7 +237,7 @@ class Operator:
         )
 
     def get_session(self, client_id: str) -> SessionAnswer | None:
-        """Return what there is to know of one session, None if there is none."""
+        """Return all details of a session, None if there is none."""
         entry = self._session_entry(client_id)
         stored = self._sessions.describe(client_id)
         if entry is None or stored is None:
@@ -277,9 +277,9 @@ class Operator:
         )
 
     def end_session(self, client_id: str, then: Then) -> bool:
-        """End one session, and its connection; return False if there is none.
+        """End a session, and its connection; return False if there is no such session.
 
-        ``then`` is called when it is sure, or with the reason why it failed.
+        ``then`` is called when the end is in the log, or with the error.
         """
         is_there = self._sessions.end(client_id, then)
         if is_there:
@@ -287,7 +287,7 @@ class Operator:
         return is_there
 
     def end_away_session(self, client_id: str, then: Then) -> bool:
-        """As ``end_session``, and False too if the client is connected, here or elsewhere."""
+        """Like ``end_session``, but also return False if the client is connected anywhere."""
         stored = self._sessions.describe(client_id)
         is_live = self._sessions.live(client_id) is not None
         if is_live or stored is None or stored.left_ms is None:

@@ -1,8 +1,8 @@
-"""Who gets one message, and how far it has got to them; an operator asks here.
+"""Tells an operator which receivers get a message, and how far each has got with it.
 
-Owns: what a receiver's place in a queue says of one message. Must not touch: the log. All is known
-from cursors and from what is in flight, so the answer costs the same for an old message.
-Invariant: an answer looks at a bounded number of receivers, so that nobody waits for it.
+Owns: what a receiver's place in a queue says about one message. Must not touch: the log. Cursors
+and messages in flight are enough, so an answer about an old message costs the same.
+Invariant: an answer checks a bounded number of receivers, so that it does not delay clients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from motelog.gateway.sessions.subscriptions import QOS_MASK
 from motelog.gateway.state.stored import FlightState, StoredSession
 from motelog.gateway.subscribe.sharing import is_shared
 
-#: Receivers of one answer; the others are counted.
+#: Most receivers in one answer; further ones are only counted.
 RECEIVERS_MAX: Final = 100
 
 
@@ -38,7 +38,7 @@ class Receivers:
     def of_message(
         self, name: str, topic: str, queue_names: Collection[str], queue_offset: int
     ) -> MessageReceivers:
-        """Return the clients connected here, and the groups, that want the topic ``name``.
+        """Return the clients connected here, and the groups, whose filters match topic ``name``.
 
         The message is in the queue of ``topic`` that has one of ``queue_names`` (``describe``).
         """
@@ -62,7 +62,7 @@ class Receivers:
         queue_names: Collection[str],
         queue_offset: int,
     ) -> MessageReceivers | None:
-        """Return the same of one session, connected or away; None if there is none. ViewError."""
+        """Return the same for one session, connected or away; None if there is none. ViewError."""
         stored = None if is_shared(client_id) else self._sessions.describe(client_id)
         if stored is None:
             return None
@@ -81,7 +81,7 @@ class Receivers:
         return MessageReceivers(receivers=found, more=0)
 
     def _queue(self, topic: str, queue_names: Collection[str]) -> str:
-        """Return the name that this gateway's log has for a queue; "" if it does not know it."""
+        """Return the name of a queue in this gateway's log, "" if the log does not know it."""
         names = (self._log_port.describe(queue) for queue in self._log_port.queues(topic))
         return next((name for name in names if name in queue_names), "")
 
@@ -137,12 +137,12 @@ class Receivers:
             return "elsewhere"
         stored = self._delivery.shares.stored(part, left_ms=None)
         place = place_in(stored, queue, queue_offset)
-        # What a group has in flight and no member has was given back, and is handed out again.
+        # A message in flight to the group but to no member was given back. It is handed out again.
         return "waits" if place == "in flight" else place
 
 
 def place_in(stored: StoredSession, queue: str, queue_offset: int) -> Place:
-    """Return how far a message has got to a receiver whose filters want it."""
+    """Return how far a receiver whose filters match a message has got with it."""
     for flight in stored.inflight:
         if (flight.queue, flight.queue_offset) == (queue, queue_offset):
             return "released" if flight.state == FlightState.RELEASED else "in flight"
@@ -151,7 +151,7 @@ def place_in(stored: StoredSession, queue: str, queue_offset: int) -> Place:
 
 
 def _flights(group: Group) -> Iterator[tuple[Session, Flight]]:
-    """Yield what members have in flight of a group's messages."""
+    """Yield the group's messages that are in flight, each with its member."""
     for session in group.sessions():
         if session.has_inflight:
             for _, flight in session.inflight:

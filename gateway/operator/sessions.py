@@ -1,7 +1,7 @@
 """Sessions as an operator sees and ends them, connected or away.
 
-Owns: the end of a session that an operator asks for. Must not touch: pages and answers
-(``operator``), how a connection ends (``connect``).
+Owns: the end of a session that an operator requests. Must not touch: pages and answers
+(``operator``), how a connection ends (``connections``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from motelog.gateway.subscribe.storing import Storing
 
 
 class OperatorSessions:
-    """The sessions of one gateway, and those that the log has."""
+    """The sessions of one gateway, and those that are stored in the log."""
 
     def __init__(
         self,
@@ -57,27 +57,27 @@ class OperatorSessions:
         self.gateways = journal.gateways
 
     def live(self, client_id: str) -> tuple[Session, Connection] | None:
-        """Return a session whose client is connected, and its connection."""
+        """Return the session of a connected client, and its connection; None if there is none."""
         return self._table.live(client_id)
 
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
-        """Return the client identifiers of sessions in order, connected or away; ViewError."""
+        """Return client identifiers of sessions, connected or away, in order; ViewError."""
         connected = self.connected(prefix, after, limit)
         return sorted({*self._journal.named(prefix, after, limit), *connected})[:limit]
 
     def wanting(self, name: str) -> Collection[Receiver]:
-        """Return the sessions connected here, and the groups, that want a topic name."""
+        """Return the sessions connected here, and the groups, whose filters match a topic name."""
         return self._subscriptions.match(name)
 
     def describe(self, client_id: str) -> StoredSession | None:
-        """Return all of a session, connected or away, as the log keeps it; ViewError."""
+        """Return a whole session, connected or away, in its stored form; ViewError."""
         if is_shared(client_id):
             return self._shared.describe(client_id)
         session = self._table.by_client_id.get(client_id)
         return self._journal.load(client_id) if session is None else self._storing.state(session)
 
     def kick(self, client_id: str) -> bool:
-        """Disconnect a client; False if it is not connected here. Its session stays."""
+        """Disconnect a client; return False if it is not connected here. Its session stays."""
         live = self.live(client_id)
         if live is None:
             return False
@@ -86,10 +86,10 @@ class OperatorSessions:
         return True
 
     def end(self, client_id: str, then: Then) -> bool:
-        """End a session, and the connection if there is one; False if there is no such session.
+        """End a session, and its connection; return False if there is no such session.
 
-        Its will is published. ``then`` is called when it is sure, or with the reason why it failed.
-        ViewError; SessionInUseError if it is not a client's that could be ended.
+        Its will is published. ``then`` is called when the end is in the log, or with the error.
+        ViewError; SessionInUseError for a session that is in use elsewhere.
         """
         live = self.live(client_id)
         if live is None:
@@ -104,7 +104,7 @@ class OperatorSessions:
         return True
 
     def _end_stored(self, client_id: str, then: Then) -> bool:
-        """End a session that is not connected here; another gateway may have to give it up."""
+        """End a session that is not connected here; another gateway may have to release it."""
         stored = self.describe(client_id)
         if stored is None:
             return False
@@ -124,7 +124,7 @@ class OperatorSessions:
         return True
 
     def _end_in_turn(self, client_id: str, then: Then, claim: int) -> None:
-        """End a session that other gateways have handed over."""
+        """End a session after this gateway's claim of it has been granted."""
         try:
             stored = self._journal.load(client_id)
         except ViewError as exc:

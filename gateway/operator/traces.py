@@ -1,9 +1,10 @@
-"""Live traces: what packets one client sends and gets, for an operator who watches.
+"""Live traces: the packets that one client sends and receives, for an operator to watch.
 
-Owns: which clients are traced, what was seen. Must not touch: payloads, what a packet leads to.
-Invariants: a trace ends by itself, by its time, its number of packets or its client's end. What it
-has seen is kept until RESULT_KEPT_MS later, and then forgotten. A client that is not traced pays
-nothing: its bytes go through no observer.
+Owns: which clients are traced, the traced packets. Must not touch: payloads, what a packet leads
+to.
+Invariants: a trace ends by itself, after its time or its number of packets, or when its connection
+ends. Its packets are kept for RESULT_KEPT_MS after the end. A client that is not traced has no
+overhead: its bytes do not go through an observer.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from motelog.gateway.operator.answers import Trace, TracedPacket
 from motelog.gateway.operator.sessions import OperatorSessions
 from motelog.gateway.sessions.connection import Connection
 
-#: Traces of one gateway process that run at once, and those that are kept with them.
+#: Most traces of one gateway process that run at once, and most traces including finished ones.
 RUNNING_MAX: Final = 4
 KEPT_MAX: Final = 8
 SECONDS_MAX: Final = 600
 PACKETS_MAX: Final = 10_000
 RESULT_KEPT_MS: Final = 120_000
-#: Packets of one answer.
+#: Most packets in one answer.
 PART_MAX: Final = 500
 
 
@@ -38,7 +39,7 @@ class Traces:
         self._traces: dict[str, _Running] = {}
 
     def start(self, client_id: str, seconds: int, packets: int) -> Trace | None:
-        """Begin a trace; None if the client is not connected here, TraceRefusedError."""
+        """Start a trace; None if the client is not connected here. TraceRefusedError."""
         live = self._sessions.live(client_id)
         if live is None:
             return None
@@ -68,7 +69,7 @@ class Traces:
         return trace.answer(0)
 
     def read(self, name: str, after: int) -> Trace | None:
-        """Return the packets behind number ``after``; None if there is no such trace."""
+        """Return packets after number ``after``; None if there is no such trace."""
         trace = self._traces.get(name)
         if trace is None:
             return None
@@ -76,7 +77,7 @@ class Traces:
         return trace.answer(after)
 
     def end(self, name: str) -> bool:
-        """End a trace; False if there is none. What it has seen can still be read."""
+        """End a trace; return False if there is none. Its packets can still be read."""
         trace = self._traces.get(name)
         if trace is None:
             return False
@@ -85,7 +86,7 @@ class Traces:
         return True
 
     def tick(self) -> None:
-        """End what is due, and forget what nobody will read any more."""
+        """End the traces that are due, and forget those that ended RESULT_KEPT_MS ago."""
         for trace in self._traces.values():
             self._look_at(trace)
         now_ms = self._clock.monotonic_ms()
@@ -116,12 +117,12 @@ class Traces:
 
 
 class _Observer:
-    """What one connection has received and sent since the trace began."""
+    """The packets that one connection has received and sent since the trace began."""
 
     def __init__(self, version: int, clock: Clock, packets_max: int) -> None:
         self._received = PacketHeads(version, from_server=False)
         self._sent = PacketHeads(version, from_server=True)
-        #: What aliases stand for, as far as the trace has seen it; the client's, and ours.
+        #: Topic names of aliases, as far as the trace has seen them: the client's, and ours.
         self._aliases: tuple[dict[int, str], dict[int, str]] = ({}, {})
         self._clock = clock
         self.packets_max = packets_max
@@ -171,7 +172,7 @@ class _Observer:
 
 
 def _resolve(head: PacketHead, aliases: dict[int, str]) -> None:
-    """Put the name for an alias, if the trace has seen it."""
+    """Fill in the topic name of an alias, if the trace has seen it."""
     assert head.topic_alias is not None
     if head.topic:
         aliases[head.topic_alias] = head.topic
@@ -181,7 +182,7 @@ def _resolve(head: PacketHead, aliases: dict[int, str]) -> None:
 
 @dataclass(slots=True)
 class _Running:
-    """A trace, also when it is over: ``over`` says why, ``due_ms`` when it ends or has ended."""
+    """A trace, running or ended. ``over`` is why it ended, ``due_ms`` when it ends or ended."""
 
     name: str
     client_id: str
