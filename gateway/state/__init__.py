@@ -1,1 +1,1 @@
-"""State that outlives connections and processes: records in the log, and views of them."""
+"""State that outlives connections and processes: records in the log, and the view of them."""

@@ -1,17 +1,17 @@
-"""Claims: this gateway waits for its turn to have a client identifier, among several gateways.
+"""Claims: among several gateways, this one waits for its turn to have a client identifier.
 
-Owns: what this gateway has claimed, which of that the log has, whose turn it is, how long it waits.
-Must not touch: connections and sessions (``clients`` says what is done in turn), the rules of who
-comes next (``state.session_rows``).
-Invariants: each claim is settled, by the record that ``go_on`` writes, or by ``settle``. Until
-then, claims of other gateways for the same client identifier wait. What a CONNECT has claimed goes
-on before anybody who comes later has it: else rivals who come fast enough would keep each other
-out for ever.
+Owns: the claims of this gateway, which of them are in the log, whose turn has come, time limits.
+Must not touch: connections and sessions (``go_on`` of a claim does the work), the rules for the
+order of claims (``state.session_rows``).
+Invariants: each claim is settled by the record that ``go_on`` writes, or by ``settle``. Until then,
+claims of other gateways for the same client identifier wait. A CONNECT whose turn has come
+completes before a later claim gets its client identifier. Otherwise rivals that come fast enough
+could keep each other out forever.
 
-    want -> commit: one record -> read back -> nobody has it, no older claim -> go_on -> settled
+    want -> commit: one record -> read back -> no holder, no older claim -> go_on -> settled
       |                                        a later claim of another gateway -> handed over then
       |-> too long, refused -> lost
-      '-> another want here -> lost before its record; behind it, the newest waits for its end
+      '-> another want here -> lost if it has no record yet; if it has, the newest waits behind it
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from motelog.gateway.state.journal import ENTRIES_MAX, SessionJournal
 from motelog.gateway.state.session_rows import ClaimHeard, Heard
 from motelog.gateway.state.view import ViewError
 
-#: How long a claim waits. A gateway that has died is known to be lost before.
+#: How long a claim waits. If a gateway has died, the others know within this time.
 WAIT_MS_MAX: Final = 10_000
-#: How long the newest CONNECT here waits behind an earlier one whose turn does not come.
+#: How long the newest CONNECT here waits behind an earlier one that does not get its turn.
 BEHIND_MS_MAX: Final = 3_000
-#: How long one whose turn it is waits for topics that others have just created: they are found
-#: within a second. What is not found by then has been deleted.
+#: How long a claim whose turn has come waits for topics that others have just created. These are
+#: found within a second; a topic that is not found by then has been deleted.
 TOPICS_MS_MAX: Final = 4_000
-#: How long it waits for all that is not at hand: QoS 2 messages that another has begun to append.
+#: How long it waits in total, also for QoS 2 messages that another gateway may be appending.
 EARLY_MS_MAX: Final = 8_000
 
 
@@ -46,16 +46,16 @@ class ClaimKind(Enum):
     LASTING = auto()
     """For a CONNECT whose session outlives the connection."""
     PASSING = auto()
-    """For a CONNECT whose session does not: there may be no record that settles the claim."""
+    """For a CONNECT whose session does not; there may be no record that settles the claim."""
     TO_END = auto()
     """To end its session, wherever its client is connected."""
     AWAY = auto()
-    """To do what is due of its session while that is away."""
+    """To expire its session or publish its will while its client is away."""
     PART = auto()
-    """To hand out a part of a shared subscription, whenever nobody else does."""
+    """To hand out a part of a shared subscription, whenever no other gateway does."""
     MEMBERS = auto()
-    """To say that a shared subscription has members here. It stands until it is dropped; ``go_on``
-    is called whenever others may have claimed the same, or given it up."""
+    """To announce that a shared subscription has members here. It stays until it is dropped.
+    ``go_on`` is called whenever other gateways may have made or given up such a claim."""
 
     @property
     def is_connect(self) -> bool:
@@ -63,18 +63,18 @@ class ClaimKind(Enum):
 
     @property
     def may_wait(self) -> bool:
-        """Whether it may wait for ever, as it takes nothing from anybody who uses it."""
+        """Whether it may wait forever, because it takes nothing from its present holder."""
         return self in (ClaimKind.PART, ClaimKind.MEMBERS)
 
 
 class Claim:
-    """One client identifier that is wanted.
+    """One client identifier that this gateway wants.
 
-    ``number`` is that of its record, 0 before it is appended; ``at`` is where the log has it, -1
-    before it is read back. ``go_on`` gets the number of the claim to settle, 0 if there is none.
-    ``lost`` gets the reason, None if somebody else has it or wants it later. ``owner`` is the user
-    for whom it is wanted, None if that is not known. ``behind`` is a claim for a CONNECT that came
-    here later, ``later`` the newest of another gateway.
+    ``number`` is that of its record, 0 before the record is appended; ``at`` is the record's queue
+    offset, -1 before it is read back. ``go_on`` gets the number of the claim to settle, 0 if there
+    is none. ``lost`` gets the reason, None if another has the client identifier or wants it later.
+    ``owner`` is the user for whom it is claimed, None if not known. ``behind`` is the claim of a
+    CONNECT that came here later, ``later`` the newest claim of another gateway.
     """
 
     __slots__ = (
@@ -111,7 +111,7 @@ class Claim:
         self.number = 0
         self.at = -1
         self.is_open = True
-        #: Whether the turn of a part has come, which may have waited for long.
+        #: Whether the turn has come for a PART claim, which may have waited for a long time.
         self.is_due = False
         self.behind: Claim | None = None
         self.later: ClaimHeard | None = None
@@ -129,29 +129,31 @@ class Claims:
         is_at_hand: Callable[[str, int], bool],
         soon: Callable[[], None],
     ) -> None:
-        """``is_at_hand`` says whether the session of a client identifier can be resumed here.
+        """``is_at_hand`` returns whether the session of a client identifier can be resumed here.
 
-        It is told for how many milliseconds that has waited.
+        Its second argument is how many milliseconds the claim has waited.
 
-        ``soon`` has ``commit`` called soon, for what several turns want together.
+        ``soon`` makes the owner call ``commit`` soon, so that the claims of several turns share a
+        record.
         """
         self._journal = journal
         self._is_at_hand = is_at_hand
         self._soon = soon
         self._clock = clock
         self._after = after
-        #: In the order of their begin, but for those that have waited behind another.
+        #: In the order in which they began, except those that have waited behind another.
         self._wanted: dict[str, Claim] = {}
         self.new: list[Claim] = []
-        #: Client identifiers of claims that others wait behind, and of some that were.
+        #: Client identifiers of claims behind which another waits; some entries are outdated.
         self._followed: dict[str, None] = {}
         #: Client identifiers of claims whose turn may have come.
         self._ready: dict[str, None] = {}
-        #: Those whose turn has come, and whose sessions cannot be resumed yet.
+        #: Those whose turn has come, but whose sessions cannot be resumed yet.
         self._early: dict[str, None] = {}
         #: Claims that no other record settles.
         self.given_up: list[tuple[str, int]] = []
-        #: Called for what another gateway has claimed later than a CONNECT that has gone on here.
+        #: Called if another gateway has claimed a client identifier later than a CONNECT here that
+        #: has just got it.
         self.hand_over: Callable[[ClaimHeard], None] = lambda heard: None
 
     def __contains__(self, client_id: str) -> bool:
@@ -170,7 +172,7 @@ class Claims:
     ) -> Claim:
         """Claim a client identifier with the next ``commit``; an earlier claim here is lost.
 
-        For a CONNECT it waits behind that of an earlier one whose record is on its way.
+        But the claim of a CONNECT waits behind the claim of an earlier CONNECT that has a record.
         """
         begun_ms = self._clock.monotonic_ms()
         claim = Claim(client_id, begun_ms, kind, go_on=go_on, lost=lost, owner=owner)
@@ -195,7 +197,7 @@ class Claims:
             self._begin(claim.behind)
 
     def overtake(self, client_id: str, why: str | None = None) -> None:
-        """End the claims of a client identifier, if there are any, as somebody wants it later."""
+        """End the claims of a client identifier, if there are any, in favour of a later one."""
         claim = self._wanted.get(client_id)
         if claim is not None:
             behind, claim.behind = claim.behind, None
@@ -204,7 +206,7 @@ class Claims:
                 behind.lost(why)
 
     def drop(self, client_id: str, claim: Claim | None = None) -> None:
-        """Forget a claim of a client identifier, the first if none is named: who wanted it went."""
+        """Forget a claim that is no longer wanted; the first of the client identifier if None."""
         first = self._wanted.get(client_id)
         if first is None:
             return
@@ -217,7 +219,7 @@ class Claims:
             first.behind = None
 
     def settle(self, client_id: str, number: int) -> None:
-        """Have others go on, where no record says so; nothing if ``number`` is 0."""
+        """Settle a claim that no other record settles; do nothing if ``number`` is 0."""
         if number:
             self.given_up.append((client_id, number))
 
@@ -229,12 +231,12 @@ class Claims:
         self.given_up.clear()
 
     def commit_soon(self) -> None:
-        """Have what is new appended: a record costs others the same, be it for one or many."""
+        """Append new claims soon, together: a record costs other gateways the same however many."""
         if self.new or self.given_up:
             self._soon()
 
     def commit(self) -> None:
-        """Append what is new."""
+        """Append the new claims, and those that were given up."""
         if not (self.new or self.given_up):
             return
         all_new = [claim for claim in self.new if self._is_wanted(claim)]
@@ -279,7 +281,7 @@ class Claims:
     # --- whose turn it is ----------------------------------------------------------------
 
     def hear(self, heard: Heard) -> None:
-        """Take what has been read back, in the order of the log."""
+        """Handle what was read back, in the order of the log."""
         if heard is None:
             self._ready.update((name, None) for name, one in self._wanted.items() if one.at >= 0)
             return
@@ -300,14 +302,14 @@ class Claims:
             self._ready[client_id] = None
 
     def go_on(self, limit: int) -> bool:
-        """Have up to ``limit`` claims go on whose turn it is; return whether there may be more."""
+        """Let up to ``limit`` claims whose turn has come go on; return whether more may follow."""
         if not self._journal.is_known:
             return False
         ready = list(islice(self._ready, limit))
         self._journal.fetch(ready)
         for client_id in ready:
             if client_id not in self._ready:
-                continue  # ended by what an earlier one has done
+                continue  # an earlier claim in this loop has ended it
             del self._ready[client_id]
             claim = self._wanted[client_id]
             if claim.kind is ClaimKind.MEMBERS:
@@ -348,7 +350,7 @@ class Claims:
         self._wanted[claim.client_id] = self._wanted.pop(claim.client_id)
 
     def tick(self) -> None:
-        """End the claims that have waited too long; look again at those that were early."""
+        """End the claims that have waited too long; check again those that were early."""
         self._ready.update(self._early)
         self._early.clear()
         now_ms = self._clock.monotonic_ms()
@@ -380,9 +382,9 @@ class Claims:
         self.commit()
 
     def _is_gone(self, claim: Claim) -> bool:
-        """Whether the view does not have a claim: its record was deleted before a view made anew.
+        """Whether the view lacks a claim: its record was deleted before the view was rebuilt.
 
-        Whoever waits for ever has to look, as nothing tells of it.
+        A claim that waits forever has to check this, as there is no event for it.
         """
         try:
             return self._journal.place_among(claim.client_id) is None

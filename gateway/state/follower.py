@@ -1,6 +1,6 @@
 """Reading back: applies a topic's state records to the view's rows, from where the view is.
 
-Owns: the reads of one topic's queue, waiting reads, whether view and log belong together.
+Owns: the reads of one topic's queue, waiting reads, the check that view and log belong together.
 Must not touch: the meaning of a record; the given part applies it.
 Invariant: the rows and the offset up to which records are applied change in one transaction.
 """

@@ -1,23 +1,24 @@
 """The journal of sessions: their changes become records of ``MQTT_SESSION``, and are found again.
 
-Owns: what this gateway has appended and not read back, what a turn has collected, what a tick still
-has to tell, the gateway's run. Must not touch: live sessions (the caller says what they are), rows
-(``session_rows``).
+Owns: what this gateway has appended but not read back, what a turn has collected, what the next
+tick has to write, the gateway's run. Must not touch: live sessions (the caller passes their state),
+rows (``session_rows``).
 
     collect, mark --> end of turn, commit --.
                           save, end, tick --+--> log --> refresh --> view
                                             '--> not read back yet --.  |
     load  <----------------------------------------------------------+--'
 
-Invariants: the view changes by reading back alone, so it may be deleted. ``load`` waits for
-nothing: it lays what this gateway has appended since over the row. A record whose ticket has an
-error is left out; should it be in the log all the same, reading back finds it. Records are appended
-in the order of their numbers. What is collected comes before any later record.
+Invariants: the view changes only by reading back, so it may be deleted. ``load`` never waits: it
+applies what this gateway has appended since to the row. It ignores a record whose ticket has an
+error; if that record is in the log after all, reading back finds it. Records are appended in the
+order of their numbers. What was collected comes before any later record.
 
-A gateway that starts writes a ``started`` record. Reading it back, everybody takes the gateway's
-earlier runs for over: their sessions left when the run wrote last. ``stopped`` ends a run in order.
-While other gateways live, each writes at least one record a second, and whoever has seen none of a
-run between LOST_TICKS of its own writes ``lost``. ``session_rows`` has the rules.
+A gateway that starts writes a ``started`` record. Each gateway that reads it back considers the
+earlier runs of that gateway over: their sessions left when the run wrote its last record.
+``stopped`` ends a run in an orderly way. While other gateways live, each writes at least one record
+a second. A gateway that has seen no record of a run during LOST_TICKS of its own ticks writes
+``lost``. ``session_rows`` has the rules.
 """
 
 from __future__ import annotations
@@ -61,41 +62,41 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: Entries or marks in one record: what reading it back may cost without a pause.
+#: Most entries or marks in one record, as a record is read back without a pause.
 ENTRIES_MAX: Final = 50
-#: A tick that has nothing to tell is left out, but not for longer: after a crash, its time says how
-#: long sessions have been away.
+#: A tick without news writes no record, but not for longer than this: after a crash, the time of
+#: the last record says how long sessions have been away.
 SILENCE_MS_MAX: Final = 10_000
-#: Ticks of our own between which a run has written nothing: then it is lost.
+#: A run that has written nothing during this many ticks of our own is lost.
 LOST_TICKS: Final = 5
-#: Time between two ticks after which others may take this gateway for lost: less than LOST_TICKS of
-#: theirs.
+#: Time between two ticks after which others may count this gateway as lost: less than LOST_TICKS of
+#: their ticks.
 STILL_MS_MAX: Final = 4_000
-#: Time after which this gateway asks the log about itself. What it has begun meanwhile, it may end:
-#: on a busy machine a turn takes a while, and whoever asks at the last moment is late in some.
+#: Time without a tick after which this gateway asks the log whether its run lives. The margin lets
+#: it finish work that has begun: on a busy machine a turn takes a while, and asking at the last
+#: moment would sometimes be too late.
 DOUBT_MS: Final = 3_000
-#: Records of changes that wait to be read back, from which on that does not wait for the next
-#: second: a fleet that connects would have a second's records in memory, and the process keeps what
-#: it has once taken.
+#: With this many records of changes not read back, reading back does not wait for the next second.
+#: Otherwise, when a fleet connects, a second's records would be in memory, and the process does not
+#: return memory to the system.
 UNREAD_MAX: Final = 250
-#: The ticket of what memory is lacking for.
+#: The ticket of records for which there is no memory.
 _NO_MEMORY: Final = Ticket(StoreFullError("no memory for an append"), is_settled=True)
-#: Stands for "behind everything in the view" in the places of records that are not read back.
+#: The place of records that are not read back: after everything in the view.
 _NOT_READ: Final = 1 << 62
 
 
-#: What changes one session: an entry or mark of a record, or a record. A whole one is kept as its
-#: bytes: there may be thousands, and hardly any is asked for before it has been read back.
+#: A change of one session: an entry or mark of a record, or a record. A whole state is kept as its
+#: bytes: there may be thousands, and they are rarely needed before they are read back.
 _Change: TypeAlias = bytes | EndRecord | Progress | Mark
 
-#: What is collected is appended when it has so many bytes, a hundred sessions or so: as many
-#: clients may leave in one turn as there are. Until then a change takes several times its record's
-#: bytes, and the process keeps what it has once taken.
+#: Collected records are appended when they have this many bytes, for about a hundred sessions,
+#: because all clients may leave in one turn. Until it is appended, a change takes several times the
+#: bytes of its record, and the process does not return memory to the system.
 _COLLECTED_BYTES_MAX: Final = 32_768
-#: Sessions that ``due`` puts off in one call, as the clock was set forward since they were left.
+#: Most sessions that one call of ``due`` puts off because the clock was set forward.
 LATER_MAX: Final = 1000
-#: A record so large is appended by itself: if the log does not take it, the others are no part of
-#: that.
+#: A record of this size is appended alone, so that the log can refuse it without refusing others.
 _ALONE_BYTES: Final = 65_536
 
 
@@ -110,7 +111,7 @@ class _Written(NamedTuple):
 class SessionJournal:
     """The sessions of one gateway in the log, by client identifier.
 
-    ``refresh`` is called each second, and until ``is_current`` before the first client is let in.
+    ``refresh`` is called each second, and before the first client is admitted until ``is_current``.
     """
 
     def __init__(self, log: LogPort, view: View, clock: LastingClock, *, gateway: str) -> None:
@@ -123,16 +124,16 @@ class SessionJournal:
         self._follower = Follower(log, view, MQTT_SESSION_TOPIC, self._rows)
         self._view = view
         self._life = view.life
-        #: Client identifiers whose changes by other gateways are to be heard of.
+        #: Client identifiers whose changes by other gateways are reported by ``take_heard``.
         self.awaited = self._rows.awaited
-        #: Rows that the turn has asked for with ``fetch``.
+        #: Rows that the turn has read with ``fetch``.
         self.fetched = self._rows.fetched
-        #: Returns what this gateway has served alone without storing it, and where that lags; from
-        #: then on it does store it.
+        #: Returns what this gateway has served alone without storing it, each with the queues in
+        #: which it lags. From then on, it is stored.
         self.served_alone: Callable[[], list[tuple[StoredSession, list[str]]]] = list
-        #: Has a ``Then`` called when a ticket has settled.
+        #: Calls a ``Then`` when a ticket has settled.
         self.after: After = _at_once
-        #: Whether ``collect`` waits for ``flush``, as a turn is under way.
+        #: Whether ``collect`` waits for ``flush``, because a turn is running.
         self.is_gathering = False
         self._faults = LimitedLog(logger)
         #: All runs that this process has begun.
@@ -144,39 +145,43 @@ class SessionJournal:
         self._own_runs.add(self._run)
         self._number = 0
         self._is_abandoned = False
-        # The record that asks the log whether this run lives, and when it was appended; None if
-        # that is not in doubt.
+        # The record that asks the log whether this run lives, and when it was appended; None if it
+        # certainly does.
         self._question: tuple[int, Ticket, int] | None = None
-        #: When this run has last been sure that it lives.
+        #: When this run was last known to live.
         self.ticked_ms = self.clock.monotonic_ms()
-        # The record that says so; the view is current once it has been read back.
+        # The ``started`` record of this run; the view is current once it has been read back.
         self._started: tuple[int, Ticket] | None = None
         self._marks: list[Mark] = []
-        # Collected in this turn, with their messages, before the marks; whose sessions they are.
+        # Records collected in this turn and their messages, which precede the marks; the client
+        # identifiers of their sessions.
         self.collected: list[tuple[Record, tuple[Any, ...]]] = []
         self._collected_names: set[str] = set()
         self._collected_bytes = 0
         self._thens: list[Then] = []
-        # The last append since the last tick that had some: a turn is shorter.
+        # The last append with marks since the last tick: no turn is longer than that.
         self._marked: Ticket = SETTLED
-        # Not read back: the changes of each client, who has some by the record's number, positions.
+        # Not read back: changes by client, the clients of each record by its number, and changed
+        # positions.
         self._written: dict[str, deque[_Written]] = {}
         self._writers: deque[tuple[int, tuple[str, ...]]] = deque()
         self._moves: deque[tuple[Ticket, TickRecord]] = deque()
-        # Ticks: what the log has been told, what it still has to be, what the last one has told.
+        # Ticks: positions in the log, entries for the next tick, queues that were left since, and
+        # the content of the last tick.
         self._told: dict[str, int] = {}
         self._owed: dict[str, Progress] = {}
         self._left: set[str] = set()
         self._tick: tuple[Ticket, dict[str, Progress], set[str]] = (SETTLED, {}, set())
-        # The last tick, that before the last append, and whether that has been since the last tick.
+        # Times of the last tick, and of the tick before the last append; whether there was an
+        # append since the last tick.
         self._tick_ms = self._appended_ms = self.ticked_ms
         self._has_appended = False
         self._has_saved = False
-        # Other runs: the number of the last record, and our ticks since it was that.
+        # Other runs: the number of the last record, and how many of our ticks have passed since.
         self._silent: dict[int, tuple[int, int]] = {}
         self._last_tick = 0
-        # The last start of another run that this one has told that it knows of, and the record that
-        # does so; whether all know of this one.
+        # The last start of another run that this run has acknowledged, and the record with that;
+        # whether all other runs have acknowledged this one.
         self._answered: tuple[int, Ticket] = (-1, SETTLED)
         self._is_known = False
 
@@ -188,13 +193,13 @@ class SessionJournal:
         """Append the whole state; ``lagging`` names the queues in which it is not at the tail.
 
         The next tick repeats what is not at the live positions, unless it gets a newer entry.
-        ``claim`` is the number of the claim that is settled by this.
+        ``claim`` is the number of the claim that this settles.
         """
         self._owe(session, lagging)
         return self._append_session(session, None, claim)
 
     def save_all(self, sessions: Iterable[tuple[StoredSession, Iterable[str]]]) -> Ticket:
-        """Append several states at once, in this order; each with its ``lagging``."""
+        """Append several states in one batch, in this order, each with its ``lagging``."""
         records = self._marks_records()
         for session, lagging in sessions:
             self._owe(session, lagging)
@@ -202,7 +207,7 @@ class SessionJournal:
         return self._append(records)
 
     def flush(self) -> None:
-        """Append what a turn has collected, as one batch, and forget what it has fetched."""
+        """Append what the turn has collected, as one batch, and forget the rows that it fetched."""
         self.is_gathering = False
         self.fetched.clear()
         if self.collected:
@@ -216,9 +221,9 @@ class SessionJournal:
         claim: int = 0,
         then: Then | None = None,
     ) -> None:
-        """Save as ``save`` does, but with the rest of the turn (``flush``), before other records.
+        """Save like ``save``, but with the rest of the turn (``flush``), before other records.
 
-        ``then`` is called when the append has settled, maybe before this returns.
+        ``then`` is called when the append has settled, perhaps before this returns.
         """
         self._owe(session, lagging)
         now_ms = self.clock.now_ms()
@@ -241,7 +246,7 @@ class SessionJournal:
             self._flush()
 
     def _owe(self, session: StoredSession, lagging: Iterable[str]) -> None:
-        """Have the next tick tell what a whole record that is appended now does not."""
+        """Make the next tick write what a whole record that is appended now does not contain."""
         client_id = session.client_id
         self._owed.pop(client_id, None)
         self._tick[1].pop(client_id, None)
@@ -253,9 +258,10 @@ class SessionJournal:
                 self._owed[client_id] = entry
 
     def end(self, client_id: str, *, claim: int = 0, unless: str = "") -> Ticket:
-        """Append that the session is no more; ``claim`` as for ``save``.
+        """Append that the session has ended; ``claim`` as for ``save``.
 
-        With ``unless`` it stays if this group has a member in the log that has not been read back.
+        With ``unless``, the record has no effect if the log has a member of this group that was not
+        read back yet.
         """
         self._owed.pop(client_id, None)
         self._tick[1].pop(client_id, None)
@@ -270,38 +276,40 @@ class SessionJournal:
         given_up: Sequence[tuple[str, int]],
         owners: Mapping[str, str] | None = None,
     ) -> tuple[int, Ticket]:
-        """Append what is wanted and what is not any more; return the record's number.
+        """Append which client identifiers are wanted or given up; return the record's number.
 
-        ``ClaimRecord`` says what is what. At most ENTRIES_MAX are wanted, and as many given up.
+        The arguments are the fields of ``ClaimRecord``. At most ENTRIES_MAX client identifiers are
+        wanted, and at most as many given up.
         """
         wanted = (tuple(lasting), tuple(passing), tuple(away))
         record = ClaimRecord(*self._head(), *wanted, tuple(given_up), dict(owners or {}))
         return record.number, self._append([record])
 
     def stop(self) -> None:
-        """Append that this run is over: its sessions have been saved."""
+        """Append that this run is over; its sessions have been saved."""
         self._append([*self._marks_records(), StoppedRecord(*self._head())])
 
     def received_marks(self, marks: Sequence[Mark]) -> tuple[Any, ...]:
-        """Return the message with ``marks`` that goes into the publishes' batch, before them.
+        """Return the message with ``marks`` that goes into the batch of publishes, before them.
 
-        To be appended before anything else is. The steps collected so far are not in it.
+        The caller must append it before any other record. The steps collected so far are not in it.
         """
         self._flush()
         record = MarksRecord(*self._head(), tuple(marks))
-        # If the batch fails, its publishes are not there: a mark that is left over finds nothing.
+        # If the batch fails, its publishes are not in the log: a mark that is left finds nothing.
         message = message_of(record, self._queue, self.clock.now_ms())
         self._note(record, message[1], SETTLED)
         return message
 
     def mark(self, mark: Mark) -> None:
-        """Collect a step of a QoS 2 exchange; it is appended by ``commit``, or before others."""
+        """Collect a step of a QoS 2 exchange; ``commit`` or the next other record appends it."""
         self._marks.append(mark)
 
     def commit(self) -> Ticket:
-        """Append the steps that were collected, as one batch; return the ticket of this turn's.
+        """Append the collected steps as one batch; return the ticket of this turn's steps.
 
-        Another record may have taken them along: no answer must leave before that is in the log.
+        Another record may already have taken them along. Then this is the ticket of that append: no
+        answer may leave before it has settled.
         """
         if self._marks:
             self._append(self._marks_records())
@@ -314,18 +322,18 @@ class SessionJournal:
         progress: Sequence[Progress],
         left: Iterable[str] = (),
     ) -> Ticket:
-        """Append how far delivery has got: live positions, and who is not at them.
+        """Append how far delivery has got: live positions, and the sessions that are not at them.
 
-        ``left`` are queues that nobody needed for a moment since the last call. Whoever needs one
-        of them now may have been saved when its tail was not known.
+        ``left`` are queues that no session needed at some time since the last call. A session that
+        needs one of them now may have been saved when the tail of the queue was not known.
 
-        ``progress`` has an entry for each session whose cursors behind the live positions, or whose
-        flights, are others than at the last tick that had one for it. Without an entry, a session
-        is where its last one says, and otherwise at ``positions``: a place whose message is not
-        sent yet must be in an entry. Nothing is lost by a tick that fails: the next one tells all
-        of it. While one waits to be settled, the next one waits too.
+        ``progress`` has an entry for each session whose lagging cursors or flights differ from its
+        last entry. Without a new entry, a session is where its last entry says, and otherwise at
+        ``positions``: a place whose message is not sent yet must be in an entry. A tick that fails
+        loses nothing, as the next one writes all of it again. While a tick has not settled, the
+        next one waits.
 
-        While other gateways live, there is always a record, and runs that are silent are lost.
+        While other gateways live, each tick writes a record, and silent runs are declared lost.
         """
         self._marked = SETTLED
         self.ticked_ms = self.clock.monotonic_ms()
@@ -354,7 +362,7 @@ class SessionJournal:
             self._tick = (SETTLED, {}, set())
             return SETTLED
         self._end_silent()
-        # The positions come last: without the entries they would tell too much.
+        # The positions come last: without the entries they would claim too much.
         records: list[Record] = self._marks_records()
         records += [TickRecord(*self._head(), {}, part) for part in _parts(list(owed.values()))]
         records.append(TickRecord(*self._head(), moved, (), self._heard, tuple(sorted(self._left))))
@@ -366,10 +374,11 @@ class SessionJournal:
         return ticket
 
     def _end_silent(self) -> None:
-        """Say of the runs that have been silent for long that they are over.
+        """Declare runs lost that have been silent for too long.
 
-        A tick counts if the one before it has been read back: then all that others wrote before it
-        has been read, however long this gateway or the log stood still.
+        A tick counts only if the previous one has been read back. Then everything that others wrote
+        before the previous tick has been read too, however long this gateway or the log stood
+        still.
         """
         runs = self._rows.runs
         others = [runs[key] for key in self._rows.living if key != self._run]
@@ -398,7 +407,7 @@ class SessionJournal:
         return self._append(records)
 
     def _marks_records(self) -> list[Record]:
-        """Return the records of the steps collected so far: they come before what comes now."""
+        """Return the records of the steps collected so far, which precede any other record."""
         if not self._marks:
             return []
         marks, self._marks = self._marks, []
@@ -417,7 +426,7 @@ class SessionJournal:
         return ticket
 
     def _flush(self) -> None:
-        """Append what has been collected, and have those who wait for it called."""
+        """Append what was collected, and call those who wait for it."""
         ticket, thens = self._append_collected()
         for then in thens:
             self.after(ticket, then)
@@ -437,9 +446,9 @@ class SessionJournal:
         records: Sequence[Record] = (),
         now_ms: int = 0,
     ) -> Ticket:
-        """Append records as one batch; where memory is lacking for that, the ticket says so.
+        """Append records as one batch; if there is no memory for it, the ticket has an error.
 
-        ``records`` have no messages yet, which are of ``now_ms``.
+        ``records`` have no messages yet; these get the time ``now_ms``.
         """
         try:
             if records:
@@ -451,7 +460,7 @@ class SessionJournal:
                 if type(record) is MarksRecord:
                     self._marked = ticket
         except NO_MEMORY:
-            # What is in the log all the same, reading back finds.
+            # If the log has the records after all, reading back finds them.
             self._faults.fault("changes of sessions lack memory and are refused: free memory")
             return _NO_MEMORY
         return ticket
@@ -470,7 +479,7 @@ class SessionJournal:
             if record.positions or record.left:
                 self._moves.append((ticket, record))
         made = list(changes)
-        if made:  # first: what is kept of a client goes with its name here
+        if made:  # first, because ``_forget_read`` finds a client's changes by its name here
             names = dict(made)
             self._writers.append((record.number, tuple(names)))
         written = self._written
@@ -478,7 +487,7 @@ class SessionJournal:
             one = _Written(record.number, ticket, change)
             known = written.get(client_id)
             is_whole = type(change) is bytes and ticket.is_settled and ticket.error is None
-            if known is None or is_whole:  # what came before a whole state is in it
+            if known is None or is_whole:  # a whole state contains all changes before it
                 written[client_id] = deque((one,))
             else:
                 known.append(one)
@@ -486,7 +495,7 @@ class SessionJournal:
     # --- reading -------------------------------------------------------------------------
 
     def load(self, client_id: str) -> StoredSession | None:
-        """Return the session as it is now, with all that this gateway has appended.
+        """Return the session as it is now, with everything that this gateway has appended.
 
         ViewError while the view is not current or cannot be used.
         """
@@ -497,8 +506,8 @@ class SessionJournal:
         return None if found is None else found[0]
 
     def fetch(self, client_ids: Collection[str]) -> None:
-        """Have ``load`` find these sessions at hand, in this turn: one look for all."""
-        with suppress(ViewError):  # then ``load`` says so
+        """Read the rows of these sessions with one query, for ``load`` calls in this turn."""
+        with suppress(ViewError):  # ``load`` will raise it
             self._rows.fetch(client_ids)
 
     def _check(self) -> None:
@@ -538,7 +547,7 @@ class SessionJournal:
     def due(self, now_ms: int, limit: int) -> list[StoredSession]:
         """Return up to ``limit`` sessions without a connection whose expiry or will is due.
 
-        While the view is not current, nothing is.
+        While the view is not current, no session is due.
         """
         due: list[StoredSession] = []
         later: list[tuple[int, str]] = []
@@ -557,9 +566,9 @@ class SessionJournal:
         return due
 
     def has_come(self, session: StoredSession, due_ms: int | None, now_ms: int) -> bool:
-        """Say whether a time that counts from the end of a session's connection has come.
+        """Return whether a time that counts from the end of a session's connection has come.
 
-        The time by which the clock was set forward meanwhile has not passed.
+        If the clock was set forward meanwhile, that jump does not count as time passed.
         """
         if due_ms is None or session.left_ms is None:
             return False
@@ -595,13 +604,13 @@ class SessionJournal:
         return False
 
     def begins_of(self, topic_filter: str) -> list[dict[str, int]]:
-        """Return where each member of a shared subscription knows that it begins."""
+        """Return, for each member of a shared subscription, where it knows that this begins."""
         sessions = map(self.load, self._rows.subscribers(topic_filter))
         filters = chain.from_iterable(one.filters for one in sessions if one is not None)
         return [one.since for one in filters if one.topic_filter == topic_filter]
 
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
-        """Return client identifiers that begin with ``prefix``, behind ``after``, in order.
+        """Return client identifiers that begin with ``prefix``, those after ``after``, in order.
 
         ``load`` may find that some of the sessions have ended.
         """
@@ -613,7 +622,7 @@ class SessionJournal:
     def list_sessions(
         self, prefix: str = "", *, after: str = "", limit: int = 100
     ) -> list[StoredSession]:
-        """Return sessions in the order of their client identifiers, those behind ``after``."""
+        """Return sessions in the order of their client identifiers, those after ``after``."""
         found = (self.load(name) for name in self._rows.named(prefix, after, limit))
         return [session for session in found if session is not None]
 
@@ -621,7 +630,7 @@ class SessionJournal:
 
     @property
     def is_current(self) -> bool:
-        """Whether the view has all that the log had when this gateway started, or rebuilt it."""
+        """Whether the view has everything the log had when this run or the view last began."""
         is_same = self._life == self._view.life
         return is_same and self._started is not None and self._last_number >= self._started[0]
 
@@ -633,21 +642,22 @@ class SessionJournal:
 
     @property
     def is_far_behind(self) -> bool:
-        """Whether so much of what was appended here waits to be read back that it takes memory."""
+        """Whether so many appended records wait to be read back that memory grows."""
         return len(self._writers) >= UNREAD_MAX
 
     def refresh(self, limit: int) -> bool:
         """Apply about ``limit`` changes from the log to the view; return whether there are more."""
         is_more = self._follower.refresh(limit)
         if self._life != self._view.life:
-            # What was read back before is not in the view any more, and comes before a new record.
+            # The view has begun empty. Everything read back before is also in the log before a new
+            # ``started`` record, so that record is awaited.
             self._life, self._started = self._view.life, None
         if self._started is None or self._started[1].error is not None:
             self._start()
             is_more = self._started is not None and self._started[1].error is None
         if not self.is_current:
-            self.ticked_ms = self.clock.monotonic_ms()  # nobody is served yet
-            # All else is of the past.
+            self.ticked_ms = self.clock.monotonic_ms()  # no client is served yet
+            # Everything but our own claims is in the past.
             heard = self._rows.heard
             heard[:] = [h for h in heard if isinstance(h, ClaimHeard) and h.run == self._run]
         elif self._last_begin > self._answered[0] or self._answered[1].error is not None:
@@ -657,7 +667,7 @@ class SessionJournal:
 
     @property
     def _last_begin(self) -> int:
-        """Where the last ``started`` of another run that lives lies, -1 if none has been read."""
+        """The queue offset of the last ``started`` of another live run, -1 if none was read."""
         rows = self._rows
         if not self.others_live:
             return -1
@@ -665,7 +675,7 @@ class SessionJournal:
         return max(others, default=-1)
 
     def _answer(self) -> None:
-        """Say that this run knows of those that have begun, and what it has served alone."""
+        """Append that this run knows of the runs that have begun, and what it has served alone."""
         records: list[Record] = self._marks_records()
         for stored, lagging in self.served_alone():
             self._owe(stored, lagging)
@@ -675,7 +685,7 @@ class SessionJournal:
 
     @property
     def _heard(self) -> int:
-        """How far a tick may say that this run has read: no farther than it has answered."""
+        """How far a tick may say that this run has read: only as far as it has answered."""
         answered, ticket = self._answered
         has_answered = ticket.is_settled and ticket.error is None and self._last_begin <= answered
         return self._follower.next_offset if self.is_current and has_answered else 0
@@ -705,26 +715,26 @@ class SessionJournal:
         return any(key != self._run for key in self._rows.claimants(client_id))
 
     def place_among(self, client_id: str) -> tuple[int, int] | None:
-        """Return (which, of how many) this run is of those that have claimed ``client_id``.
+        """Return (index, count) of this run among the runs that have claimed ``client_id``.
 
-        In the order of their claims; None if it has not. ViewError.
+        They are in the order of their claims. None if this run has no claim. ViewError.
         """
         self._check()
         runs = self._rows.claimants(client_id)
         return (runs.index(self._run), len(runs)) if self._run in runs else None
 
     def has_grown(self, queues: Sequence[QueueHandle]) -> bool:
-        """Whether the queue of sessions is among these, as the log names queues for reading."""
+        """Whether the queue of sessions is among ``queues``, which are handles for reading."""
         return any(queue in queues for queue in self._log_port.queues(MQTT_SESSION_TOPIC))
 
     def gateways(self) -> list[tuple[str, int, bool]]:
-        """Return (name, when it last wrote, whether it is this run) of the runs that live."""
+        """Return (name, time of the last record in ms, whether it is this run) of all live runs."""
         runs = (self._rows.runs[key] for key in self._rows.living if key in self._rows.runs)
         return [(run.gateway, run.last_ms, run.key == self._run) for run in runs]
 
     @property
     def others_live(self) -> bool:
-        """Whether another gateway lives; then client identifiers have to be claimed."""
+        """Whether another gateway lives, so that client identifiers must be claimed."""
         return not self._rows.living <= {self._run}
 
     @property
@@ -734,9 +744,9 @@ class SessionJournal:
 
     @property
     def is_known(self) -> bool:
-        """Whether all gateways that live have said that they know of this run.
+        """Whether all live gateways have said that they know of this run.
 
-        Before that, one that believes to be alone may let a client in without a claim.
+        Before that, a gateway that believes it is alone may admit a client without a claim.
         """
         if not self._is_known:
             begin = self._rows.begins.get(self._run)
@@ -747,23 +757,24 @@ class SessionJournal:
 
     @property
     def is_first(self) -> bool:
-        """Whether this gateway does what one of those that live has to do for all."""
+        """Whether this gateway is the one that does the common work of all live gateways."""
         return self._rows.is_first(self._run)
 
     @property
     def has_stood_still(self) -> bool:
-        """Whether others may have taken this run for lost, as it has not ticked for so long."""
+        """Whether this run has not ticked for so long that others may count it as lost."""
         return self._is_late(STILL_MS_MAX)
 
     def _is_late(self, ms: int) -> bool:
         return self.clock.monotonic_ms() - self.ticked_ms > ms and self.others_live
 
     def is_in_doubt(self) -> bool:
-        """Whether it is open if this run lives: then nothing is to be taken or sent.
+        """Whether it is uncertain that this run lives; then do not accept or send anything.
 
-        So it is soon before others may have taken it for lost. A record of the run that is read
-        back answers: if another gateway has said before it that the run is lost, the run is over,
-        and if behind it, that is nothing. The log is asked here; ``refresh`` reads the answer.
+        It becomes uncertain shortly before others may count the run as lost. A record of the run
+        that is read back decides: if another gateway has declared the run lost before this record,
+        the run is over; a declaration after it has no effect. This call appends the record, and
+        ``refresh`` reads it back.
         """
         while self._is_late(DOUBT_MS):
             if self._question is not None and self._question[1].error is None:
@@ -780,23 +791,23 @@ class SessionJournal:
 
     @property
     def run(self) -> int:
-        """What names this life of the gateway; 0 if it has stood still and has to begin another."""
+        """The number of this run; 0 if the gateway has stood still and must begin a new run."""
         return 0 if self.has_stood_still else self._run
 
     @property
     def is_over(self) -> bool:
-        """Whether this run has ended for the others: what it writes is nothing."""
+        """Whether this run is over for other gateways: they ignore what it writes."""
         return self._is_abandoned or self._rows.is_over(self._run)
 
     def abandon(self) -> None:
-        """Take this run for over, as the others may; ``begin_again`` says so to them."""
+        """Treat this run as over, as others may already do; ``begin_again`` announces a new one."""
         self._is_abandoned = True
 
     def begin_again(self) -> None:
         """Begin a new run, as this one is over; all its sessions have been dropped.
 
-        If another process has the gateway's name now, this one goes on under another: with the
-        same, each would end the other's runs in turn.
+        If another process has the gateway's name now, this gateway takes another name: with the
+        same name, each would end the runs of the other in turn.
         """
         runs = self._rows.runs
         living = self._rows.living - self._own_runs
@@ -812,36 +823,36 @@ class SessionJournal:
         self._start()
 
     def watch(self, present: Container[str]) -> None:
-        """Have the claims of client identifiers in ``present`` be heard of, as ``awaited`` are."""
+        """Report claims of client identifiers in ``present`` too, like those in ``awaited``."""
         self._rows.present = present
 
     def take_heard(self) -> list[Heard]:
-        """Return what has been read back of claims and holders since the last call."""
+        """Return the news about claims and holders that was read back since the last call."""
         heard = self._rows.heard.copy()
         self._rows.heard.clear()
         return heard
 
     def is_own(self, heard: ClaimHeard) -> bool:
-        """Whether a claim is of this run."""
+        """Whether a claim was made by this run."""
         return heard.run == self._run
 
     def may_have(self, client_id: str, at: int) -> bool:
-        """Whether it is the turn of this gateway's claim that lies at ``at``; ViewError."""
+        """Whether this gateway's claim at queue offset ``at`` has its turn; ViewError."""
         self._check()
         return self._rows.may_have(client_id, self._run, at)
 
     def is_elsewhere(self, client_id: str) -> bool:
-        """Whether a client with a stored session is connected to another gateway; ViewError."""
+        """Whether the client of a stored session is connected to another gateway; ViewError."""
         return self._rows.is_held(client_id, self._run)
 
     def is_here(self, client_id: str) -> bool:
-        """Whether this run holds what is stored as ``client_id``, as the log has it; ViewError."""
+        """Whether this run is the holder of ``client_id`` according to the log; ViewError."""
         return self._rows.holder(client_id)[1] == self._run
 
     def release(self, heard: ClaimHeard) -> None:
-        """Have another gateway go on, for which we seem to hold a session whose client has gone.
+        """Release a session that this run seems to hold although its client has gone.
 
-        That is so if the record which said so was refused. ViewError.
+        This happens if the log refused the record of the client's leaving. ViewError.
         """
         if heard.holder == self._run:
             session = self.load(heard.client_id)
@@ -853,10 +864,10 @@ class SessionJournal:
     def rewrite_older(self, than_ms: int, limit: int) -> int:
         """Append again up to ``limit`` sessions whose whole record is older; return how many.
 
-        So the log may delete what is older. If it has deleted more, sessions whose record is gone
-        are appended again too: the view still has them. A record that another gateway has replaced
-        meanwhile is not replaced by this one. Sessions that are connected to another gateway are
-        that one's to keep.
+        So the log may delete older records. If it has deleted more, the sessions whose records are
+        gone are appended again too, because the view still has them. A record that another gateway
+        has replaced meanwhile is not replaced by this one. Each gateway rewrites the sessions that
+        are connected to it.
         """
         rewritten = 0
         with suppress(ViewError):
@@ -865,7 +876,7 @@ class SessionJournal:
             for at, client_id, store_ms in oldest:
                 if store_ms >= than_ms and at >= begin:
                     break
-                # What was written just now is younger already, or soon in the view.
+                # A session that was just written is younger already, or soon will be in the view.
                 if client_id not in self._written:
                     self._rewrite(client_id, at)
                     rewritten += 1
@@ -882,7 +893,7 @@ class SessionJournal:
 
 
 class _Positions:
-    """The positions of a run as one record after the other finds them."""
+    """The positions of a run at the time of one record after another."""
 
     __slots__ = ("_moves", "now")
 
@@ -893,7 +904,7 @@ class _Positions:
             self.now = self.now.copy()
 
     def go_to(self, number: int) -> None:
-        """Make ``now`` what the record of this number finds; numbers go up."""
+        """Set ``now`` to the positions before the record ``number``; numbers must increase."""
         while self._moves and self._moves[0][1].number < number:
             ticket, tick = self._moves.popleft()
             if ticket.error is None:
@@ -901,7 +912,7 @@ class _Positions:
 
 
 def _at_once(ticket: Ticket, then: Then) -> None:
-    """Stand in for whoever waits for tickets, until there is one."""
+    """Stand in for ``SessionJournal.after`` until it is set; the ticket must have settled."""
     assert ticket.is_settled
     then(ticket.error)
 

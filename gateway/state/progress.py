@@ -20,8 +20,9 @@ Rules:
 - A whole record replaces everything. Its cursors hold until a newer position or Progress entry.
 - A position counts if it was written after the whole record, or if a Progress entry was: that says
   that the session is at all positions of its gateway, except in the queues in which it lags.
-- A queue whose position was first written after the whole record was made since, or its gateway did
-  not know where it ends: it is added. A queue that its gateway stops reading is written anew later.
+- If the position of a queue was first written after the whole record, the queue was created since,
+  or its gateway did not know its end: the queue is added. If a gateway stops reading a queue and
+  reads it again later, the position is written again.
 - A Progress entry replaces cursors that were pinned and all flights. Its tick's positions come with
   it or after it, never before it.
 - ``delivered`` has places that the cursor has not passed and that must not be read again. The
@@ -69,9 +70,9 @@ class SessionState(msgspec.Struct, frozen=True):
 
     ``session`` is the last whole record with later flights, received identifiers and delivered
     places; its cursors are still those of the record. ``at`` is the record's place, ``run`` the run
-    that wrote it, or AWAY: then nothing more is told of it. ``pinned`` has the cursors that no
-    position moves. ``is_told``: whether a Progress entry has come since. ``is_claimed``: the run
-    had its turn by a claim, so that no run without one takes the session from it.
+    that wrote it, or AWAY: then only whole records follow. ``pinned`` has the cursors that no
+    position moves. ``is_told``: a Progress entry has come since the record. ``is_claimed``: the run
+    got the session by a claim, so a run without a claim cannot take the session from it.
     """
 
     session: StoredSession
@@ -99,7 +100,7 @@ class SessionState(msgspec.Struct, frozen=True):
         """Return the session with its present cursors; ``left_ms`` if its run is over."""
         session = self.session
         if session.left_ms is not None and not (session.delivered or session.inflight):
-            return session  # as most that are away
+            return session  # most sessions that are away
         cursors = session.cursors
         if session.left_ms is None:
             names = dict.fromkeys(cursors)
@@ -150,7 +151,7 @@ class SessionState(msgspec.Struct, frozen=True):
 
 
 class Marked:
-    """A state that marks change, each at the same cost however much the session has open."""
+    """A state that marks change, each at constant cost however many exchanges are open."""
 
     __slots__ = ("_delivered", "_flights", "_received", "_state")
 

@@ -26,8 +26,8 @@ _HOST: Final = encode_host("127.0.0.1", 0)
 class SessionRecord(msgspec.Struct, frozen=True, array_like=True, tag="session"):
     """The whole state of one session.
 
-    ``repeats`` is the queue offset of the record that it stands for, if nothing has changed and
-    that one is too old: it counts only where that one still did. ``claim`` is the number of the
+    ``repeats`` is the queue offset of an old record that this one repeats unchanged. Then it has an
+    effect only if the old record was still the current one. ``claim`` is the number of the
     gateway's claim that this record settles, 0 if none.
     """
 
@@ -40,7 +40,7 @@ class SessionRecord(msgspec.Struct, frozen=True, array_like=True, tag="session")
 
 
 class EndRecord(msgspec.Struct, frozen=True, array_like=True, tag="end"):
-    """The session has ended; ``claim`` as above.
+    """The session has ended; ``claim`` as in SessionRecord.
 
     ``unless`` is the name of a group of which this was a part: the record has no effect if, at its
     place in the order, the group has a member that its writer did not know.
@@ -109,14 +109,14 @@ class LostRecord(msgspec.Struct, frozen=True, array_like=True, tag="lost"):
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
-    """A gateway wants these client identifiers: to have their clients, or to change their sessions.
+    """A gateway wants these client identifiers: to serve their clients, or change their sessions.
 
     ``lasting`` are those for which it will write a record that settles the claim. ``passing`` are
-    those whose sessions end with their connections: of these it may have nothing to write.
-    ``away`` are like ``lasting``, but nobody has to hand them over: their sessions are to be
-    changed if they are away. ``given_up`` has earlier claims that are settled without such a
-    record: all of the client identifier up to that number. ``owners`` has the users for whom
-    client identifiers are wanted, where that is known: another's session is not handed over.
+    those whose sessions end with their connections, so there may be no such record. ``away`` are
+    like ``lasting``, but no gateway has to hand them over: their sessions are changed only while
+    they are away. ``given_up`` settles earlier claims that have no such record: all claims of the
+    client identifier up to that number. ``owners`` has the users who want client identifiers, if
+    known: the session of another user is not handed over.
     """
 
     gateway: str

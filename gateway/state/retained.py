@@ -135,16 +135,16 @@ class RetainedStore:
         self._rows = RetainedRows(view)
         self._follower = Follower(log, view, MQTT_RETAINED_TOPIC, self._rows)
         self._number = 0
-        # Who waits for the tail that the log has been asked for, and for the one asked for then.
+        # Callbacks for the tail that the log has been asked for, and for the next request.
         self._asking: list[Callable[[int], None]] = []
         self._asking_next: list[Callable[[int], None]] = []
-        # Not read back, by topic name; those that may still be refused, in order.
+        # Messages not read back, by topic name; those that may still be refused, in order.
         self._written: SortedDict[str, deque[Written]] = SortedDict()
         self._unsettled: deque[Written] = deque()
         self._written_count = 0
         self._written_bytes = 0
         self._written_by_client: Counter[str] = Counter()
-        #: Change counters of the last changed topic names.
+        #: How often a message has changed; the topic names of the last changes.
         self.changes = 0
         self._changed: deque[str] = deque(maxlen=CHANGES_MAX)
 
@@ -164,7 +164,7 @@ class RetainedStore:
             expiry_ms = expires_ms(properties, now_ms)
             retained = Retained(name, payload, properties, now_ms, place, expiry_ms, place)
         replaced = None
-        with suppress(ViewError):  # then the count is exact again when this one is read back
+        with suppress(ViewError):  # the count is exact again once this message is read back
             replaced = self.get(name)
         record = (self._queue, *published[1:])
         written = Written(name, self._number, record, retained, replaced)
@@ -179,9 +179,9 @@ class RetainedStore:
     def rewrite_older(self, than_ms: int, limit: int) -> int:
         """Append again up to ``limit`` messages whose record is older; return how many.
 
-        So the log may delete what is older. If it has deleted more, messages whose record is gone
-        are appended again too: the view still has them. A message that was replaced meanwhile
-        stays replaced.
+        So the log may delete older records. If it has deleted more, the messages whose records are
+        gone are appended again too, because the view still has them. A message that was replaced
+        meanwhile stays replaced.
         """
         now_ms = self._clock.now_ms()
         batch = []
@@ -237,9 +237,9 @@ class RetainedStore:
         return Before(tail, self._number)
 
     def ask_tail(self, then: Callable[[int], None]) -> None:
-        """Call ``then`` with where the log ends: what was acknowledged before this call is below.
+        """Call ``then`` with the end of the log, which is after everything acknowledged until now.
 
-        At once, if the log knows it at once.
+        It is called at once if the log knows its end at once.
         """
         queues = self._log_port.queues(MQTT_RETAINED_TOPIC)
         if self._asking:
@@ -274,8 +274,8 @@ class RetainedStore:
     def scan(self, topic_filter: str, after: str, limit: int, before: Before) -> Slice:
         """Return up to ``limit`` messages that match and are older than ``before``, by name.
 
-        Those behind topic name ``after``, "" at first, which have not expired. It may have few, or
-        none, though more follow. ViewError.
+        Only messages after topic name ``after`` ("" at first) that have not expired. A slice may
+        have few messages or none, even if more follow. ViewError.
         """
         found = self.rows(topic_filter, after, limit, before)
         messages = [
@@ -298,8 +298,9 @@ class RetainedStore:
     ) -> RowSlice:
         """Return what ``scan`` returns, as rows, some of which may have expired.
 
-        A slice looks at NAMES_MAX names at most, whether they match or not. Payloads and properties
-        of what the view has in it have ``bytes_max`` together, or there is one message.
+        A slice checks at most NAMES_MAX names, whether they match or not. The payloads and
+        properties that come from the view have at most ``bytes_max`` together, unless a single
+        message has more.
         """
         self._check()
         rows: list[Row] = []
@@ -313,7 +314,7 @@ class RetainedStore:
             rows += self._rows_of([parent])
         highest = lowest + HIGHEST
         has_plus = "+" in topic_filter
-        # Behind a literal prefix alone, all match; "#" leaves out names that begin with "$".
+        # If only a literal prefix is given, all names match; "#" excludes names with a leading "$".
         fits = name_pattern(topic_filter).fullmatch if has_plus or not lowest else None
         found, end = self._rows.rows(
             lowest,
@@ -338,7 +339,7 @@ class RetainedStore:
     def _laid_over(
         self, rows: list[Row], changed: list[str], limit: int, end: str | None
     ) -> tuple[list[Row], str | None]:
-        """Return ``limit`` rows up to ``end`` as this gateway has written them, and where they end.
+        """Return up to ``limit`` rows with this gateway's own writes applied, and where they end.
 
         ``changed`` are the topic names that it has written.
         """
@@ -365,9 +366,9 @@ class RetainedStore:
         return [row for row in rows if row[5] < read_back or NOT_READ <= row[5] <= written]
 
     def has_changed(self, since: int, lowest: str, highest: str) -> bool:
-        """Say whether messages of these names may be others than when ``changes`` was ``since``.
+        """Return whether messages may have changed since ``changes`` was ``since``.
 
-        Of those behind ``lowest``, up to ``highest``. ViewError.
+        Only names after ``lowest``, up to ``highest``, count. ViewError.
         """
         self._check()
         count = self.changes - since
@@ -455,16 +456,16 @@ class RetainedStore:
 
 
 def _literal_prefix(topic_filter: str) -> tuple[str, str]:
-    """Return what topic names that match begin with, and the one that does not, or "".
+    """Return the prefix of all matching topic names, and the one match without it, or "".
 
-    "a/#" matches "a" too.
+    The second is for filters such as "a/#", which also matches "a".
     """
     literal = topic_filter[: min(at for at in map(topic_filter.find, "+#") if at >= 0)]
     return literal, literal[:-1] if topic_filter == literal + "#" else ""
 
 
 def _glob(topic_filter: str) -> str:
-    """Return an expression of SQLite's GLOB that fits what a filter matches, and more."""
+    """Return an expression for SQLite's GLOB that fits what a filter matches, and more."""
     text = topic_filter.removesuffix("/#").removesuffix("#")
     for special in "[?*":
         text = text.replace(special, f"[{special}]")

@@ -28,8 +28,8 @@ from motelog.gateway.state.view import View
 logger = logging.getLogger(__name__)
 
 _TABLES: Final = (
-    # In the order of names, as replays read them: rows of an order of their own would be looked up
-    # one by one.
+    # In the order of names, as replays read them. In any other order, rows would have to be looked
+    # up one by one.
     """CREATE TABLE IF NOT EXISTS retained (
         name TEXT PRIMARY KEY, at INTEGER NOT NULL UNIQUE, payload BLOB NOT NULL,
         properties BLOB NOT NULL, store_ms INTEGER NOT NULL, expires_ms INTEGER,
@@ -51,8 +51,8 @@ _END: Final = VALUE_END.encode()
 class Retained(NamedTuple):
     """One retained message, as it was published; ``expires_ms`` is None if it does not expire.
 
-    ``queue_offset`` is its place in ``MQTT_RETAINED``, ``since`` that of its first record: one that
-    repeats it takes another place, and makes it no newer.
+    ``queue_offset`` is its place in ``MQTT_RETAINED``, ``since`` that of its first record: a record
+    that repeats the message has a later place, but does not make the message newer.
     """
 
     name: str
@@ -77,12 +77,12 @@ class Retained(NamedTuple):
         return len(self.name.encode()) + len(self.payload) + len(self.properties)
 
 
-#: (place, topic name, properties, payload, store time ms, since): a message where there are many.
+#: (place, topic name, properties, payload, store time ms, since): a message, as a cheap tuple.
 Row = tuple[int, bytes, bytes, bytes, int, int]
 
 _COLUMNS: Final = "name, payload, properties, store_ms, at, expires_ms, since"
 _ROW: Final = "at, CAST(name AS BLOB), properties, payload, store_ms, since"
-#: Rows that are read before it is looked how large they are.
+#: Rows that are read before their size is checked.
 _ROWS_AT_ONCE: Final = 32
 #: The value for "no message expires".
 _NEVER: Final = 1 << 62
@@ -217,18 +217,19 @@ class RetainedRows:
         glob: str | None = None,
         names_max: int = 0,
     ) -> tuple[list[Row], str | None]:
-        """Return messages by name, and the name behind which there may be more, else None.
+        """Return messages by name, and the name after which there may be more, else None.
 
-        From ``lowest`` on, behind ``after``, before ``highest``: up to ``limit``, whose payloads
-        and properties have ``bytes_max`` together, but for the first. With ``glob``, an expression
-        of SQLite's, those whose names it fits, among the next ``names_max``. ViewError.
+        The names are in [lowest, highest) and after ``after``. There are up to ``limit`` messages,
+        whose payloads and properties have at most ``bytes_max`` together, unless the first alone
+        has more. With ``glob``, an expression for SQLite's GLOB, only names that fit are returned,
+        among the next ``names_max`` names. ViewError.
         """
-        # One lower bound: of two, SQLite seeks to one and passes over all that is up to the other.
+        # One lower bound: with two, SQLite seeks to one and then scans up to the other.
         conditions = ["name > ?" if after >= lowest else "name >= ?", "name < ?"]
         values: list[Any] = [max(after, lowest), highest]
         last: str | None = None
         if glob is not None:
-            # Where that ends is found by names alone; then the payloads of those that fit are read.
+            # The end is found by names alone; then only the payloads of fitting names are read.
             found = self._view.execute(
                 f"SELECT name FROM retained WHERE {' AND '.join(conditions)}"
                 " ORDER BY name LIMIT 1 OFFSET ?",
@@ -237,7 +238,7 @@ class RetainedRows:
             if found is not None:
                 last = values[1] = found[0]
                 conditions[1] = "name <= ?"
-            conditions.append("+name GLOB ?")  # "+": no further bounds are to come of it
+            conditions.append("+name GLOB ?")  # "+" keeps SQLite from deriving bounds from it
             values.append(glob)
         cursor = self._view.execute(
             f"SELECT {_ROW} FROM retained WHERE {' AND '.join(conditions)} ORDER BY name LIMIT ?",
@@ -263,9 +264,10 @@ class RetainedRows:
     def expire(self, now_ms: int, limit: int, jumped_ms: Callable[[int], int]) -> int:
         """Remove up to ``limit`` messages that have expired; return how many.
 
-        ``jumped_ms`` says by how much less time has passed since a date than the clock shows.
+        ``jumped_ms`` returns how far the clock was set forward since a date; this time has not
+        really passed.
 
-        The log need not say so: their records do.
+        No record is needed for this: the records of the messages say when they expire.
         """
         if now_ms < self._expires_from_ms:
             return 0

@@ -7,7 +7,7 @@ Must not touch: the log (``follower`` reads it), records appended but not read b
                rows with the oldest records come first
                ``run``, ``due``: without a connection 0, and the time at which something is due;
                with one the gateway's run, and how long after the end of that run it is due
-    runs       one row for each life of a gateway with sessions, and when it last wrote
+    runs       one row for each run of a gateway with sessions, and when it last wrote
     positions  live positions of the runs
     queues     numbers for queue names, so that a cursor takes few bytes
     shared     which sessions have which shared subscriptions
@@ -96,24 +96,24 @@ _TABLES: Final = (
     ) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS over (id INTEGER PRIMARY KEY, run INTEGER NOT NULL UNIQUE)",
 )
-#: Rows of the sessions that a JSON array names: one look for any number costs a tenth of one each.
+#: Rows of the sessions in a JSON array: one query for many costs a tenth of a query for each.
 _FETCH: Final = (
     "SELECT client_id, {} FROM json_each(?) CROSS JOIN sessions ON client_id = json_each.value"
 )
 _FETCH_ROWS: Final = _FETCH.format("at, sessions.run, state")
 _FETCH_RUNS: Final = _FETCH.format("sessions.run")
-#: Of a session: at, run, state.
+#: A session's (at, run, state).
 _Row: TypeAlias = tuple[Any, ...]
-#: Runs whose late records are known as such for good.
+#: How many ended runs without a row are remembered, so that their late records are ignored.
 OVER_MAX: Final = 1000
 
 
 class ClaimHeard(NamedTuple):
-    """A claim as the log has it: ``run`` has claimed ``client_id`` by its record ``number``.
+    """A claim as the log has it: ``run`` has claimed ``client_id`` in its record ``number``.
 
-    ``holder`` is the run that held the client identifier then, 0 if none did; ``takes``: it has to
-    hand it over. ``is_open``: others wait until the claim is settled. ``owner`` is the user for
-    whom it is claimed, None if that is not known.
+    ``holder`` is the run that held the client identifier then, 0 if none did; ``takes``: the holder
+    must hand it over. ``is_open``: others wait until the claim is settled. ``owner`` is the user
+    for whom it is claimed, None if not known.
     """
 
     client_id: str
@@ -126,13 +126,13 @@ class ClaimHeard(NamedTuple):
     owner: str | None
 
 
-#: What was read back that a gateway may wait for: a claim, a client identifier that has another
-#: holder or claim, or (None) the end of a run.
+#: News that was read back: a claim, a client identifier whose holder or claims have changed, or
+#: None for the end of a run.
 Heard: TypeAlias = ClaimHeard | str | None
 
 
 class _Claimed(NamedTuple):
-    """A claim that is not settled: where it lies, the number of its run's row, its record's."""
+    """A claim that is not settled: its queue offset, its run's row number, its record's number."""
 
     at: int
     run: int
@@ -140,10 +140,10 @@ class _Claimed(NamedTuple):
 
 
 class Run:
-    """One life of a gateway's process: ``number`` is its row's, ``key`` the one in records.
+    """One run of a gateway: ``number`` identifies its row, ``key`` identifies it in records.
 
-    ``last_ms`` and ``last_number`` are of its last record. ``heard`` is up to where it is known to
-    have read back, 0 since the view was opened.
+    ``last_ms`` and ``last_number`` are time and number of its last record. ``heard`` is the queue
+    offset up to which it is known to have read back; it is 0 when the view is opened.
     """
 
     __slots__ = (
@@ -182,34 +182,34 @@ class SessionRows:
     def __init__(self, view: View) -> None:
         self._view = view
         self._faults = LimitedLog(logger)
-        #: The runs by the numbers in records.
+        #: The runs by ``key``.
         self.runs: dict[int, Run] = {}
         self._by_number: dict[int, Run] = {}
-        #: Where the last ``started`` of a run lies, by run; what has been read since the open.
+        #: Queue offset of the last ``started`` by run, as far as read since the view was opened.
         self.begins: dict[int, int] = {}
-        #: Those of them that live.
+        #: The keys of live runs.
         self.living: set[int] = set()
         self._over: dict[int, None] = {}
         self.count = 0
         self._has_shared = False  # whether some session has a shared subscription, or has had one
-        #: What has been read back since it was last taken from here, in the order of the log.
+        #: News read back since the list was last emptied, in the order of the log.
         self.heard: list[Heard] = []
         self._heard_before = 0
-        #: Client identifiers whose changes are to be heard of, and whose claims are.
+        #: Client identifiers whose changes are reported in ``heard``; those whose claims are.
         self.awaited: set[str] = set()
         self.present: Container[str] = ()
         #: The rows of claims, by client identifier, in the order of the log.
         self._claims: dict[str, list[_Claimed]] = {}
         self._queue_ids: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
-        # Within one transaction: what sessions have become; None has ended.
+        # Within one transaction: the new states of sessions; None for a session that has ended.
         self._changed: dict[str, SessionState | None] = {}
-        # Of these, newer: those that marks are changing, and the positions of their run.
+        # Newer still: states that marks are changing, with the positions of their run.
         self._marked: dict[str, tuple[Marked, Mapping[str, Position]]] = {}
         self._changed_ms: dict[str, int] = {}
         self._changed_runs: set[int] = set()
         self._begin_offset = 0
-        #: Rows of ``fetch``, by client identifier.
+        #: The rows that ``fetch`` has read, by client identifier.
         self.fetched: dict[str, _Row | None] = {}
 
     # --- a part of the view --------------------------------------------------------------
@@ -332,7 +332,7 @@ class SessionRows:
                 if known.at != record.repeats:
                     return
             elif record.repeats >= self._begin_offset:
-                # Its record would have been seen here: the session has ended since.
+                # The repeated record would have been read here, so the session has ended since.
                 return
         if record.claim:
             self._settle(client_id, record.run, record.claim)
@@ -348,7 +348,7 @@ class SessionRows:
         self._hear(client_id)
 
     def _is_others(self, client_id: str, held: SessionState | None, record: SessionRecord) -> bool:
-        """Whether another run has a session, or is to have it, that ``record`` tells of."""
+        """Whether another run has the session of ``record``, or is next to get it."""
         if held is not None and held.is_claimed and not self.is_away(held):
             return True
         if record.session.left_ms is not None:
@@ -362,9 +362,9 @@ class SessionRows:
         if state is None:
             return
         if state.run != record.run and not self.is_away(state):
-            return  # the client has connected to another gateway meanwhile
+            return  # the client has meanwhile connected to another gateway
         if record.unless and self._has_member(record.unless, record.run):
-            return  # its writer has not read that yet
+            return  # the writer had not read about this member yet
         self._change(record.client_id, None)
         self._hear(record.client_id)
 
@@ -383,7 +383,7 @@ class SessionRows:
     # --- runs and claims -----------------------------------------------------------------
 
     def _run_of(self, record: Record, store_ms: int) -> Run | None:
-        """Return the run that wrote a record; None if it is over, so that the record is nothing."""
+        """Return the run that wrote a record; None if it is over: then the record is ignored."""
         run = self.runs.get(record.run)
         if record.run in self._over or (run is not None and run.is_over):
             return None
@@ -414,7 +414,7 @@ class SessionRows:
         self.heard.append(None)
 
     def _note_over(self, key: int) -> None:
-        """Remember a run that is over and has no row."""
+        """Remember a run that is over and has no row, so that its late records are ignored."""
         if key in self._over:
             return
         self._over[key] = None
@@ -425,9 +425,9 @@ class SessionRows:
             self._view.execute("DELETE FROM over WHERE run = ?", (oldest,))
 
     def is_first(self, key: int) -> bool:
-        """Whether the run ``key`` does what one of those that live has to do for all.
+        """Whether the run ``key`` does the common work of all live runs.
 
-        That is the one of the gateway whose name comes first.
+        This is the run of the gateway whose name sorts first.
         """
         runs = self.runs
         return key == min(self.living, key=lambda one: (runs[one].gateway, one), default=key)
@@ -450,7 +450,7 @@ class SessionRows:
             (record.away, True, False),
         ):
             for client_id in client_ids:
-                # That is hot: among many gateways, hardly any claim concerns this one.
+                # This loop is hot: among many gateways, few claims concern this one.
                 is_stored, holder = self._holder(client_id, runs.get(client_id))
                 is_open = lasts or is_stored or client_id in self._claims
                 if is_open:
@@ -463,7 +463,7 @@ class SessionRows:
         return len(record.given_up) + open_count
 
     def _open_claim(self, client_id: str, claimed: _Claimed) -> None:
-        """Have later claims wait until this one is settled."""
+        """Make later claims wait until this one is settled."""
         self._view.execute(
             "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?)", (client_id, *claimed)
         )
@@ -478,7 +478,7 @@ class SessionRows:
             )
 
     def _keep_claims(self, client_id: str, is_kept: Callable[[_Claimed], bool]) -> bool:
-        """Forget the other claims of a client identifier; return whether there were any."""
+        """Forget the claims of a client identifier that are not kept; return whether any were."""
         known = self._claims.get(client_id, [])
         kept = list(filter(is_kept, known))
         if kept:
@@ -488,7 +488,7 @@ class SessionRows:
         return len(kept) < len(known)
 
     def _runs_of(self, client_ids: Collection[str]) -> dict[str, int]:
-        """Return the run in each session's row, of those that have one."""
+        """Return the run in the row of each of these sessions that has a row."""
         if not (client_ids and self.count):
             return {}
         return dict(self._view.execute(_FETCH_RUNS, (_json(client_ids),)).fetchall())
@@ -499,7 +499,7 @@ class SessionRows:
         return self._holder(client_id, None if row is None else row[1])
 
     def _holder(self, client_id: str, number: int | None) -> tuple[bool, int]:
-        """Likewise; ``number`` is the run in its row, None if it has none."""
+        """Like ``holder``; ``number`` is the run in the session's row, None without a row."""
         if client_id in self._changed:
             state = self._changed[client_id]
             if state is None:
@@ -511,7 +511,7 @@ class SessionRows:
         return True, 0 if run is None or run.is_over else run.key
 
     def is_held(self, client_id: str, key: int) -> bool:
-        """Whether another run than ``key`` holds a client identifier."""
+        """Whether a run other than ``key`` holds a client identifier."""
         return self.holder(client_id)[1] not in (0, key)
 
     def claimants(self, client_id: str) -> list[int]:
@@ -520,7 +520,7 @@ class SessionRows:
         return list(dict.fromkeys(self._by_number[one.run].key for one in claims))
 
     def may_have(self, client_id: str, key: int, at: int) -> bool:
-        """Whether it is the turn of the run ``key``, whose claim lies at ``at``."""
+        """Whether the run ``key``, whose claim is at queue offset ``at``, has its turn."""
         if self.is_held(client_id, key):
             return False
         older = (one for one in self._claims.get(client_id, ()) if one.at < at)
@@ -531,7 +531,7 @@ class SessionRows:
             self.heard.append(client_id)
 
     def _move(self, run: Run, record: TickRecord, at: int) -> None:
-        # So a row is the same however many records are read at once.
+        # This makes a row the same however many records are read at once.
         for client_id, (marked, _) in list(self._marked.items()):
             if marked.run == run.key:
                 self._end_marks(client_id)
@@ -548,7 +548,7 @@ class SessionRows:
         )
 
     def _marked_by(self, client_id: str, run: Run) -> Marked | None:
-        """Return the state that marks of ``run`` change; None if it is not that run's session."""
+        """Return the state that marks of ``run`` change; None if another run has the session."""
         if client_id in self._marked:
             marked, _ = self._marked[client_id]
             return marked if marked.run == run.key else None
@@ -603,7 +603,7 @@ class SessionRows:
                 "UPDATE sessions SET run = ?, due = ?, state = ? WHERE client_id = ?", told
             )
         if whole:
-            # A row whose place changes is moved, so it may as well be made anew.
+            # The place of a row is its primary key, so the row is replaced.
             self.count += len(whole) - execute_many(
                 "DELETE FROM sessions WHERE client_id = ?", [(row[-1],) for row in whole]
             )
@@ -632,7 +632,7 @@ class SessionRows:
                 self._has_shared = True
 
     def _forget_runs(self) -> None:
-        """Forget the runs that are over and have no sessions any more."""
+        """Forget the runs that are over and no longer have sessions."""
         execute = self._view.execute
         for run in [run for run in self.runs.values() if run.is_over]:
             number = (run.number,)
@@ -650,7 +650,7 @@ class SessionRows:
         return self.runs[state.run].number, session.due_ms(0)  # as long after the run's end
 
     def is_away(self, state: SessionState) -> bool:
-        """Say whether the session has no connection, be it that its run is over."""
+        """Return whether the session has no connection, perhaps because its run is over."""
         if state.session.left_ms is not None:
             return True
         run = self.runs.get(state.run)
@@ -659,7 +659,7 @@ class SessionRows:
     # --- rows to sessions ----------------------------------------------------------------
 
     def state(self, client_id: str) -> SessionState | None:
-        """Return the state of a session as far as the view is applied; ViewError."""
+        """Return the state of a session according to the view, None if there is none; ViewError."""
         row = self._row(client_id)
         return None if row is None else self._unpack(client_id, *row)
 
@@ -672,7 +672,7 @@ class SessionRows:
         return row
 
     def fetch(self, client_ids: Collection[str]) -> None:
-        """Have ``state`` and ``holder`` find the rows of these in ``fetched``; ViewError.
+        """Read the rows of these into ``fetched``, for ``state`` and ``holder``; ViewError.
 
         The caller clears ``fetched`` before rows change.
         """
@@ -686,7 +686,10 @@ class SessionRows:
     def as_of_now(
         self, state: SessionState, positions: Mapping[str, Position] | None = None
     ) -> StoredSession:
-        """Return a state's session; ``positions`` are newer ones than those of its run here."""
+        """Return a state's session with its present cursors.
+
+        ``positions`` replace the positions of its run in the view, if newer ones are known.
+        """
         run = self.runs.get(state.run)
         if run is None:
             return state.as_of_now(positions or {})
@@ -698,7 +701,8 @@ class SessionRows:
     def due(self, now_ms: int, jumped_ms: Callable[[int], int]) -> Iterator[str]:
         """Yield the client identifiers whose expiry or will is due, the earliest first.
 
-        Of those that are away, whatever the clock was set since. The caller puts them off.
+        For sessions that are away, jumps of the clock are not considered: the caller puts off those
+        that are not due yet.
         """
         times = [(AWAY, now_ms)]
         times += [
@@ -714,7 +718,10 @@ class SessionRows:
                 yield client_id
 
     def put_off(self, later: Sequence[tuple[int, str]]) -> None:
-        """Have sessions that are away due by so many ms later than their records say."""
+        """Make sessions that are away due later than their records say.
+
+        ``later`` are (ms, client identifier).
+        """
         for jumped_ms, client_id in later:
             state = self.state(client_id)
             if state is not None and state.session.left_ms is not None:
@@ -726,7 +733,7 @@ class SessionRows:
                     )
 
     def named(self, prefix: str, after: str, limit: int) -> list[str]:
-        """Return client identifiers that begin with ``prefix``, behind ``after``, in order."""
+        """Return client identifiers that begin with ``prefix``, those after ``after``, in order."""
         rows = self._view.execute(
             "SELECT client_id FROM sessions WHERE client_id > ? AND client_id >= ?"
             " ORDER BY client_id LIMIT ?",
@@ -744,8 +751,8 @@ class SessionRows:
     def oldest(self, key: int, limit: int) -> list[tuple[int, str, int]]:
         """Return (queue offset, client identifier, store time) of the oldest whole records.
 
-        Of the sessions that are connected in the run ``key``; if it is the first, of those that are
-        away, too.
+        These are records of sessions that are connected in the run ``key``, and also of those that
+        are away if that run is the first.
         """
         numbers = [r.number for r in self.runs.values() if r.key == key]
         if self.is_first(key):
@@ -822,7 +829,7 @@ class SessionRows:
         return SessionState(session, key, at, named(pinned), is_told, is_claimed)
 
     def _numbered(self, by_queue: Mapping[str, int]) -> Mapping[int, int]:
-        if not by_queue:  # as most of a session's are
+        if not by_queue:  # most are empty
             return _NO_QUEUES
         return {self._queue_id(queue): queue_offset for queue, queue_offset in by_queue.items()}
 

@@ -4,9 +4,9 @@ Owns: the values that records of ``MQTT_SESSION`` and rows of the view hold.
 Must not touch: live sessions (``sessions``), the log, the view.
 Spec: MQTT 5.0 sections 3.1.2.11.2 and 4.1.
 
-Delivery progress is a cursor per queue and what is in flight. All that lies before the cursor, and
-is not in flight, has been delivered or was not wanted. Queues are named as ``LogPort.describe``
-names them.
+Delivery progress is a cursor per queue, and the messages in flight. Every message before the cursor
+that is not in flight has been delivered, or no filter matched it. Queues have the names that
+``LogPort.describe`` gives them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FlightState(IntEnum):
     """How far a message in flight to a client has got."""
 
     SENT = 0
-    """Sent, and neither PUBACK nor PUBREC has come: it is sent again with DUP."""
+    """It was sent, and neither PUBACK nor PUBREC has come: it is sent again with DUP."""
 
     RELEASED = 1
     """PUBREC has come, PUBCOMP has not: only PUBREL is sent again. [MQTT-4.3.3-5]"""
@@ -33,8 +33,8 @@ class FlightState(IntEnum):
 class StoredFilter(msgspec.Struct, frozen=True, array_like=True):
     """One subscription; ``options`` is the subscription tree's byte.
 
-    ``since`` has the queues whose records before an offset are older than the subscription, though
-    the session's cursor is lower.
+    ``since`` maps queues to offsets: records before the offset are older than the subscription,
+    although the session's cursor is lower.
     """
 
     topic_filter: str
@@ -54,9 +54,9 @@ class StoredFlight(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredReplay(msgspec.Struct, frozen=True, array_like=True):
-    """Retained messages that a subscription is still to be sent: those behind a topic name.
+    """Retained messages that a subscription has still to get: those after topic name ``after``.
 
-    Only records before ``before`` of ``MQTT_RETAINED`` are older than the subscription.
+    Only records of ``MQTT_RETAINED`` before ``before`` are older than the subscription.
     """
 
     topic_filter: str
@@ -67,8 +67,8 @@ class StoredReplay(msgspec.Struct, frozen=True, array_like=True):
 class StoredWill(msgspec.Struct, frozen=True, array_like=True):
     """The will that CONNECT brought; ``properties`` is the text of the record's own properties.
 
-    ``is_granted``: the right to publish it came with the login, and is not asked for again.
-    ``certificate_name`` is that of the certificate which the client had shown.
+    ``is_granted``: the right to publish it came with the login, and is not checked again.
+    ``certificate_name`` is the name in the certificate of the client.
     """
 
     topic: str
@@ -83,11 +83,11 @@ class StoredWill(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True):
-    """A QoS 2 message from the client that it has not released.
+    """A QoS 2 message from the client that the client has not released.
 
-    The record is in ``queue`` at ``queue_offset`` or behind, unless the gateway died between the
-    mark and the message. ``taken_ms`` is when it took the message: it tells the message from an
-    older one that had the same packet identifier.
+    The record is in ``queue``, at ``queue_offset`` or after it, unless the gateway died between the
+    mark and the message. ``taken_ms`` is when the gateway took the message: it distinguishes the
+    message from an older one with the same packet identifier.
     """
 
     packet_id: int
@@ -101,10 +101,10 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True):
 
     ``left_ms`` is when its connection ended, None while it has one. ``cursors`` has each queue that
     its filters need; a queue that is not in it did not exist. ``delivered`` has places at or
-    behind a cursor that must not be sent again: QoS 2 messages that the client has.
+    after a cursor that must not be sent again: QoS 2 messages that the client has.
 
-    ``owner`` is the user whose session it is, empty if it is an anonymous client's. None: it began
-    while clients were not told apart, so it is his who comes first.
+    ``owner`` is the user to whom the session belongs, empty for an anonymous client. None: it began
+    when clients did not log in, so it belongs to the first user who connects to it.
     """
 
     client_id: str
@@ -134,7 +134,7 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True):
         return self.due_ms(self.left_ms)
 
     def due_ms(self, left_ms: int) -> int | None:
-        """When its end or its will is due if its connection ends at ``left_ms``; None: never."""
+        """When its expiry or will is due if its connection ends at ``left_ms``; None: never."""
         expires_ms = None if self.expiry_s == EXPIRY_NEVER else left_ms + self.expiry_s * 1000
         if self.will is None:
             return expires_ms
@@ -143,10 +143,10 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """What a tick tells of one session that is connected: where it is not at the live position.
+    """What a tick says about one connected session: where it is not at the live position.
 
     ``cursors`` has only the queues in which it lags. Without a cursor and without a flight, it has
-    everything up to the tick's positions. ``replays`` is what is left of them.
+    everything up to the tick's positions. ``replays`` are the replays that are not finished.
     """
 
     client_id: str
@@ -156,19 +156,19 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MarkKind(IntEnum):
-    """What a mark tells of one QoS 2 exchange."""
+    """What a mark says about one QoS 2 exchange."""
 
     RECEIVED = 0
-    """The client's message is about to be appended at the place, or behind."""
+    """The client's message is about to be appended at the place, or after it."""
 
     FORGOTTEN = 1
     """The client has sent PUBREL: its identifier may be used again."""
 
     SENT = 2
-    """The message of the place is about to be sent to the client."""
+    """The message at the place is about to be sent to the client."""
 
     UNSENT = 3
-    """It was not sent after all: it will be, perhaps under another identifier."""
+    """It was not sent after all: it is sent later, perhaps with another packet identifier."""
 
     RELEASED = 4
     """The client has sent PUBREC."""
@@ -178,7 +178,7 @@ class MarkKind(IntEnum):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """One step of a QoS 2 exchange; the place is empty where the step does not need it."""
+    """One step of a QoS 2 exchange; the place is empty if the step does not need it."""
 
     kind: int
     client_id: str

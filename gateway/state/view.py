@@ -93,7 +93,7 @@ class View:
     # --- life ----------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the file, or make it; one that cannot be used is put aside. OSError as it comes."""
+        """Open or create the file; an unusable one is put aside. OSError if neither is possible."""
         assert self._connection is None
         if self.path != IN_MEMORY:
             make_folders(os.path.dirname(os.path.abspath(self.path)))
@@ -101,11 +101,11 @@ class View:
             self._connect()
         except (sqlite3.DatabaseError, ViewError) as exc:
             if getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_CANTOPEN:
-                _require_descriptors()  # SQLite does not say that these are what is lacking
+                _require_descriptors()  # SQLite does not say whether descriptors are missing
             self.rebuild(str(exc))
 
     def add(self, part: ViewPart) -> None:
-        """Open ``part`` now, and again whenever the view was rebuilt."""
+        """Open ``part`` now, and again after each rebuild."""
         self._parts.append(part)
         try:
             part.open()
@@ -153,8 +153,8 @@ class View:
         )
         try:
             # The order of the syncs makes a power cut harmless: WAL, file, then the WAL is emptied.
-            # The first pass, which is the long one, keeps no writer waiting. The second does, so
-            # that the event loop's connection never writes over the beginning of a WAL unsynced.
+            # The first pass is the long one, and does not block writers. The second does, so that
+            # the event loop's connection never overwrites the beginning of an unsynced WAL.
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -162,10 +162,10 @@ class View:
             connection.close()
 
     def _make_private(self) -> None:
-        """Keep others from reading the files: SQLite creates them with the umask.
+        """Keep other users from reading the files: SQLite creates them with the umask.
 
-        It gives what it makes beside a file that file's mode. Those of earlier releases were
-        readable. What cannot be done here, SQLite says better.
+        SQLite gives the files beside the main file the mode of the main file. Files of earlier
+        releases were readable. Errors are ignored here, as SQLite reports them better.
         """
         if self.path == IN_MEMORY:
             return
@@ -180,7 +180,7 @@ class View:
         self._make_private()
         connection = sqlite3.connect(self.path, isolation_level=None, timeout=0)
         self._connection = connection
-        # Rows change far from each other, and each page that one touches is written as a whole.
+        # Changed rows are far apart, and each page with a changed row is written as a whole.
         connection.execute("PRAGMA page_size = 2048")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = OFF")
@@ -259,7 +259,7 @@ class View:
 
 
 def _require_descriptors() -> None:
-    """Raise OSError unless as many files can be opened as a view has: file, WAL, index, folder."""
+    """Raise OSError unless the files of a view can be opened: file, WAL, index, folder."""
     with ExitStack() as stack:
         for _ in range(4):
             stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
