@@ -2,7 +2,7 @@
 
 Owns: its tasks, and when each starts another round. Must not touch: what a round does (the parts),
 sockets, the order of start and stop (``server``).
-Invariant: a task changes the gateway's state within a turn of its own (``listener.during``).
+Invariant: a task changes connections and sessions only within a turn (``listener.during``).
 """
 
 from __future__ import annotations

@@ -15,25 +15,28 @@ Nearly everything in a gateway happens in a turn. A turn begins when the reactor
 second, when a ticket settles, and when other gateways have written records. A turn never waits:
 other tasks run only between two turns, and never see a change half done. A value can also be put
 here between two turns, for example when a remote log answers. Then a turn begins soon (``wake``).
+Requests of an operator, and the rewriting of old records, run between two turns.
 
 The steps of a turn for a batch of the reactor (``listener.handle_turn``):
 
 1. End connections and handle packets that were put here between turns.
-2. Handle the packets of the batch in the order in which they came. This puts messages, marks and
-   answers here.
-3. Append the messages. The answers wait for the ticket of the append (``publish.commit``).
+2. Add new connections, and handle the packets of the batch in the order in which they came. This
+   puts messages, marks and answers here.
+3. Append the messages. The answers wait for the ticket of the append (``publish.commit``). Then
+   handle the streams that have a fault or were closed.
 4. End connections, handle packets that have waited, serve receivers with room again, store
    sessions. Repeat this until nothing is left.
-5. Deliver what the queues have gained (``delivery``).
+5. Deliver new messages of the log to their receivers (``delivery``).
 
-Any other turn (``listener.during``) does one piece of work, and then steps 3 and 4.
+Any other turn (``listener.during``) does one piece of work, and then appends and continues as in
+steps 3 and 4.
 
 The order within a turn, and the reasons:
 
-- Publishes are collected until a packet such as SUBSCRIBE or DISCONNECT comes, or the packets end,
-  and are then appended together. So each packet takes effect after the packets before it
-  [MQTT-4.6.0]. Acknowledgements and PINGREQ do not end the collecting, so most turns need only one
-  append.
+- Publishes are collected until a packet such as SUBSCRIBE or DISCONNECT comes, a publish is
+  refused, or the packets end. They are then appended together. So each packet takes effect after
+  the packets before it [MQTT-4.6.0]. Acknowledgements and PINGREQ do not end the collecting, so
+  most turns need only one append.
 - In an append, the mark of a QoS 2 message and the copy of a retained one come before the message.
   If a crash cuts the append between them, a mark without its message is left. The gateway then
   searches the log for the message (``publish.look_up``).

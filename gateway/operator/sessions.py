@@ -89,7 +89,8 @@ class OperatorSessions:
         """End a session, and its connection; return False if there is no such session.
 
         Its will is published. ``then`` is called when the end is in the log, or with the error.
-        ViewError; SessionInUseError for a session that is in use elsewhere.
+        ViewError; SessionInUseError if another gateway serves it, or if it is a shared subscription
+        in use.
         """
         live = self.live(client_id)
         if live is None:

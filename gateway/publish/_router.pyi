@@ -2,10 +2,10 @@ from collections.abc import Hashable
 from typing import Any
 
 class Route:
-    """Where the messages of one topic name go, for the rules of an operator.
+    """Where the messages of one topic name go, if rules of an operator may match it.
 
-    ``text`` is the part of their property text that the name decides. ``is_used`` is set whenever
-    the route has made a message.
+    ``text`` is the part of the property text that the name determines. ``is_used`` is set whenever
+    a message is made with the route.
     """
 
     def __init__(self, queue: Hashable, text: bytes, tags_code: int) -> None: ...
@@ -21,12 +21,13 @@ class Route:
 Place = list[Hashable] | dict[bytes, Route]
 
 class Router:
-    """Topic name -> message to append, without a memory of names but for rules of an operator.
+    """Makes messages to append. Keeps nothing by topic name, unless rules of an operator need it.
 
-    ``levels`` says where names of a first level go. Of the others, those whose first level can be
-    the name of a topic go to ``others``, the rest to ``unnameable``: no empty level, at most
-    ``level_bytes_max`` long, each octet true in ``octets``. None, an empty list and a dict without
-    the name mean: not known.
+    ``levels`` maps first levels to where their names go. If a first level is not in it but can be
+    the name of a topic, its names go to ``others``: it is not empty, has at most
+    ``level_bytes_max`` bytes, and each octet is true in ``octets``. All remaining names go to
+    ``unnameable``. None, an empty list and a dict without the name mean that it is not known where
+    a name goes.
     """
 
     others: Place | None
@@ -40,6 +41,7 @@ class Router:
     ) -> tuple[Any, ...] | None:
         """Return a publish as a ``core.records.append.AppendMessage``.
 
-        ``text`` and ``origin`` end its property text. None where ``Routes.resolve`` has to say:
-        where the name goes is not known, nobody may publish to it, or the text is too long.
+        ``text`` and ``origin`` are the end of its property text. None if ``Routes.resolve`` must
+        decide: it is not known where the name goes, no client may publish to it, or the property
+        text is too long.
         """

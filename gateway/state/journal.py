@@ -604,7 +604,7 @@ class SessionJournal:
         return False
 
     def begins_of(self, topic_filter: str) -> list[dict[str, int]]:
-        """Return, for each member of a shared subscription, where it knows that this begins."""
+        """Return the ``since`` of each member of a shared subscription."""
         sessions = map(self.load, self._rows.subscribers(topic_filter))
         filters = chain.from_iterable(one.filters for one in sessions if one is not None)
         return [one.since for one in filters if one.topic_filter == topic_filter]

@@ -8,7 +8,7 @@ Must not touch: the log (``follower`` reads it), messages appended but not read 
     record     a copy of the published record, in this topic's queue: the last one of a topic name
                counts; one with an empty payload removes the message [MQTT-3.3.1-6]
     mqttKept   "queue offset:store time:first queue offset", a property of a record that repeats an
-               older one, which counts only where that one still does
+               older one; it has an effect only if the older one is still current
 """
 
 from __future__ import annotations
