@@ -45,7 +45,7 @@ from motelog.gateway.turn import AnswerKind, NotFound, Turn
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-#: Most look-ups for clients that return, and most messages that were stored late.
+#: How many look-ups for returning clients are kept, and how many messages that were stored late.
 KEPT_MAX: Final = 10_000
 
 

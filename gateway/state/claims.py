@@ -231,7 +231,7 @@ class Claims:
         self.given_up.clear()
 
     def commit_soon(self) -> None:
-        """Append new claims soon, together: a record costs other gateways the same however many."""
+        """Append new claims soon, and together: a record with many costs others the same as one."""
         if self.new or self.given_up:
             self._soon()
 
