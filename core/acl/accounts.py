@@ -1,12 +1,12 @@
-"""Accounts and their rights: whether an account may have what a request needs.
+"""Accounts and their rights: whether an account has the rights that a request needs.
 
-Owns: the rights and what RocketMQ's rules make of them. Must not touch: files, requests, clocks;
+Owns: the rights and how RocketMQ's rules apply them. Must not touch: files, requests, clocks;
 pure functions and values. Spec: RocketMQ 4.9 PlainPermissionManager.checkPerm, Permission.
 
-A topic or group that an account names has the right it is named with, and any other the account's
-default. A retry topic is its group's. An administrator may do what tools do; one that names no
+An account has the stated right to each topic or group that it names, and its default right to all
+others. A retry topic belongs to its group. An administrator may do what tools do; one that names no
 topic and no group may use all of them.
-The system's topics are the exception from RocketMQ's rules: no default reaches them, so that an
+The system's topics are an exception from RocketMQ's rules: defaults do not apply to them, so an
 account must name them.
 """
 
@@ -24,12 +24,12 @@ _CLOSED_TO_DEFAULTS: Final = SYSTEM_TOPICS - {DEFAULT_TOPIC}
 
 
 def is_only_by_name(topic: str) -> bool:
-    """Say whether a right to the topic must name it: it is one of the system's."""
+    """Say whether the topic is one of the system's, so that a right to it must name it."""
     return topic in _CLOSED_TO_DEFAULTS or topic.startswith(REVIVE_PREFIX)
 
 
 class Right(IntFlag):
-    """What may be done with a topic or group; to have one of several is enough for a need."""
+    """What an account may do with a topic or group; one of several is enough for a need."""
 
     NONE = 0
     PUB = 1
@@ -38,7 +38,7 @@ class Right(IntFlag):
 
 
 class Kind(Enum):
-    """What a need is about."""
+    """The kind of thing that a need refers to."""
 
     ADMIN = "administrator"
     TOPIC = "topic"
@@ -78,7 +78,7 @@ def group_need(name: str) -> Need:
 
 
 class Principal(Protocol):
-    """Somebody who signs requests; from ``white`` neither signature nor right is needed."""
+    """One that signs requests; those from ``white`` need neither signature nor right."""
 
     @property
     def access_key(self) -> str: ...
@@ -87,7 +87,7 @@ class Principal(Protocol):
     @property
     def white(self) -> Addresses: ...
     def may(self, need: Need, host: str) -> bool:
-        """Say whether requests from the address ``host`` have what is needed."""
+        """Say whether requests from the address ``host`` have the right."""
         ...
 
 
@@ -95,7 +95,7 @@ class Principal(Protocol):
 class Account:
     """One account of plain_acl.yml.
 
-    Requests that name it from one of ``white`` need neither signature nor right.
+    Requests that name it and come from ``white`` need neither signature nor right.
     """
 
     access_key: str
@@ -108,7 +108,7 @@ class Account:
     white: Addresses = NO_ADDRESSES
 
     def may(self, need: Need, host: str) -> bool:
-        """Say whether the account has what is needed; wherever it is used."""
+        """Say whether the account has the right, whatever the address."""
         if need.kind is Kind.ADMIN:
             return self.is_admin
         if self.is_admin and not self.topics and not self.groups:
@@ -124,7 +124,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All accounts by access key, and addresses from which everything passes; by default none."""
+    """All accounts by access key, and the addresses whose requests all pass; by default none."""
 
     accounts: Mapping[str, Account] = field(default_factory=dict)
     white: Addresses = NO_ADDRESSES

@@ -1,6 +1,6 @@
 """Addresses from which requests pass, as RocketMQ's whitelists write them.
 
-Owns: their grammar. Must not touch: who may pass; pure functions.
+Owns: their grammar. Must not touch: which requests pass; pure functions.
 Spec: RocketMQ RemoteAddressStrategyFactory.
 
     *            every address            10.1.2.3,10.1.2.9    these two
@@ -27,7 +27,7 @@ _Parts = tuple[frozenset[int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """A set of addresses; without any it holds none."""
+    """A set of addresses; by default empty."""
 
     is_all: bool = False
     single: frozenset[str] = frozenset()
@@ -58,7 +58,7 @@ NO_ADDRESSES: Final = Addresses()
 
 
 def parse_addresses(texts: Iterable[str]) -> Addresses:
-    """Return the addresses that the texts stand for; ValueError if one is none."""
+    """Return the addresses that the texts stand for; ValueError if a text is invalid."""
     single: set[str] = set()
     ranges: list[_Parts] = []
     is_all = False
@@ -75,7 +75,7 @@ def parse_addresses(texts: Iterable[str]) -> Addresses:
 
 
 def plain_address(text: str) -> str:
-    """Return an address in the one form that it is compared in; ValueError if it is none."""
+    """Return an address in the form in which addresses are compared; ValueError if invalid."""
     address = ipaddress.ip_address(text)
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)

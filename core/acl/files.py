@@ -3,9 +3,9 @@
 Owns: reading both, in RocketMQ's shapes. Must not touch: what rights mean (accounts), when a file
 is read again (gate). Spec: RocketMQ conf/plain_acl.yml, conf/tools.yml.
 
-They are RocketMQ's own files, so that the ones that are there go on to be used, also by RocketMQ's
-brokers and tools beside ours. Every scalar is read as text: a secret of digits keeps its zeros.
-What is misspelt refuses the whole file, where RocketMQ takes it for a default.
+They are RocketMQ's own files, so that existing ones can still be used, also by RocketMQ's brokers
+and tools beside ours. Every scalar is read as text: a secret of digits keeps its leading zeros.
+A misspelt key or value is an error of the whole file; RocketMQ uses a default instead.
 
     plain_acl.yml   globalWhiteRemoteAddresses: [ADDRESS...]
                     accounts:
@@ -70,7 +70,7 @@ def read_rules(path: str | Path) -> Rules:
 
 
 def parse_rules(text: bytes, *, name: str) -> Rules:
-    """As ``read_rules``, of a file's content; ``name`` is what an error calls it."""
+    """Do as ``read_rules`` with a file's content; ``name`` is its name in errors."""
     shape = _convert(text, _RulesShape, name)
     accounts: dict[str, Account] = {}
     try:
@@ -118,7 +118,7 @@ def _convert(text: bytes, kind: type[_Shape], name: str) -> _Shape:
 
 
 def _load(text: bytes) -> Any:
-    """Return what YAML says, as texts, lists and tables: this loader makes nothing else."""
+    """Return the content of YAML as texts, lists and tables: this loader makes nothing else."""
     loader = yaml.BaseLoader(text)
     try:
         return loader.get_single_data()
@@ -127,7 +127,7 @@ def _load(text: bytes) -> Any:
 
 
 def _without_empty(value: Any) -> Any:
-    """Leave out the keys without a value, which mean nothing in YAML, and are texts here."""
+    """Leave out keys without a value: they are null in YAML, but empty texts here."""
     if isinstance(value, list):
         return [_without_empty(item) for item in value]
     if isinstance(value, dict):

@@ -1,20 +1,20 @@
-"""The gate before a server's processors: whose request it is, and whether that one may ask it.
+"""The gate before a server's processors: which account sent a request, and whether it may.
 
 Owns: the rules in force, the file that they come from, the refusal. Must not touch: what a request
-does, which request needs what (a server's table), which users tools have made (users).
+does, which right a request needs (a server's table), the users that tools have made (users).
 
     request -> signed by a known account? -> has it what the table says? -> processor
                        '---------------- NO_PERMISSION ----------------'
 
-A request code that the table does not have is refused: a processor that is forgotten there is
-closed, not open. A processor that finds out more than the request says asks ``demand``.
-The file is looked at every second. If it cannot be read, or says nothing that can be used, all
-doors close until it can: whoever was taken out of it must not come in because of a slip beside.
-What has changed counts at once: connections on which an account signed that is gone or has other
-rights are closed within a second, and what they had asked for before and still wait for with them.
+A request code that is missing in the table is refused, so a processor that was forgotten there is
+closed, not open. A processor that finds out more than the request says calls ``demand``.
+The file is checked every second. While it cannot be read or is invalid, all requests are refused:
+an account that was removed must not get access because of a typing error elsewhere in the file.
+A change applies at once: if an account was removed or has other rights, the connections on which it
+signed are closed within a second, together with the requests that they still wait for.
 
-Users that tools have made come beside the file's accounts: a broker puts its own, and a name server
-looks at the broker's file as it looks at its own. Who is in both is the file's.
+Users that tools have made are added to the file's accounts: a broker puts its own, and a name
+server checks the broker's file as it checks its own. A name that is in both means the account.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from motelog.core.threads import run_in_thread
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S: Final = 1.0
-# An unknown account costs as much as a wrong signature.
+# With this, an unknown account takes as long as a wrong signature.
 _NO_SECRET: Final = bytes(16)
 _UNSIGNED: Final = "this server takes signed requests only: the client needs an access key"
 _WRONG: Final = "the access key is not known here, or the signature is not that of its secret key"
 
-# What tells one content of a file from another: time, size, number; None without a file.
+# Differs when a file's content differs: time, size, inode number; None without a file.
 _Stamp = tuple[int, int, int] | None
 
 
@@ -55,8 +55,8 @@ class AclGate:
     """The rules before one server; state changes only between two awaits of ``run``."""
 
     def __init__(self, path: str, table: Table, users_path: str = "") -> None:
-        """Read the file, and that of a broker's users if one is named; ConfigError if one cannot
-        be used.
+        """Read the file, and the file of a broker's users if it is named; ConfigError if one of
+        them cannot be used.
         """
         self._path = path
         self._users_path = users_path
@@ -78,7 +78,7 @@ class AclGate:
 
     def _guarded(self, process: Processor, needs_of: NeedsOf) -> Processor:
         def guarded(request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
-            # What is needed is read only for a known account: it may be a large body.
+            # The needs are read only for a known account: they may be in a large body.
             account = self._account(request, connection)
             if account is not None:
                 self._judge(request, connection, account, needs_of(request))
@@ -87,7 +87,7 @@ class AclGate:
         return guarded
 
     def demand(self, request: RemotingCommand, connection: Connection, *needs: Need) -> None:
-        """Refuse a request that has passed the gate unless its account has these, too.
+        """Refuse a request that has passed the gate unless its account has these rights too.
 
         The rules may have changed since.
         """
@@ -96,9 +96,9 @@ class AclGate:
             self._judge(request, connection, account, needs)
 
     def may(self, connection: Connection, need: Need) -> bool:
-        """Say whether a client may be told, unasked, what needs this.
+        """Say whether a client may be sent, unasked, something that needs this right.
 
-        It may if one of the accounts could ask for it that have signed on its connection.
+        It may if one of the accounts that have signed on its connection has the right.
         """
         rules = self._rules
         host = connection.peer[0]
@@ -118,7 +118,7 @@ class AclGate:
         return account is None or account.access_key in other.access_keys
 
     def _account(self, request: RemotingCommand, connection: Connection) -> Principal | None:
-        """Return whose request it is, None where anybody may do everything."""
+        """Return the account of a request; None if its address may do everything."""
         rules = self._rules
         host = connection.peer[0]
         if rules.white.holds(host):
@@ -160,7 +160,7 @@ class AclGate:
         return BrokerError(ResponseCode.NO_PERMISSION, text)
 
     def put_users(self, users: Mapping[str, Principal]) -> None:
-        """Let these users in beside the file's accounts, in place of those before."""
+        """Replace the users that are let in beside the file's accounts."""
         self._take(self._file, users)
 
     def is_in_file(self, name: str) -> bool:
@@ -168,7 +168,7 @@ class AclGate:
         return self._file is not None and name in self._file.accounts
 
     def _take(self, file: Rules | None, users: Mapping[str, Principal]) -> None:
-        """Have these rules in force; without a file that can be used nobody is let in."""
+        """Put these rules in force; without a usable file all requests are refused."""
         self._file, self._users = file, users
         if file is None:
             self._rules = _NOBODY
@@ -185,12 +185,12 @@ class AclGate:
         self._rules = _InForce({**users, **file.accounts}, file.white)
 
     async def run(self, server: RemotingServer) -> None:
-        """Look at the files again and again, until cancelled."""
+        """Check the files every second, until cancelled."""
         seen, applied = self._stamps, self._rules
         while True:
             await trio.sleep(LOOK_INTERVAL_S)
             stamps = await run_in_thread(self._look)
-            # What has just changed may still be being written; it has a second to be finished.
+            # A file that has just changed may be half written; it gets a second.
             is_settled, seen = stamps == seen, stamps
             if is_settled and stamps != self._stamps:
                 self._stamps = stamps
@@ -210,7 +210,7 @@ class AclGate:
                 exc,
             )
             return
-        # A broker puts its own users, and may have while the file was read.
+        # A broker puts its own users, perhaps while the file was being read.
         self._take(file, users if self._users_path else self._users)
         logger.info(
             "the file of accounts has changed and counts path=%s accounts=%d users=%d",
@@ -234,7 +234,7 @@ class AclGate:
 
 @dataclass(frozen=True, slots=True)
 class _InForce:
-    """Who is let in, by access key, and addresses from which everything passes."""
+    """The accounts and users by access key, and the addresses whose requests all pass."""
 
     principals: Mapping[str, Principal] = field(default_factory=dict)
     white: Addresses = NO_ADDRESSES
@@ -244,7 +244,7 @@ _NOBODY: Final = _InForce()
 
 
 def _has_lost(before: _InForce, now: _InForce) -> Callable[[Connection], bool]:
-    """Return whether a connection was used under rights that are not the same any more."""
+    """Return a test whether a connection was used by an account whose rights have changed."""
     changed = {key for key, each in before.principals.items() if now.principals.get(key) != each}
     is_whitelist_changed = before.white != now.white
 

@@ -1,7 +1,7 @@
-"""What a request needs, read from its fields: the words of a server's table of request codes.
+"""The rights that a request needs, read from its fields: the entries of a server's table of codes.
 
 Owns: how a field names a topic or a group. Must not touch: which request needs what (the servers'
-tables), who has it (accounts).
+tables), who has which rights (accounts).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from motelog.core.remoting.fields import text_field
 from motelog.core.remoting.frames import RemotingCommand, loads
 from motelog.core.topic_names import RETRY_PREFIX
 
-#: Returns what a request needs; without any need it is for every account.
+#: Returns the needs of a request; without any, every account may send it.
 NeedsOf: TypeAlias = Callable[[RemotingCommand], Iterable[Need]]
 Table: TypeAlias = Mapping[int, NeedsOf]
 
@@ -25,12 +25,12 @@ _POP_JOINTS: Final = ("_", "+")
 
 
 def administrator(_: RemotingCommand) -> Iterable[Need]:
-    """An administrator's account: what is asked concerns more than a topic or a group."""
+    """An administrator's account: the request concerns more than a topic or a group."""
     return (ADMINISTRATOR,)
 
 
 def any_account(_: RemotingCommand) -> Iterable[Need]:
-    """Every account; what may be judged is judged where it is known."""
+    """Every account; the processor checks rights when it knows the topic or group."""
     return ()
 
 
@@ -63,12 +63,12 @@ def consume(group: str = "consumerGroup", topic: str = "topic") -> NeedsOf:
 
 
 def settle(request: RemotingCommand) -> Iterable[Need]:
-    """As ``consume``, of a message in work: that may be in a retry topic of POP."""
+    """As ``consume``, for a message in work, which may be in a retry topic of POP."""
     return consumed(text_field(request.ext, "topic"), text_field(request.ext, "consumerGroup"))
 
 
 def consumed(topic: str, group: str) -> Iterator[Need]:
-    """Yield what a group needs that deals with a message it was given, from this topic."""
+    """Yield the needs of a group that handles a message it has received from this topic."""
     yield group_need(group)
     for joint in _POP_JOINTS:
         if topic.startswith(f"{RETRY_PREFIX}{group}{joint}"):
@@ -78,7 +78,7 @@ def consumed(topic: str, group: str) -> Iterator[Need]:
 
 
 def json_body(request: RemotingCommand) -> dict[str, Any]:
-    """Return the table in a request's body, as its processor will read it; or refuse it."""
+    """Return the table in a request's body as its processor will read it; or refuse it."""
     value = loads(request.body)
     if not isinstance(value, dict):
         raise BrokerError(ResponseCode.SYSTEM_ERROR, "the body is no table")
@@ -86,7 +86,7 @@ def json_body(request: RemotingCommand) -> dict[str, Any]:
 
 
 def json_text(table: Mapping[str, Any], name: str) -> str:
-    """Return a text of a body's table; or refuse the request."""
+    """Return a text from a body's table; or refuse the request."""
     value = table.get(name)
     if not isinstance(value, str):
         raise BrokerError(ResponseCode.SYSTEM_ERROR, f"the body has no text {name}")

@@ -1,4 +1,4 @@
-"""Rules of RocketMQ 5 for one user: who may do what with which topics and groups, from where.
+"""Rules of RocketMQ 5 for one user: what it may do with which topics and groups, from where.
 
 Owns: the grammar of a rule, which of a user's rules decides. Must not touch: where users are kept
 (users), requests; pure functions and values. Spec: RocketMQ 5.3 PolicyEntry, Resource,
@@ -6,13 +6,13 @@ AclAuthorizationHandler.
 
     resource    Topic:NAME  Topic:PREFIX*  Topic:*  Group:...  *
     actions     Pub, Sub, All        decision    Allow, Deny
-    source IPs  addresses and networks (10.0.0.0/8); without any it holds everywhere
+    source IPs  addresses and networks (10.0.0.0/8); without any it applies everywhere
 
-A rule matches if resource, action and address do. Of those that match, the first in this order
-decides: rules before default rules, then by resource, a name before a prefix, a longer prefix
-before a shorter one, both before all topics or groups, and these before ``*``. Without one that
-matches the answer is no.
-As with accounts, the system's topics are reached only by a rule that has their name.
+A rule matches if resource, action and address do. The first matching rule in this order decides:
+rules before default rules, then by resource, a name before a prefix, a longer prefix before a
+shorter one, both before all topics or groups, and these before ``*``. If no rule matches, the
+answer is no.
+As with accounts, only a rule that has their name applies to the system's topics.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Match(Enum):
-    """How a rule's resource names what it is about; in the order in which they decide."""
+    """How a rule's resource names topics or groups; in the order in which they decide."""
 
     NAME = 0
     PREFIX = 1
@@ -47,14 +47,14 @@ class Match(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """The topics or groups of a rule; ``kind`` None is both."""
+    """The topics or groups of a rule; ``kind`` None means both."""
 
     kind: Kind | None
     match: Match
     name: str = ""
 
     def holds(self, need: Need) -> bool:
-        """Say whether the need is about one of these."""
+        """Say whether the need refers to one of these."""
         if self.kind is not None and self.kind is not need.kind:
             return False
         if self.match is Match.NAME:
@@ -65,7 +65,7 @@ class Resource:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """Where it stands among resources that hold the same; the lowest decides."""
+        """Its place in the order of resources that hold the same need; the lowest decides."""
         return self.kind is None, self.match.value, -len(self.name)
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One rule; ``is_default``: it counts where no other rule of the user matches."""
+    """One rule; ``is_default``: it counts only if no other rule of the user matches."""
 
     resource: Resource
     actions: tuple[str, ...]
@@ -114,7 +114,7 @@ class User:
     white: Addresses = NO_ADDRESSES
 
     def may(self, need: Need, host: str) -> bool:
-        """Say whether requests from the address have what is needed."""
+        """Say whether requests from the address have the right."""
         if self.is_admin:
             return True
         if need.kind is Kind.ADMIN:
@@ -134,7 +134,7 @@ def in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 
 def parse_resource(text: str) -> Resource:
-    """Return what a rule's resource stands for; ValueError if it is none."""
+    """Return the resource of a rule; ValueError if the text is invalid."""
     if text == "*":
         return Resource(None, Match.EACH)
     kind, sign, name = text.partition(":")

@@ -1,17 +1,17 @@
-"""Users and their rules that tools have made: a table in memory, and the shapes it is told in.
+"""Users and their rules that tools have made: a table in memory, and its shapes in requests.
 
-Owns: UserTable, what is refused, users.json. Must not touch: what a rule means (policies), files,
-who may ask. Spec: RocketMQ 5.3 AuthenticationMetadataManagerImpl, AuthorizationMetadataManagerImpl,
-UserInfo, AclInfo.
+Owns: UserTable, which changes are refused, users.json. Must not touch: what a rule means
+(policies), files, who may change users. Spec: RocketMQ 5.3 AuthenticationMetadataManagerImpl,
+AuthorizationMetadataManagerImpl, UserInfo, AclInfo.
 
     users.json  {"users": {NAME: {"password", "userType": Super|Normal,
                                   "userStatus": enable|disable, "policies": [POLICY...]}}}
     POLICY      {"policyType": Custom|Default, "entries": [{"resource": "Topic:orders",
                  "actions": ["Pub"], "sourceIps": ["10.0.0.0/8"], "decision": Allow|Deny}]}
 
-The secret itself is kept, as a signature cannot be checked by less. A user has one rule for each
-resource and policy type: a further one takes its place. Rules go with their user.
-Invariant: what is in the table is whole: every rule in it can be judged.
+The table keeps the secret itself, because checking a signature needs it. A user has one rule for
+each resource and policy type: a further one replaces it. Rules are deleted with their user.
+Invariant: every rule in the table is valid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from motelog.core.state_file import StateFile
 from motelog.core.topic_names import shown
 
 USERS_MAX: Final = 10_000
-#: All of them may be looked at for a request.
+#: A request may be compared with all of them.
 ENTRIES_MAX: Final = 200
 
 _TYPES: Final = {"super": "Super", "normal": "Normal"}
@@ -47,7 +47,7 @@ _SUBJECT: Final = "User"
 
 
 class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A user as tools tell and are told it; what is not said stays."""
+    """A user as tools send and receive it; a change leaves missing fields as they are."""
 
     username: str | None = None
     password: str | None = None
@@ -87,7 +87,7 @@ class _Kept:
 
 
 class UserTable:
-    """The users of one broker; each change is whole or is refused with BrokerError."""
+    """The users of one broker; a change is made as a whole, or refused with BrokerError."""
 
     def __init__(self) -> None:
         self._users: dict[str, _Kept] = {}
@@ -95,7 +95,7 @@ class UserTable:
         self.is_dirty = False
 
     def create(self, name: str, info: UserInfo) -> None:
-        """Add a user; a normal one that is enabled if nothing else is said."""
+        """Add a user; by default a normal one that is enabled."""
         if not 1 <= len(name) <= NAME_CHARACTERS_MAX or not name.isprintable() or name.isspace():
             raise _invalid(f"{shown(name)} is no name of a user")
         if name in self._users:
@@ -105,18 +105,18 @@ class UserTable:
         self._put(name, _changed(_Kept(_password(info.password or "")), info))
 
     def update(self, name: str, info: UserInfo) -> None:
-        """Change what is said of a user."""
+        """Change the given fields of a user."""
         self._put(name, _changed(self._user(name), info))
 
     def delete(self, name: str) -> bool:
-        """Remove a user and its rules; return whether it was there."""
+        """Remove a user and its rules; return whether it existed."""
         found = self._users.pop(name, None) is not None
         if found:
             self._note()
         return found
 
     def put_acl(self, name: str, policies: Iterable[PolicyInfo] | None) -> None:
-        """Add rules to a user's, in place of those for the same resources."""
+        """Add rules to a user, replacing those for the same resources."""
         user = self._user(name)
         added = _entries(policies or ())
         if not added:
@@ -128,7 +128,7 @@ class UserTable:
         self._put(name, replace(user, entries=tuple(known.values())))
 
     def delete_acl(self, name: str, policy_type: str | None, resource: str | None) -> None:
-        """Remove a user's rule for a resource, or without one all of its rules."""
+        """Remove a user's rule for a resource; without a resource all of its rules."""
         user = self._user(name)
         if not user.entries:
             raise _refused("The acl is not exist.")
@@ -154,7 +154,7 @@ class UserTable:
         return UserInfo(name, user.password, user.user_type, user.user_status)
 
     def users(self, part: str) -> list[UserInfo]:
-        """Return the users whose names have ``part``."""
+        """Return the users whose names contain ``part``."""
         return [info for name in sorted(self._users) if part in name and (info := self.user(name))]
 
     def acl(self, name: str) -> AclInfo | None:
@@ -163,8 +163,8 @@ class UserTable:
         return AclInfo(_subject(name), _policies(entries)) if entries else None
 
     def acls(self, subject_part: str, resource_part: str) -> list[AclInfo]:
-        """Return the rules of users whose subjects have the one part, for resources that have the
-        other.
+        """Return the rules of users whose subjects contain the one part, for resources that contain
+        the other.
         """
         found = []
         for name, user in sorted(self._users.items()):
@@ -174,7 +174,7 @@ class UserTable:
         return found
 
     def principals(self) -> dict[str, User]:
-        """Return the users that are enabled, as they are judged."""
+        """Return the enabled users, as the gate needs them."""
         return {
             name: User(
                 name, user.password.encode(), user.user_type == "Super", in_order(user.entries)
@@ -198,7 +198,7 @@ class UserTable:
         }
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Take in users.json; msgspec.ValidationError or ValueError if it is not that."""
+        """Load users.json; msgspec.ValidationError or ValueError if it is invalid."""
         shapes = msgspec.convert(content.get("users", {}), dict[str, _SavedUser])
         users = {}
         for name, shape in shapes.items():
@@ -239,9 +239,9 @@ def users_file(path: str) -> StateFile:
 
 
 def read_users(path: str) -> dict[str, User]:
-    """Return the users of another process's table; none without a file. Blocks.
+    """Return the users of another process's table; empty without a file. Blocks.
 
-    StoreDamagedError or OSError if there is one that cannot be used.
+    StoreDamagedError or OSError if there is a file that cannot be used.
     """
     table = UserTable()
 
