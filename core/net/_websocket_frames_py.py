@@ -1,9 +1,9 @@
-"""Reference of the WebSocket frames kernel: what core/net/_websocket_frames.pyx must answer.
+"""Reference of the WebSocket frames kernel: what core/net/_websocket_frames.pyx must return.
 
 Owns: the frames of one open WebSocket, as its server sees them. Must not touch: the request that
 opens it (``websocket``), sockets, what the bytes in the messages mean.
-Invariants: a message is handed over as its bytes come, whatever its length; what is kept is at most
-a frame's header or a control frame.
+Invariants: a message is handed over as its bytes come, whatever its length; only a frame's header
+or a control frame is ever kept.
 Spec: RFC 6455 sections 5 and 7; MQTT 5.0 chapter 6 (binary messages, packets cut anywhere).
 
      0        1         2            2, 4 or 10      +4
@@ -56,9 +56,9 @@ class Frames:
         self._rest = b""
         self._is_closed = False  # nothing more is sent
         self._is_over = False  # nothing more is read
-        self._in_message = False  # a message's first frame has come, its last one not
-        self._left = 0  # bytes of a message's frame that are to come
-        self._mask = b""  # of these, from the next one on
+        self._in_message = False  # a message's first frame has come, but not its last one
+        self._left = 0  # bytes of a message's frame that have not come yet
+        self._mask = b""  # for these, from the next byte on
 
     def receive(self, data: bytes) -> Decoded:
         if self._is_over:
@@ -106,7 +106,7 @@ class Frames:
             answers.append(_frame(_Opcode.CLOSE, payload))
 
     def _take(self, data: bytes, begin: int, answers: list[bytes]) -> int:
-        """Take a header, or a whole control frame; return its size, 0 if it has not come whole."""
+        """Take a header, or a whole control frame; return its size, 0 if it is incomplete."""
         header = data[begin : begin + _HEADER_BYTES_MAX]
         if len(header) < 2:
             return 0
@@ -164,7 +164,7 @@ def _may_close_with(payload: bytes) -> bool:
 def _unmasked(data: bytes, mask: bytes) -> bytes:
     size = len(data)
     whole = (mask * (size // 4 + 1))[:size]
-    # One operation on two large numbers is fifty times as fast as one for each byte.
+    # One operation on two large numbers is fifty times as fast as one per byte.
     plain = int.from_bytes(data, "little") ^ int.from_bytes(whole, "little")
     return plain.to_bytes(size, "little")
 

@@ -1,8 +1,8 @@
-"""Codecs: what lies between a connection's socket and its frames, such as TLS or WebSocket.
+"""Codecs: the layers between a connection's socket and its frames, such as TLS or WebSocket.
 
 Owns: the Codec and Observer protocols, Stacked, Observed. Must not touch: sockets, frames, clocks.
-Invariants: how a stream is cut changes nothing of what comes out. A codec keeps no bytes that it
-could hand over, and of what it cannot at most a record or a header. It makes no call on a reactor.
+Invariants: the output does not depend on how the stream is cut. A codec keeps no bytes that it
+could hand over, and of others at most a record or a header. It does not call the reactor.
 
     socket  --receive-->  codec  --bytes of frames-->  reactor
             <--answer---         <--bytes to send----
@@ -18,16 +18,16 @@ from typing import NamedTuple, Protocol
 
 
 class Stream(IntEnum):
-    """What may come after the bytes that a codec was given."""
+    """The state of the stream after the bytes that a codec received."""
 
     OPEN = 0
-    PLAIN = 1  # the bytes of the frames as they are: the codec has answered nothing, and is over
-    ENDED = 2  # the peer has said so: nothing
-    FAULTY = 3  # nothing that can be read
+    PLAIN = 1  # the bytes of the frames as they are: the codec has answered nothing, and is done
+    ENDED = 2  # the peer has ended it
+    FAULTY = 3  # the rest cannot be read
 
 
 class Decoded(NamedTuple):
-    """What a codec makes of received bytes: ``data`` for the frames, ``answer`` for the peer."""
+    """The result of decoding received bytes: ``data`` for the frames, ``answer`` for the peer."""
 
     data: bytes
     answer: bytes = b""
@@ -36,10 +36,10 @@ class Decoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a peer's certificate, which was checked, says of it: ``names`` are the alternative ones.
+    """The content of a peer's certificate, which was checked; ``names`` are the alternative names.
 
     Names are kinds and values as in ("DNS", "a.example"). After ``expires_s`` (seconds since 1970)
-    it says nothing any more.
+    it is not valid any more.
     """
 
     common_name: str | None
@@ -48,38 +48,38 @@ class Certificate:
 
     @property
     def name(self) -> str | None:
-        """Whose it is: its common name, or else the first alternative one."""
+        """The name of its owner: the common name, or else the first alternative one."""
         return self.common_name or next((value for _, value in self.names), None)
 
 
 class Codec(Protocol):
-    """One connection's; made when its first bytes have come."""
+    """The codec of one connection; made when its first bytes have come."""
 
     @property
     def peer(self) -> tuple[str, int] | None:
-        """The peer's numeric address and port, if the stream tells another than the socket's."""
+        """The peer's numeric address and port, if the stream has another than the socket."""
         ...
 
     @property
     def identity(self) -> Certificate | None:
-        """The certificate that the peer has shown."""
+        """The certificate that the peer has sent."""
         ...
 
     @property
     def fault(self) -> str:
-        """What is wrong with a faulty stream, in words; empty if it is another codec's fault."""
+        """The fault of a faulty stream, in words; empty if another codec found it."""
         ...
 
     def receive(self, data: bytes) -> Decoded:
-        """Take received bytes; after the end of the stream, or a fault, there is nothing."""
+        """Decode received bytes; after the end of the stream, or a fault, the result is empty."""
         ...
 
     def send(self, data: bytes) -> bytes:
-        """Return what is sent for bytes of frames; none if the peer cannot take any yet."""
+        """Return the bytes to send for bytes of frames; none if the peer cannot take any yet."""
         ...
 
     def close(self) -> bytes:
-        """Return what is sent last; none if that has been sent."""
+        """Return the last bytes to send; empty if they have been returned before."""
         ...
 
 
@@ -108,7 +108,7 @@ class Stacked:
         outer = self._outer.receive(data)
         inner = self._inner.receive(outer.data) if outer.data else Decoded(b"")
         if not (outer.answer or inner.answer or outer.stream or inner.stream):
-            return inner  # nearly always; putting it together again costs as much as a frame
+            return inner  # nearly always; making a new one costs as much as a frame
         answer = outer.answer
         if inner.answer:
             answer += self._outer.send(inner.answer)
@@ -127,10 +127,10 @@ class Stacked:
 
 
 class Observer(Protocol):
-    """Is shown what one connection receives and sends, as bytes of frames; makes no call on it."""
+    """Gets what one connection receives and sends, as bytes of frames; makes no call on it."""
 
     def begin(self, received: bytes, waiting_bytes: int) -> None:
-        """Hear what is there already: a frame received in part, and how much is yet to be sent."""
+        """Take the state at the beginning: a partial frame, and how much output is queued."""
         ...
 
     def received(self, data: bytes) -> None: ...

@@ -1,8 +1,8 @@
 """A trio stream whose bytes go through a listener's codec, for servers without a reactor.
 
 Owns: CodedStream. Must not touch: what codecs do, deadlines.
-Concurrency: one task receives while another sends. What the codec makes is sent in the order in
-which it was made, since records of TLS are numbered.
+Concurrency: one task receives while another sends. The codec's output is sent in the order in
+which it was made, because records of TLS are numbered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class CodedStream(trio.abc.Stream):
-    """One connection; ``begin`` it before anything else."""
+    """One connection; call ``begin`` before anything else."""
 
     def __init__(self, transport: trio.SocketStream, codec: Codec) -> None:
         self._transport = transport
@@ -36,17 +36,17 @@ class CodedStream(trio.abc.Stream):
 
     @property
     def peer(self) -> tuple[str, int] | None:
-        """The peer's address and port, if the stream tells another than the socket's."""
+        """The peer's address and port, if the stream has another than the socket."""
         return self._codec.peer
 
     @property
     def identity(self) -> Certificate | None:
-        """The certificate that the peer has shown."""
+        """The certificate that the peer has sent."""
         return self._codec.identity
 
     @property
     def fault(self) -> str:
-        """What is wrong with what the peer has sent; empty if nothing is."""
+        """The fault of what the peer has sent; empty if there is no fault."""
         return self._codec.fault
 
     async def begin(self) -> bool:
@@ -55,7 +55,7 @@ class CodedStream(trio.abc.Stream):
         return bool(self._received)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return what has come, and b"" at the end, whether the peer has said so or not."""
+        """Return received bytes, and b"" at the end, whether or not the peer announced it."""
         while not (self._received or self._is_ended):
             received = await self._transport.receive_some(RECEIVE_BYTES)
             data, answer, stream = self._codec.receive(received)
@@ -80,7 +80,7 @@ class CodedStream(trio.abc.Stream):
         await self._transport.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
-        """Say goodbye, unless the peer takes nothing any more, and close."""
+        """Send the codec's last bytes, unless the peer takes none any more, and close."""
         try:
             with trio.move_on_after(GOODBYE_S), suppress(*_GONE):
                 await self._send(self._codec.close())

@@ -1,4 +1,4 @@
-"""The one task that drives a reactor: waits on its epoll descriptor, hands each turn on, sends.
+"""The one task that drives a reactor: it waits on its epoll descriptor, hands on turns and sends.
 
 Owns: the loop. Must not touch: frames, sessions, the reactor's life (its maker shuts it down).
 """
@@ -23,9 +23,9 @@ TURNS_MAX: Final = 16
 """Turns taken in a row before other tasks get to run."""
 SWEEP_INTERVAL_S: Final = 1
 HELD_S: Final = 0.01
-"""How often it is looked whether turns are still held."""
+"""The interval of the checks whether turns are still held."""
 CATCH_UP_MAX: Final = 64
-"""Rounds of TURNS_MAX before overdue connections are looked for all the same."""
+"""After so many rounds of TURNS_MAX, overdue connections are looked for in any case."""
 CODEC_FAILED: Final = (
     "a codec failed and its connection was closed, a fault of this server; others are served"
 )
@@ -43,10 +43,10 @@ async def drive(
 
     Output queued by ``handle_turn`` is sent before the next wait. A task that queues output at
     another time calls ``reactor.flush()``. Overdue connections are looked for once a second.
-    ``clock_s`` is a clock that does not go back. ``after_turns`` does what is done once for all
-    turns in a row; it is called each time before other tasks get to run. While ``is_held``, nothing
-    is polled. A MemoryError ends a turn and not the loop: ``handle_turn`` has to close whose frames
-    it could not take.
+    ``clock_s`` is a clock that does not go back. ``after_turns`` does the work that several turns
+    in a row share; it is called each time before other tasks get to run. While ``is_held``, the
+    reactor is not polled. A MemoryError ends a turn but not the loop: ``handle_turn`` has to close
+    the connections whose frames it could not take.
     """
     faults = LimitedLog(logger, lines_max=1, period_s=ACCEPT_LINE_PERIOD_S)
     spare_memory.keep()
@@ -82,7 +82,7 @@ async def _drive(
                 after_turns()
         if is_held():
             continue
-        # After a stall, much has come that was not read: whoever sent it is not overdue.
+        # After a stall, many frames have come that were not read: their senders are not overdue.
         for _ in range(CATCH_UP_MAX):
             is_more = _take_turns(reactor, handle_turn, clock_s, is_held)
             after_turns()
@@ -106,7 +106,7 @@ def _take_turns(
     clock_s: Callable[[], int],
     is_held: Callable[[], bool],
 ) -> bool:
-    """Take turns until there is nothing to do; return whether TURNS_MAX did not suffice."""
+    """Take turns until there is nothing to do; return whether TURNS_MAX was not enough."""
     for _ in range(TURNS_MAX):
         if is_held():
             return True

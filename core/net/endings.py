@@ -1,4 +1,4 @@
-"""When connections end because what let them in is over: a token, a client's certificate.
+"""When connections end because a token or a client's certificate has expired.
 
 Owns: Endings. Must not touch: connections, clocks.
 """
@@ -9,13 +9,13 @@ import heapq
 from collections.abc import Iterator
 from typing import Final
 
-#: Times of connections that have ended, above which they are thrown away: certificates hold for
-#: years, and devices come back each day.
+#: Above this many times of connections that have already ended, they are removed: certificates are
+#: valid for years, and devices connect again each day.
 SPARE: Final = 1024
 
 
 class Endings:
-    """Times (seconds since 1970) by the number of a connection; numbers are used again."""
+    """Times (seconds since 1970) by the number of a connection; numbers are reused."""
 
     def __init__(self) -> None:
         #: (time, number), the earliest first; some are of connections that have ended.
@@ -23,7 +23,7 @@ class Endings:
         self._ends_s: dict[int, float] = {}
 
     def begin(self, number: int, *ends_s: float | None) -> None:
-        """Note when a new connection ends, at the first of some times; None is never."""
+        """Note that a new connection ends at the earliest of some times; None means never."""
         times = [one for one in ends_s if one is not None]
         if times:
             self._ends_s[number] = min(times)
@@ -35,7 +35,7 @@ class Endings:
             self._ends_s.pop(number, None)
 
     def due(self, now_s: float) -> Iterator[int]:
-        """Yield connections whose time is over, each once; they may have ended before."""
+        """Yield connections that have expired, each once; they may have ended before."""
         while self._ending and self._ending[0][0] <= now_s:
             ends_s, number = heapq.heappop(self._ending)
             if self._ends_s.get(number) == ends_s:

@@ -17,7 +17,7 @@ from motelog.core.addresses import format_address, parse_address
 from motelog.core.errors import NOT_USABLE
 
 # Connections that the system completes before the reactor accepts them. After an outage all devices
-# come back at once. The system's own limit (net.core.somaxconn) may be lower.
+# connect at once. The system's own limit (net.core.somaxconn) may be lower.
 LISTEN_BACKLOG: Final = 4096
 ACCEPTING_RESTS: Final = (
     "new connections have to wait, those that are open are served; raise connections_max, the limit"
@@ -56,7 +56,7 @@ def open_listener(address: str, *, is_shared: bool = False) -> socket.socket:
 def open_unix_listener(path: str) -> socket.socket:
     """Return a listening Unix socket for this user and group; OSError names it if it is taken.
 
-    The file of a socket on which nobody listens any more is replaced.
+    The file of a socket that has no listener any more is replaced.
     """
     name = f"unix:{path}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -98,12 +98,12 @@ def hold_address(address: str) -> socket.socket:
     """Return a socket that keeps an address for shared listeners until it is closed.
 
     It does not listen. OSError names the address if it is taken, also by shared listeners: two
-    servers must not divide the connections of one address without knowing it.
+    servers must not share the connections of one address by mistake.
     """
     with _bound(address, is_shared=False) as alone:
         host, port = alone.getsockname()[:2]
         held = _bound(format_address(host, port), is_shared=True)
-    # While no process listens, the address is still ours: SO_REUSEADDR would let others have it.
+    # While no process listens, the address is still ours: SO_REUSEADDR would let others take it.
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     return held
 
@@ -124,9 +124,9 @@ def _bound(address: str, *, is_shared: bool) -> socket.socket:
 
 
 def is_refused_for_good(exc: OSError) -> bool:
-    """Say whether the system refuses an address for a reason that only a person mends.
+    """Say whether the system refuses an address for a reason that only a person can fix.
 
-    Another process may free a port, and an address or a name may come up after the server.
+    Others go away: a process may free a port, and an address or a name may come up later.
     """
     return exc.errno in NOT_USABLE or exc.errno == errno.EAFNOSUPPORT
 

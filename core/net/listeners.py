@@ -1,7 +1,7 @@
-"""Listeners, made of what their tables say: the one way in which a role comes to listen.
+"""Listeners, made from their configuration: the one way in which a role opens them.
 
-Owns: a listener's socket and certificates from their opening on, reading these on command, which
-codecs stack and in which order, which web pages may connect, how errors name a listener.
+Owns: a listener's socket and certificates once they are opened, reading the latter on command,
+which codecs stack and in which order, which web pages may connect, how errors name a listener.
 Must not touch: accepting, what codecs do, the protocol behind a listener.
 """
 
@@ -27,12 +27,12 @@ from motelog.core.net.proxy_protocol import ProxyCodec
 from motelog.core.net.tls import TlsCodec, TlsContexts
 from motelog.core.net.websocket import WebSocketCodec
 
-#: Of a file that could be read, beside one that could not.
+#: The fault of a file that could be read, beside one that could not.
 NOT_ALONE: Final = "is not taken, as another of this listener cannot be: those before stay"
 
 
 class ListenerError(MotelogError):
-    """A listener beside a role's first one cannot be opened."""
+    """One of the further listeners of a role cannot be opened."""
 
     def __init__(self, name: str, exc: OSError) -> None:
         super().__init__(f"the listener {name} cannot be used: {exc.strerror or exc}")
@@ -41,7 +41,7 @@ class ListenerError(MotelogError):
 
 @dataclass(frozen=True, slots=True)
 class OpenListener:
-    """A socket that listens, and what its connections' bytes go through."""
+    """A listening socket, and the codecs of its connections."""
 
     config: ListenerConfig
     sock: socket.socket
@@ -49,23 +49,23 @@ class OpenListener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) that it has; the file of a Unix socket and 0."""
+        """Its (host, port); for a Unix socket its file and 0."""
         name = self.sock.getsockname()
         return (name, 0) if isinstance(name, str) else name[:2]
 
     @property
     def text(self) -> str:
-        """What clients are told of it."""
+        """Its address as a text, for clients."""
         path = self.config.unix_path
         at = f"{UNIX}{path}" if path is not None else format_address(*self.address)
         return self.config.text_of(at)
 
     def codec(self) -> Callable[[], Codec] | None:
-        """Return what makes the codec of each connection, None if its bytes are the frames."""
+        """Return the maker of each connection's codec; None if its bytes are the frames."""
         return codec_maker(self.config, self.tls)
 
     def close(self) -> None:
-        """Close it; the file of a Unix socket is gone then. A second time it has no effect."""
+        """Close it, and remove the file of a Unix socket. A second call has no effect."""
         self.sock.close()
         if self.config.unix_path is not None:
             with suppress(OSError):
@@ -81,9 +81,9 @@ class CertificateFile(msgspec.Struct, frozen=True):
 
 
 def reload_certificates(listeners: Iterable[OpenListener]) -> list[CertificateFile]:
-    """Read the files of all listeners now, and return what came of each.
+    """Read the files of all listeners now, and return the result for each file.
 
-    Of a listener all files are taken, or those before stay.
+    A listener takes all of its files, or keeps the previous ones.
     """
     found: dict[tuple[str, str], CertificateFile] = {}
     for one in listeners:
@@ -100,10 +100,10 @@ def reload_certificates(listeners: Iterable[OpenListener]) -> list[CertificateFi
 def open_listeners(
     first: ListenerConfig, further: Sequence[ListenerConfig] = (), *, is_shared: bool = False
 ) -> list[OpenListener]:
-    """Open the sockets of a role and read its certificates: of all of them, or of none.
+    """Open the sockets of a role and read its certificates: for all listeners, or for none.
 
-    OSError or CertificateError is about ``first``. Those of the others say which: a ListenerError
-    or a CertificateError. ``is_shared``: see ``listen.open_listener``.
+    OSError or CertificateError is about ``first``. For the others a ListenerError or a
+    CertificateError says which. ``is_shared``: see ``listen.open_listener``.
     """
     with ExitStack() as opened:
         listeners = [opened.enter_context(closing(_open_one(first, is_shared=is_shared)))]
@@ -134,7 +134,7 @@ def _open_one(config: ListenerConfig, *, is_shared: bool) -> OpenListener:
 
 
 def tls_contexts(keys: TlsKeys) -> TlsContexts:
-    """Return what a listener with ``tls_certificate`` offers.
+    """Return the TLS contexts of a listener with ``tls_certificate``.
 
     CertificateError names the file that cannot be used.
     """
@@ -148,7 +148,7 @@ def tls_contexts(keys: TlsKeys) -> TlsContexts:
 
 
 def codec_maker(config: ListenerConfig, tls: TlsContexts | None) -> Callable[[], Codec] | None:
-    """Return what makes the codec of each connection, None if its bytes are the frames."""
+    """Return the maker of each connection's codec; None if its bytes are the frames."""
     makers: list[Callable[[], Codec]] = []
     if config.proxy_protocol:
         makers.append(ProxyCodec)
@@ -172,7 +172,8 @@ def codec_maker(config: ListenerConfig, tls: TlsContexts | None) -> Callable[[],
 def _is_welcome(config: ListenerConfig, origin: str) -> bool:
     """Return whether a web page may connect.
 
-    A page from anywhere, in a browser on this machine, reaches what only this machine reaches.
+    A browser on this machine lets pages from anywhere connect to addresses that only this machine
+    can reach.
     """
     if config.websocket_origins:
         return origin in config.websocket_origins

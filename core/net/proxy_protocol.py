@@ -1,6 +1,6 @@
-"""The PROXY protocol, as a codec: what a balancer tells of the client before the client's bytes.
+"""The PROXY protocol, as a codec: a balancer sends the client's address before its bytes.
 
-Owns: ProxyCodec. Must not touch: sockets, whom to believe: the listener is for balancers alone.
+Owns: ProxyCodec. Must not touch: sockets, which peers to trust: only balancers use the listener.
 Spec: HAProxy's proxy-protocol.txt, versions 1 and 2.
 
     v1   "PROXY TCP4 192.0.2.1 198.51.100.1 51515 1883\\r\\n"     at most 107 bytes
@@ -19,7 +19,7 @@ from typing import Final
 from motelog.core.net.codec import Certificate, Decoded, Stream
 
 V1_BYTES_MAX: Final = 107
-#: Addresses take up to 216 bytes; balancers add the name that was asked for, a certificate's names.
+#: Addresses take up to 216 bytes; balancers add the requested name and a certificate's names.
 V2_BODY_BYTES_MAX: Final = 4096
 SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _V1: Final = b"PROXY "
@@ -33,7 +33,7 @@ class _MalformedError(Exception):
 
 
 class ProxyCodec:
-    """Reads the header, then hands on every byte as it is."""
+    """Reads the header, then passes on all bytes unchanged."""
 
     __slots__ = ("_header", "_is_over", "_is_read", "peer")
 
@@ -74,7 +74,7 @@ class ProxyCodec:
         return b""
 
     def _read(self) -> int:
-        """Return the size of the whole header, 0 if it is not whole yet."""
+        """Return the size of the whole header, 0 if it is incomplete."""
         header = self._header
         if header.startswith(SIGNATURE[: len(header)]):
             return self._read_v2(header)

@@ -1,4 +1,4 @@
-"""Sockets in batches: accept, receive, cut into frames, send, fan out; the length is all it knows.
+"""Sockets in batches: accept, receive, cut into frames by length, send, fan out.
 
 Owns: nothing; the kernel (``_reactor.pyx``) does the work, and its stub documents every call. Must
 not touch: anything else.

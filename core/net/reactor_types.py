@@ -1,4 +1,4 @@
-"""What both reactors share: the closed sets of the interface and the limits they keep.
+"""The enums and limits that both reactors share.
 
 Owns: Framing, Fault, CloseReason and the limits. Must not touch: sockets.
 """
@@ -22,7 +22,7 @@ class Fault(IntEnum):
     FRAME_TOO_LARGE = 1
     MALFORMED_LENGTH = 2
     IDLE = 3
-    TRANSPORT = 4  # of what carries the frames; codec_fault() says what
+    TRANSPORT = 4  # a fault below the frames; codec_fault() says which
 
 
 class CloseReason(IntEnum):
@@ -36,25 +36,25 @@ class CloseReason(IntEnum):
 
 
 TURN_BYTES: Final = 1 << 20
-"""A turn that has received this much serves no more sockets; they are first in the next one."""
+"""A turn that has received this much serves no more sockets; they come first in the next one."""
 TURN_FRAMES: Final = 16_384
 """The same for frames, so that two-byte frames cannot make a turn arbitrarily long."""
 RECEIVE_BYTES_MAX: Final = 65_536
-"""Most that one connection may contribute to a turn."""
+"""The most that one connection may contribute to a turn."""
 ACCEPTS_MAX: Final = 256
-"""Most connections taken from one listener in a turn."""
+"""The most connections that a turn accepts from one listener."""
 BUSY_EVENTS: Final = 8
-"""A turn that served this many sockets says ``more``: others are probably ready by now, and polling
+"""A turn that served this many sockets sets ``more``: others are probably ready by now, and polling
 again is cheaper than waiting."""
 DIRECT_BYTES: Final = 4096
 """A partial frame of at least this size is received in place instead of being copied each turn."""
 COPIED_BYTES_MAX: Final = 256
-"""A message up to this size is copied behind the queued output, a larger one is shared."""
+"""A message up to this size is copied to the end of the queued output, a larger one is shared."""
 CODED_BYTES_MAX: Final = 16_384
-"""Output that a codec is given at once: what fits into one TLS record."""
+"""The most output that a codec gets in one call: what fits into one TLS record."""
 LINGER_S: Final = 1
-"""How long a closed connection may still take output; what it sends meanwhile is discarded."""
+"""How long a closed connection may still take output; its input is discarded meanwhile."""
 CONNECT_S_MAX: Final = 10
 """How long an outgoing connection may take to open."""
 ACCEPT_PAUSE_S: Final = 1
-"""How long accepting rests when no descriptor or no slot is free."""
+"""How long accepting pauses when no descriptor or no slot is free."""

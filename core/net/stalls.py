@@ -1,10 +1,10 @@
-"""Waiting until it may be looked who was silent for too long.
+"""The wait before a check for peers that were silent for too long.
 
-Owns: the wait. Must not touch: who is silent, and what becomes of them.
+Owns: the wait. Must not touch: which peers are silent, and what happens to them.
 
 A process that was stopped for minutes (a paused container, a virtual machine that was moved) has
-read nothing meanwhile, and everybody seems to have been silent. What they have sent is in their
-sockets: it is read before anybody is looked for.
+read nothing meanwhile, so all peers seem to have been silent. What they have sent is in their
+sockets: it is read before the check.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """TLS of accepted connections, as a codec; the certificates, read again when their files change.
 
-Owns: TlsCodec, TlsContexts, which versions and options are offered, how TLS begins, what a failed
-handshake is called.
-Must not touch: sockets, what is done about a peer's certificate.
-Invariants: a certificate that cannot be read leaves the one before it in use. A session is resumed
-only at the context that made it, and so with the certificates and authorities that it was made by.
+Owns: TlsCodec, TlsContexts, which versions and options are offered, how TLS begins, the texts of
+failed handshakes.
+Must not touch: sockets, what a peer's certificate allows.
+Invariants: if a certificate cannot be read, the previous one stays in use. A session is resumed
+only by the context that made it, and so with the same certificates and authorities.
 Spec: RFC 8446 (TLS 1.3), RFC 5246 (TLS 1.2).
 """
 
@@ -28,14 +28,14 @@ HANDSHAKE_BYTES_MAX: Final = 65_536
 RECORD_BYTES: Final = 16_384
 #: The first byte of every TLS connection: a record of a handshake.
 HANDSHAKE_RECORD: Final = b"\x16"
-#: How often it is looked whether the files have changed.
+#: The interval of the checks whether the files have changed.
 RELOAD_INTERVAL_S: Final = 1.0
 
 _Times = tuple[tuple[int, int, int], ...]
 
 
 class TlsContexts:
-    """What one listener offers: the context for the next connection."""
+    """The TLS of one listener: the context for the next connection."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class TlsContexts:
     ) -> None:
         """Read the files; CertificateError names the one that cannot be used.
 
-        With ``client_ca`` each client needs a certificate, unless ``is_client_optional``. One that
-        ``client_crl`` has is refused.
+        With ``client_ca`` each client needs a certificate, unless ``is_client_optional``.
+        Certificates listed in ``client_crl`` are refused.
         """
         self._is_client_optional = is_client_optional
         self._certificate = certificate
@@ -69,7 +69,7 @@ class TlsContexts:
         return tuple(dict.fromkeys(filter(None, named)))
 
     def current(self) -> ssl.SSLContext:
-        """Return the context, of the files as they were at most a second ago."""
+        """Return the context; it has the files as they were at most a second ago."""
         now_s = self._monotonic_s()
         if now_s - self._looked_s >= RELOAD_INTERVAL_S:
             self._looked_s = now_s
@@ -99,10 +99,10 @@ class TlsContexts:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
         context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
-        # As for plain TCP: a peer that goes away without a word has gone away.
+        # As for plain TCP: a peer that leaves without closing TLS has simply left.
         context.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
         try:
-            # An encrypted key would be asked for on the terminal.
+            # OpenSSL would ask for the password of an encrypted key on the terminal.
             context.load_cert_chain(self._certificate, self._key, password=_refuse_password)
         except (OSError, ValueError) as exc:
             raise _unusable(exc, self._certificate, self._key) from exc
@@ -110,8 +110,8 @@ class TlsContexts:
             context.verify_mode = (
                 ssl.CERT_OPTIONAL if self._is_client_optional else ssl.CERT_REQUIRED
             )
-            # An authority in between may be named without the one above it: then clients of that
-            # one's other authorities do not get in.
+            # An intermediate authority may be trusted without its issuer: then clients of the
+            # issuer's other authorities do not get in.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             try:
                 context.load_verify_locations(self._client_ca)
@@ -122,8 +122,8 @@ class TlsContexts:
         return context
 
     def _load_revoked(self, context: ssl.SSLContext) -> None:
-        # OpenSSL reads authorities and lists of what they revoked in one way: an authority in this
-        # file would be one more that clients may come from.
+        # OpenSSL reads authorities and revocation lists by the same call: an authority in this file
+        # would be trusted as an issuer of clients' certificates.
         before = context.cert_store_stats()
         try:
             context.load_verify_locations(self._client_crl)
@@ -138,11 +138,11 @@ class TlsContexts:
 
 
 class _RefusedError(Exception):
-    """A handshake that OpenSSL would take and that is not wanted."""
+    """A handshake that OpenSSL would accept, but that is refused."""
 
 
 class TlsCodec:
-    """One TLS connection over memory buffers; or a plain one, where that is allowed."""
+    """One TLS connection over memory buffers; or a plain one, if that is allowed."""
 
     __slots__ = (
         "_handshake_bytes",
@@ -195,9 +195,9 @@ class TlsCodec:
         try:
             if not self._is_open:
                 self._shake_hands(len(data))
-            # A read that finds no whole record costs more than one that does, and is left out where
-            # nothing is there. A record is larger than what it holds, so only a read of one whose
-            # beginning came earlier can fill all it asked for: then there may be more of it.
+            # A read without a whole record costs more than one with a record, so it is left out if
+            # there is no input. A record is larger than its content, so a read can return as much
+            # as it asked for only if the record began earlier: then there may be more.
             is_filled = False
             while is_filled or self._in.pending:
                 size = RECORD_BYTES if is_filled else self._in.pending
@@ -226,8 +226,8 @@ class TlsCodec:
             if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
                 raise _RefusedError("the handshake is too long") from None
             raise
-        # OpenSSL looks at a certificate when a session is made, and at each resumption makes a new
-        # one of it: so a client could come back for ever by a certificate that has expired.
+        # OpenSSL checks a certificate when a session is made, and each resumption makes a new
+        # session: so a client could resume for ever with a certificate that has expired.
         if self._tls.session_reused and self._has_expired():
             raise _RefusedError("the session is of a certificate that has expired")
         self._is_open = True
@@ -235,7 +235,7 @@ class TlsCodec:
     def _has_expired(self) -> bool:
         shown = self._tls.getpeercert()
         if not shown:
-            return False  # the session is one without a certificate
+            return False  # the session has no certificate
         return _end_of(shown) < self._now_s()
 
     def send(self, data: bytes) -> bytes:
@@ -250,7 +250,7 @@ class TlsCodec:
         if not self._is_open or self._is_closed:
             return b""
         self._is_closed = True
-        with contextlib.suppress(ssl.SSLError):  # it waits for the peer's, which nobody needs
+        with contextlib.suppress(ssl.SSLError):  # it wants the peer's close too; not needed
             self._tls.unwrap()
         return self._out.read()
 
@@ -265,7 +265,7 @@ def _end_of(shown: dict[str, Any]) -> int:
     return ssl.cert_time_to_seconds(str(shown["notAfter"]))
 
 
-#: What a client says of the server's certificate before it goes away.
+#: The alerts by which a client refuses the server's certificate.
 _REFUSALS: Final = frozenset(
     (
         "TLSV1_ALERT_UNKNOWN_CA",
@@ -279,13 +279,13 @@ _NO_TLS: Final = frozenset(("HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSIO
 
 
 def tls_fault(exc: BaseException) -> str:
-    """Return what an error of TLS says, without OpenSSL's file names and numbers."""
+    """Return the text of a TLS error, without OpenSSL's file names and numbers."""
     reason = getattr(exc, "reason", None)
     return str(reason).lower().replace("_", " ") if reason else str(exc) or type(exc).__name__
 
 
 def _fault_of(exc: ssl.SSLError | _RefusedError, *, is_open: bool) -> str:
-    """Return what ended a stream, and whose certificate it was about."""
+    """Return why a stream ended, and which side's certificate was the reason."""
     if isinstance(exc, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {exc.verify_message}"
     reason = getattr(exc, "reason", None)

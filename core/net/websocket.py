@@ -1,7 +1,7 @@
 """WebSocket of accepted connections, as a codec: the opening request, then frames.
 
-Owns: WebSocketCodec, what a request must say. Must not touch: sockets, frames
-(``websocket_frames``). Invariant: what is kept of a request is at most REQUEST_BYTES_MAX.
+Owns: WebSocketCodec, what a request must contain. Must not touch: sockets, frames
+(``websocket_frames``). Invariant: at most REQUEST_BYTES_MAX of a request are kept.
 Spec: RFC 6455 section 4; MQTT 5.0 chapter 6 (subprotocol mqtt). Clients of MQTT 3.1 offer mqttv3.1.
 """
 
@@ -38,7 +38,7 @@ class _RefusedError(Exception):
 class WebSocketCodec:
     """One connection: waits for a request of ``path``, then for frames.
 
-    ``is_welcome`` is asked about the origin of the web page that connects; programs may have none.
+    ``is_welcome`` is called with the origin of the web page that connects; programs may send none.
     """
 
     __slots__ = ("_frames", "_is_welcome", "_path", "_refusal", "_rest")
@@ -50,12 +50,12 @@ class WebSocketCodec:
         self._path = path
         self._is_welcome = is_welcome
         self._rest = b""
-        self._refusal = ""  # of the request
-        self._frames: Frames | None = None  # from the request on
+        self._refusal = ""  # why the request was refused
+        self._frames: Frames | None = None  # set once the request is accepted
 
     @property
     def fault(self) -> str:
-        # It is the innermost codec, so once there are frames nothing else is left to be wrong.
+        # This is the innermost codec, so once there are frames only a frame can be wrong.
         return self._refusal or "a frame of the WebSocket is none that RFC 6455 allows"
 
     def receive(self, data: bytes) -> Decoded:
@@ -91,7 +91,7 @@ class WebSocketCodec:
     # --- the opening request -------------------------------------------------------------
 
     def _accept(self, request: bytes) -> bytes:
-        """Return the answer that opens the connection; _RefusedError if the request is no such."""
+        """Return the answer that opens the connection; _RefusedError for any other request."""
         line, *lines = request.decode("latin-1").split("\r\n")
         words = line.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
