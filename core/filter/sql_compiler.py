@@ -1,4 +1,4 @@
-r"""What a SQL92 filter expression means: its grammar, its checks, closures that evaluate it.
+r"""The meaning of a SQL92 filter expression: its grammar, its checks, closures that evaluate it.
 
 Owns: the grammar, three-valued logic, how texts compare. Must not touch: sockets, files, clocks,
 how properties are found (filtered_reads). Imported with the first expression: lark loads slowly.
@@ -10,16 +10,16 @@ Spec: RocketMQ's filter module (SelectorParser, ComparisonExpression, LogicExpre
     > >= < <= [NOT] BETWEEN [NOT] IN [NOT] CONTAINS [NOT] STARTSWITH [NOT] ENDSWITH
     NOT + -                                               binds most
 
-Where RocketMQ has a result, it is the same here. So NOT a = 1 means (NOT a) = 1, and is refused.
+If RocketMQ has a result, it is the same here. So NOT a = 1 means (NOT a) = 1, and is refused.
 a = b is unknown without a, and false if only b is missing. Two properties are compared as texts for
 equality, as numbers for order. NOT CONTAINS is false without the property; a property alone is
 never true.
-RocketMQ fails on some comparisons: it gives up the message with an error in its log. Here texts
-that are numbers are then compared as numbers: 30.5 > 30, or a whole number beyond 32 bits with a
-small one. With a text that is no decimal number (NaN, Infinity and hexadecimal ones are none) the
-message does not match here either, whatever the rest of the expression says. 0.0 may be written.
-NOT a = 1, and text behind the end of an expression, are errors here; in RocketMQ they mean
-something else than they look like.
+RocketMQ fails on some comparisons: it drops the message with an error in its log. Here texts that
+are numbers are then compared as numbers: 30.5 > 30, or a whole number beyond 32 bits with a small
+one. If a text is not a decimal number (NaN, Infinity and hexadecimal ones are not), the message
+does not match here either, whatever the rest of the expression says. 0.0 is allowed.
+NOT a = 1, and text after the end of an expression, are errors here; in RocketMQ they do not mean
+what they look like.
 """
 
 from __future__ import annotations
@@ -115,23 +115,24 @@ _WHOLE_MAX: Final = (1 << 63) - 1
 _WHOLE_DIGITS_MAX: Final = 20
 _WORD: Final = re.compile(r"'(?:''|[^'])*'|[A-Za-z0-9_$.]+|<>|[<>]=|\S")
 _WHOLE_TEXT: Final = re.compile(r"[+-]?[0-9]+")
-# As Java's Double.valueOf: with blanks around it, and f or d behind it.
+# As in Java's Double.valueOf: with blanks around it, and f or d after it.
 _NUMBER_TEXT: Final = re.compile(
     r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?\s*"
 )
-# A longer text counts as no number: converting it would take long.
+# A longer text does not count as a number: converting it would take long.
 _NUMBER_CHARACTERS_MAX: Final = 512
 _SHOWN_CHARACTERS: Final = 32
 
 
 def compile_expression(expression: str) -> tuple[tuple[str, ...], Evaluate]:
-    """Return the names of the properties it needs, and its evaluation; SqlFilterError.
+    """Return the names of the properties it needs, and its evaluation.
 
-    The evaluation gets the values that exist, and may raise NotComparableError.
+    SqlFilterError if it is invalid. The evaluation takes the existing values, and may raise
+    NotComparableError.
     """
     _check_words(expression)
     try:
-        # The transformer makes a node of every rule, so no tree comes out.
+        # The transformer makes a node of every rule, so the result is not a tree.
         node = cast("_Node", _parser().parse(expression))
     except UnexpectedInput as exc:
         raise _syntax_error(exc, expression) from None
@@ -140,7 +141,7 @@ def compile_expression(expression: str) -> tuple[tuple[str, ...], Evaluate]:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """One part of an expression, with what the checks of the parts around it need.
+    """One part of an expression, with the facts that the checks of the parts around it need.
 
     ``literal`` counts only if ``is_literal``; ``name`` is set for a property alone.
     """
@@ -264,7 +265,7 @@ class _Builder(Transformer[Token, _Node]):
 @cache
 def _parser() -> Lark:
     """Return the parser, which the first expression creates."""
-    # The basic lexer: as in RocketMQ, a keyword is never a name, wherever it stands.
+    # The basic lexer: as in RocketMQ, a keyword is not a name, wherever it stands.
     return Lark(
         GRAMMAR,
         parser="lalr",
@@ -305,7 +306,7 @@ def _column(token: Token) -> int:
 
 
 def _check_words(expression: str) -> None:
-    """Refuse too many words before the parser takes some microseconds for each."""
+    """Refuse an expression with too many words: the parser needs some microseconds for each."""
     excess = next(islice(_WORD.finditer(expression), SQL_WORDS_MAX, None), None)
     if excess is not None:
         reason = f"it has more than {SQL_WORDS_MAX} words and signs"
@@ -332,7 +333,7 @@ def _check_ordered(node: _Node) -> None:
 def _over(
     evaluate: Evaluate, *parts: _Node, column: int | None = None, is_boolean: bool = True
 ) -> _Node:
-    """Return the node of an operator over its operands."""
+    """Return the node of an operator and its operands."""
     depth = max(part.depth for part in parts) + 1
     _check_depth(depth, parts[-1].column)
     names = frozenset[str]().union(*(part.names for part in parts))
@@ -344,7 +345,7 @@ def _literal(value: Value, token: Token) -> _Node:
 
 
 def _as_boolean(node: _Node) -> _Node:
-    """Return a node that is a condition; a property alone is false, or unknown without it."""
+    """Return a node that is a condition; a property alone is false, or unknown if missing."""
     if node.is_boolean:
         return node
     if node.name is None:
@@ -357,11 +358,11 @@ def _unquoted(token: str) -> str:
     return token[1:-1].replace("''", "'")
 
 
-# --- what is evaluated for each message: None is unknown
+# --- evaluated for each message: None is unknown
 
 
 def any_of(parts: Sequence[Evaluate]) -> Evaluate:
-    """Return what is true if one of ``parts`` is; parts behind that one are not evaluated."""
+    """Return an OR of ``parts``; those after the first true one are not evaluated."""
 
     def evaluate(p: Properties) -> Value:
         result: Value = False
@@ -377,7 +378,7 @@ def any_of(parts: Sequence[Evaluate]) -> Evaluate:
 
 
 def all_of(parts: Sequence[Evaluate]) -> Evaluate:
-    """Return what is false if one of ``parts`` is; parts behind that one are not evaluated."""
+    """Return an AND of ``parts``; those after the first false one are not evaluated."""
 
     def evaluate(p: Properties) -> Value:
         result: Value = True
@@ -453,7 +454,7 @@ def _equal(left: _Node, right: _Node) -> Evaluate:
 
 
 def _equals_literal(name: str, literal: Value) -> Evaluate:
-    """Return the most usual comparison, without a choice among types for each message."""
+    """Return the most common comparison, which does not check types for each message."""
     if isinstance(literal, str):
 
         def evaluate(p: Properties) -> Value:

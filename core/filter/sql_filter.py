@@ -1,11 +1,11 @@
-"""SQL92 filters: which messages a consumer wants, by their properties.
+"""SQL92 filters: they select messages for a consumer by their properties.
 
 Owns: SqlFilter, the cache of filters in use. Must not touch: sockets, files, clocks; what an
 expression means (sql_compiler, imported with the first one: lark takes time to load).
 Spec: RocketMQ MessageSelector.bySql, SqlFilter, ExpressionMessageFilter.
 
-Invariant: the expressions that SqlFilters holds, refused ones included, have at most
-EXPRESSIONS_CHARACTERS.
+Invariant: the expressions that SqlFilters holds, including refused ones, have at most
+EXPRESSIONS_CHARACTERS together.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXPRESSIONS_CHARACTERS: Final = 262_144
 
 
 class ParserNotLoadedError(Exception):
-    """A filter is needed before the parser is loaded; the caller has to load it."""
+    """A filter is needed, but the parser is not loaded; the caller has to load it."""
 
 
 class SqlFilter:
@@ -76,16 +76,16 @@ class SqlFilters:
         self._is_enabled = is_on
 
     def get(self, expression_type: str | None, expression: str) -> SqlFilter:
-        """Return the filter of an expression of another type than tags.
+        """Return the filter of an expression whose type is not tags.
 
         SqlFilterError says what is wrong with it; BrokerError if there are no filters of the type,
-        ParserNotLoadedError if nobody has loaded the parser.
+        ParserNotLoadedError if the parser is not loaded.
         """
         if not self._is_enabled or expression_type != SQL_EXPRESSION_TYPE:
             kind = shown(expression_type or "")[1:-1]
             text = f"The broker does not support consumer to filter message by {kind}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
-        # Refused here as well: refused expressions are kept, and long ones must not be.
+        # Checked here as well: refused expressions are cached, and long ones must not be.
         check_length(expression)
         if not self.is_loaded:
             raise ParserNotLoadedError

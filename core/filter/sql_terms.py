@@ -1,6 +1,6 @@
-"""What SQL92 filters and their compiler both speak of: limits, values, errors.
+"""The limits, values and errors that SQL92 filters and their compiler share.
 
-Owns: these. Must not touch: anything else; it loads at once, where the compiler needs lark.
+Owns: these. Must not touch: anything else; it loads fast, unlike the compiler, which needs lark.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from motelog.core.errors import BrokerError
 from motelog.core.remoting.codes import ResponseCode
 
-# Limits of an expression; the worst within them is refused or ready after some milliseconds.
+# Limits of an expression; the worst within them is refused or compiled in some milliseconds.
 SQL_CHARACTERS_MAX: Final = 4096
 SQL_WORDS_MAX: Final = 512  # names, keywords, literals and signs
 SQL_DEPTH_MAX: Final = 32  # brackets, NOTs, signs and operators inside each other
@@ -22,7 +22,7 @@ Evaluate = Callable[[Properties], Value]
 
 
 class SqlFilterError(BrokerError):
-    """An expression that is no filter; ``column`` counts its characters from 1."""
+    """An expression is not a valid filter; ``column`` counts its characters from 1."""
 
     def __init__(self, reason: str, *, column: int) -> None:
         text = f"the SQL92 filter is wrong at column {column}: {reason}"
