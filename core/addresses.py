@@ -44,7 +44,7 @@ def format_address(host: str, port: int) -> str:
 
 
 def without_logins(value: Any) -> Any:
-    """Return a value to be shown: in the URLs of a text, a list or a table no user and password."""
+    """Return a value to be shown: URLs in a text, list or table lose their user and password."""
     match value:
         case str():
             return _LOGIN_OF_URL.sub(REMOVED, value)

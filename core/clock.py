@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-# Less is no setting of the clock but how it is kept right.
+# A smaller step is the usual correction of a clock, not a clock that was set.
 JUMP_MS: Final = 2_000
 JUMPS_MAX: Final = 64
 
@@ -19,8 +19,8 @@ JUMPS_MAX: Final = 64
 class Clock(Protocol):
     """What the store and the broker ask for the time.
 
-    ``worked_ms`` is far behind ``monotonic_ms`` in a process that waits, or that the machine does
-    not let run: stopped, short of processor time, in a virtual machine that is.
+    ``worked_ms`` falls far behind ``monotonic_ms`` in a process that waits or cannot run: because
+    it is stopped, short of processor time, or in a virtual machine that is.
     """
 
     def now_ms(self) -> int:
@@ -37,7 +37,7 @@ class Clock(Protocol):
 
 
 class LastingClock(Clock, Protocol):
-    """What tells how far a date lies back, also where the clock was set since."""
+    """A clock that knows how long ago a date was, even if it has been set since."""
 
     def jumped_ms(self, date_ms: int) -> int:
         """Return how far the clock is known to have been set forward since ``date_ms``."""
@@ -63,10 +63,10 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """What a SteadyClock showed, and how far it then went on although no such time had passed.
+    """The time that a SteadyClock showed, and how far it then jumped ahead of the time that passed.
 
-    With ``is_stop`` it stood still meanwhile: nobody can say how much of that has passed, and it
-    may go on at an earlier time than it had shown.
+    With ``is_stop`` it was stopped meanwhile: how much time really passed is unknown, and it may go
+    on at an earlier time than it had shown.
     """
 
     at_ms: int
@@ -77,9 +77,9 @@ class Jump:
 class SteadyClock:
     """A wall clock that never goes back.
 
-    Where the wall clock is set back, this one goes on at half speed until that has caught up: what
-    is dated by it stays in order, and what waits for a time does not wait for a day. Where it is
-    set forward, this one goes along, and notes how far: so it can tell how old a date is at least.
+    If the wall clock is set back, this one runs at half speed until the wall clock has caught up:
+    dates stay in order, and whatever waits for a time does not wait for a day. If the wall clock is
+    set forward, this one follows and notes how far, so that it knows the least age of a date.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -115,9 +115,9 @@ class SteadyClock:
             self._last_ms = now_ms
 
     def age_ms(self, date_ms: int) -> int:
-        """Return how much time has passed since ``date_ms`` was shown: never more than has.
+        """Return how much time has passed since ``date_ms`` was shown; never too much.
 
-        It is less where the clock went at half speed, and without the stops in between.
+        It is too little if the clock ran at half speed, and stops in between do not count.
         """
         return self.now_ms() - date_ms - self._jumped_ms(date_ms, with_stops=True)
 
@@ -141,8 +141,8 @@ class SteadyClock:
     def go_on_from(self, noted_ms: int, jumps: list[Jump], *, dated_ms: int) -> None:
         """Take over from a clock that showed ``noted_ms`` when its jumps were noted.
 
-        It may have been set between that and its last date, ``dated_ms``, and nobody knows. Or it
-        was ahead without dating anything, and begins below that now.
+        That clock may have been set, unnoticed, between then and its last date, ``dated_ms``. Or it
+        was ahead without dating anything; then this one begins below it.
         """
         self._jumps = [Jump(min(j.at_ms, dated_ms), j.size_ms, j.is_stop) for j in jumps]
         self._note(Jump(dated_ms, self.now_ms() - noted_ms, is_stop=True))
@@ -154,7 +154,7 @@ class SteadyClock:
     def _note(self, jump: Jump) -> None:
         self._jumps.append(jump)
         if len(self._jumps) > JUMPS_MAX:
-            # Dates between the two will seem younger than they are.
+            # Dates between the two will seem more recent than they are.
             first, second = self._jumps[:2]
             self._jumps[:2] = [
                 Jump(second.at_ms, first.size_ms + second.size_ms, first.is_stop or second.is_stop)
@@ -162,7 +162,7 @@ class SteadyClock:
 
 
 class ManualClock:
-    """A clock that moves only when it is told to."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms

@@ -1,9 +1,9 @@
 """An event that is set and cleared again, for tasks of one trio run.
 
-Owns: Flag. Must not touch: what is waited for.
-trio's Event has no ``clear``, since it is easily misused: one that clears after it has looked
-misses what came in between. So ``take`` clears at the moment in which the wait ends, before its
-caller looks. Tasks that wait when a flag is cleared are woken by the next ``set``.
+Owns: Flag. Must not touch: what tasks wait for.
+trio's Event has no ``clear`` because it is easily misused: a task that looks first and clears then
+misses what came in between. So ``take`` clears the flag at the moment when the wait ends, before
+its caller looks. Tasks that wait when a flag is cleared are woken by the next ``set``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Flag:
         self._event = trio.Event()
 
     def set(self) -> None:
-        """Wake all that wait, and have nobody wait until ``clear``."""
+        """Wake all waiting tasks; ``wait`` returns at once until ``clear``."""
         self._event.set()
 
     def clear(self) -> None:
-        """Have ``wait`` wait again."""
+        """Make ``wait`` wait again."""
         if self._event.is_set():
             self._event = trio.Event()
 
@@ -32,7 +32,7 @@ class Flag:
         return self._event.is_set()
 
     def pulse(self) -> int:
-        """Wake those who wait now, and leave the flag cleared; return how many they are."""
+        """Wake the tasks that wait now, and leave the flag cleared; return their number."""
         event, self._event = self._event, trio.Event()
         woken = event.statistics().tasks_waiting
         event.set()
@@ -43,9 +43,10 @@ class Flag:
         await self._event.wait()
 
     async def take(self, within_s: float | None = None) -> bool:
-        """Return when it is set, or after ``within_s``; say which, and clear it.
+        """Return True when it is set, or False after ``within_s``; clear it.
 
-        For one task: of several, the first to run takes it, and the others may hear False.
+        Meant for one task: if several wait, the first to run takes it, and the others may get
+        False.
         """
         if within_s is None:
             await self._event.wait()

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Of the heap's end; the answers of a turn to a few hundred pulls fit in.
+#: At the end of the heap; the answers to a few hundred pulls in one turn fit in.
 KEPT_BYTES: Final = 4 << 20
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep up to KEPT_BYTES that are free, for the rest of the process's life.
+    """Make the C library keep up to KEPT_BYTES of free memory, for the rest of the process's life.
 
-    From 128 KiB on glibc gives them back to the system, and each 4 KiB of the next turn's answers
-    cost a page fault then. It keeps twice the largest block that had a map of its own and was freed
-    (mallopt(3), M_MMAP_THRESHOLD). To set the limit itself would end that rule, which also lets
-    blocks of that size come from the heap. Elsewhere than with glibc this has no effect.
+    By default glibc returns free memory from 128 KiB on to the system, and then each 4 KiB of the
+    next turn's answers cost a page fault. It keeps twice the size of the largest freed block that
+    had its own mapping (mallopt(3), M_MMAP_THRESHOLD). Setting the limit itself would turn off that
+    rule, which also makes blocks of that size come from the heap. Without glibc this has no effect.
     """
     bytearray(KEPT_BYTES // 2)

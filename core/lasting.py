@@ -1,11 +1,11 @@
-"""Services that outlive a cancellation, or a want of memory: they go on with what they do.
+"""Services that go on despite a cancellation or a lack of memory.
 
 Owns: when a service's scope becomes a shield, when one begins again. Must not touch: what the
 service does, its order among others.
 
-Concurrency: a start that is cancelled ends with the service. One that were shielded from its
-beginning would keep ``nursery.start`` waiting for ever, which hands a service to its nursery only
-while nobody has cancelled that.
+Concurrency: cancelling a start ends the service. If the service were shielded from its beginning,
+``nursery.start`` would wait for ever, because it hands a service to its nursery only while that is
+not cancelled.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ async def run_lasting(
 
 
 async def run_again(run: Callable[..., Awaitable[None]], *args: object) -> None:
-    """Run a service, and again a second later where it has ended with a MemoryError.
+    """Run a service, and run it again a second later if it ended with a MemoryError.
 
-    It is one that can: what a round has not done is done by the next. Of lines there is one a
-    minute.
+    The service must allow that: the next round does what a round has left undone. There is at most
+    one log line a minute.
     """
     faults = LimitedLog(logger, lines_max=1, period_s=_LINE_PERIOD_S)
     while True:
@@ -57,7 +57,7 @@ async def run_again(run: Callable[..., Awaitable[None]], *args: object) -> None:
 
 
 class _Starting:
-    """What the service calls when it has started."""
+    """The ``task_status`` of the service, which it calls when it has started."""
 
     def __init__(self, scope: trio.CancelScope, task_status: trio.TaskStatus[Any]) -> None:
         self._scope = scope

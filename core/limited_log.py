@@ -1,11 +1,11 @@
-"""Log lines at a bounded rate, and the boundary behind which a fault is logged and nothing ends.
+"""Log lines at a bounded rate, and the boundary at which a fault is logged instead of raised.
 
 Owns: the rate, the one place that catches every Exception. Must not touch: what the lines say, what
 a request or an event means.
 
-A peer must not fill the disk with lines, which have a length for that reason too, nor end a process
-that serves others: what it can cause is done inside ``boundary``. Cancellation passes through it,
-as does everything that is no Exception; of a group that has both, the rest.
+A peer must not fill the disk with lines, so their length is limited too. Nor must it end a process
+that serves others: code that a peer can make fail runs inside ``boundary``. Cancellation passes
+through it, as does everything that is not an Exception; of a group with both, only that part does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINES_MAX: Final = 20
 PERIOD_S: Final = 1.0
 KEY_PERIOD_S: Final = 10.0
 KEYS_MAX: Final = 1000
-#: Of one text in a line: a client identifier has up to 65,535 bytes.
+#: For one text in a line: a client identifier has up to 65,535 bytes.
 VALUE_CHARACTERS_MAX: Final = 400
 
 
@@ -47,7 +47,7 @@ class LimitedLog:
         self._count = 0
 
     def info(self, message: str, *values: object) -> None:
-        """Log what a peer has brought about, and nobody has to act on."""
+        """Log something that a peer caused and that needs no action."""
         if self._may_log():
             self._log.info(message, *map(_bounded, values))
 
@@ -58,7 +58,7 @@ class LimitedLog:
 
     def fault(self, message: str, *values: object, exc: Exception | None = None) -> None:
         """Log ``exc``, or the exception being handled, with its traceback: the code has a fault."""
-        # Whoever catches a MemoryError says so here, and goes on without a line if it must.
+        # Every handler of a MemoryError calls this, and goes on even if there is no line.
         if isinstance(exc or sys.exception(), spare_memory.NO_MEMORY):
             spare_memory.give_up()
         with suppress(*spare_memory.NO_MEMORY):
@@ -82,7 +82,7 @@ class LimitedLog:
 
 
 class Boundary:
-    """What ``LimitedLog.boundary`` gives. It may be kept and entered each time: a hot path does."""
+    """The result of ``LimitedLog.boundary``. Hot paths keep one and enter it each time."""
 
     __slots__ = ("_log", "_message", "_values")
 
@@ -112,9 +112,9 @@ class Boundary:
 
 
 class LimitedByKey:
-    """Passes on one line of a key in ``period_s``, which says how many events it stands for.
+    """Passes on one line per key in ``period_s``, which says how many events it stands for.
 
-    Of all keys together no more lines pass than a LimitedLog lets through.
+    All keys together get no more lines than a LimitedLog passes on.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class LimitedByKey:
     def warning(self, key: str, message: str, *values: object, count: int = 1) -> None:
         """Log ``message`` with ``values`` and, behind them, how many events of ``key`` there were.
 
-        Those are ``count`` and the ones for which there was no line.
+        That number is ``count`` plus the events since the last line.
         """
         now_s = self._monotonic_s()
         due_s, held_back = self._keys.get(key, (now_s, 0))
@@ -144,12 +144,12 @@ class LimitedByKey:
             self._lines.warning(message, *values, count)
             due_s, count = now_s + self._period_s, 0
             if key not in self._keys and len(self._keys) >= self._keys_max:
-                self._keys.clear()  # then some get a line early
+                self._keys.clear()  # some keys then get a line early
         self._keys[key] = due_s, count
 
 
 def _bounded(value: object) -> object:
-    """Return a value of a line, cut where it is a long text."""
+    """Return a value of a line; a long text is cut."""
     text = str(value) if isinstance(value, Exception) else value
     if not isinstance(text, str) or len(text) <= VALUE_CHARACTERS_MAX:
         return value

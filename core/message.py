@@ -36,17 +36,17 @@ TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
-# Of a record that recalls a waiting message: the unique key of that one.
+# In a record that recalls a waiting message: the unique key of that message.
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
-# Of a message that waits for a reply, and of the reply.
+# In a request, which waits for a reply, and in the reply.
 MSG_TYPE: Final = "MSG_TYPE"
 CLUSTER: Final = "CLUSTER"
 CORRELATION_ID: Final = "CORRELATION_ID"
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 REPLY_TTL_MS: Final = "TTL"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
-# Those of transactions. TRAN_MSG: the message is a half message; PGROUP: its producer group;
-# TRAN_PREPARED_QUEUE_OFFSET: where it was first, when it has been appended again.
+# Properties of transactions. TRAN_MSG: the message is a half message; PGROUP: its producer group;
+# TRAN_PREPARED_QUEUE_OFFSET: its first queue offset, if it has been appended again.
 TRAN_MSG: Final = "TRAN_MSG"
 PGROUP: Final = "PGROUP"
 TRANSACTION_ID: Final = "__transactionId__"
@@ -76,16 +76,16 @@ class MessageQueue:
     queue_id: int
 
     def __str__(self) -> str:
-        """Return what errors and log lines call it; a topic's name has neither sign."""
+        """Return its name in errors and log lines; a topic's name has neither of the two signs."""
         return f"{self.topic}/{self.queue_id}@{self.broker_name}"
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Message:
-    """A message to be sent; ``keys`` are the words it can be found by, one or several.
+    """A message to be sent; it can be found by each of its ``keys``.
 
-    TypeError says which argument has the wrong type, where the message is made and not where it is
-    sent.
+    An argument of the wrong type is a TypeError that names it, when the message is made and not
+    when it is sent.
     """
 
     topic: str
@@ -200,7 +200,7 @@ def encode_host(address: str, port: int) -> bytes:
     return _packed(address) + port.to_bytes(4, "big")
 
 
-# Few hosts write most records, and parsing an address costs more than the rest of one.
+# A few hosts write most records, and parsing an address costs more than encoding the rest.
 @lru_cache(maxsize=4096)
 def _packed(address: str) -> bytes:
     return ipaddress.ip_address(address).packed

@@ -45,7 +45,7 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Count ``count`` values that are alike."""
+        """Count ``count`` equal values."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
@@ -72,7 +72,7 @@ def percentile(bounds: Sequence[float], counts: Sequence[float], share: float) -
 class Shown:
     """How one entry of a sample is shown; entries of the same family differ in their labels.
 
-    ``unit`` is what one counted unit is in the shown one: 1e-6 for microseconds shown as seconds.
+    ``unit`` is the size of a counted unit in shown ones: 1e-6 for microseconds shown as seconds.
     ``bounds`` are those of a histogram, in counted units.
     """
 
@@ -89,7 +89,7 @@ class Shown:
 
 
 def counter(family: str, help_text: str, /, **labels: str) -> Shown:
-    """Return how a number that only grows is shown; "_total" comes behind ``family``."""
+    """Return how a number that only grows is shown; "_total" is appended to ``family``."""
     return Shown(family, help_text, MetricKind.COUNTER, labels)
 
 
@@ -108,7 +108,7 @@ _SHOWN: Final = "shown"
 
 
 def counted(shown: Shown) -> Any:
-    """Return a dataclass field that begins at 0 and is shown so."""
+    """Return a dataclass field that begins at 0 and is shown in this way."""
     return field(default=0, metadata={_SHOWN: shown})
 
 
@@ -156,7 +156,7 @@ class Registry:
         self.add_readings(prefix, read)
 
     def add_readings(self, prefix: str, read: Callable[[], Iterable[Reading]]) -> None:
-        """Ask ``read`` at each scrape, for what has labels that are not known before."""
+        """Call ``read`` at each scrape; for readings whose labels are not known in advance."""
         self._sources.append((prefix, read))
 
     def values(self) -> dict[str, float]:

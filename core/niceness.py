@@ -1,4 +1,4 @@
-"""How far many busy processes stand back behind one that all of them wait for.
+"""The niceness of many busy processes that all wait for one.
 
 Owns: the rule. Must not touch: processes.
 """
@@ -9,17 +9,17 @@ import math
 import os
 from typing import Final
 
-#: How many busy processes keep the one busy.
+#: This many busy processes keep the one busy.
 ENOUGH: Final = 3
-#: The system knows no more.
+#: The highest niceness that the system has.
 NICENESS_MAX: Final = 19
 
 
 def niceness(processes: int) -> int:
-    """Return by how much each of ``processes`` stands back, for ``os.nice`` or ``setpriority``.
+    """Return the niceness of each of ``processes``, for ``os.nice`` or ``setpriority``.
 
-    Were there many more than cores, and all busy, the one would get no more than any of them. So it
-    can have a third of what they have together. Each step makes a process weigh 1.25 times less.
+    If there were many more than cores, and all busy, the one would get no more time than each of
+    them. With this it gets a third of their total. Each step divides a process's weight by 1.25.
     """
     enough = max(len(os.sched_getaffinity(0)), ENOUGH)
     return min(round(math.log(max(processes / enough, 1), 1.25)), NICENESS_MAX)

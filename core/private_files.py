@@ -1,7 +1,7 @@
 """Files and folders that only their owner may use, whatever the umask is.
 
-Owns: their modes. Must not touch: what is in them; the store has its own door to the system
-(``core.store.disk.files``), with the same modes.
+Owns: their modes. Must not touch: what is in them. The store calls the system through
+``core.store.disk.files``, with the same modes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 def make_folders(path: str | Path) -> None:
-    """Make a folder and those above it that are missing; one that is there stays as it is.
+    """Make a folder and the missing ones above it; existing folders keep their modes.
 
-    ``os.makedirs`` has its mode for the last one alone.
+    ``os.makedirs`` applies its mode only to the last one.
     """
     path = os.path.abspath(path)
     if not os.path.isdir(path):
@@ -26,5 +26,5 @@ def make_folders(path: str | Path) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Be the ``opener`` of ``open``: a file that is made is the owner's alone."""
+    """Open a file as the ``opener`` of ``open``; a new file is for its owner only."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -5,10 +5,10 @@ Owns: the file reader.key. Must not touch: what a reader gets for it (broker), w
 
     reader.key    which boot of which machine, line end, a secret of 32 hex digits, line end
 
-The secret is new at each start of a broker, and only its own user may read the file, as is the
-case with the log. Who knows it can read the folder, and it is this broker's folder and not another
-one of the same name. The boot tells that the folder is of this machine: through a network, pages of
-a file that grows may be old.
+The secret changes at each start of a broker, and only the broker's user may read the file, like
+the log. A client that knows it can read the folder, and the folder is this broker's and not another
+of the same name. The boot shows that the folder is on this machine: over a network, pages of a
+growing file may be stale.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A table of broker or name server, and the file that keeps it.
+"""A table of a broker or name server, and the file that keeps it.
 
 Owns: when a table is written, one write at a time. Must not touch: its content, the file's bytes.
 """
@@ -27,7 +27,7 @@ class Table(Protocol):
 
     def snapshot(self) -> dict[str, Any]: ...
     def load(self, content: Mapping[str, Any]) -> None:
-        """Take the content over; msgspec.ValidationError or ValueError changes nothing."""
+        """Replace the content; msgspec.ValidationError or ValueError leaves it unchanged."""
         ...
 
 
@@ -41,7 +41,7 @@ class SavedTable:
         self._unsaved = LimitedLog(logger, lines_max=1, period_s=LINE_PERIOD_S)
 
     def load(self, *, is_expected: bool) -> None:
-        """Take in the newest good content; StoreDamagedError if there is none left of it."""
+        """Load the newest good content; StoreDamagedError if no good copy is left."""
 
         def take(content: dict[str, Any]) -> bool:
             self._table.load(content)
@@ -53,9 +53,9 @@ class SavedTable:
             self._table.is_dirty = True
 
     async def save_if_changed(self) -> str | None:
-        """Have all changes so far on the disk, in a thread; return why that failed, or None.
+        """Write all changes so far to the disk, in a thread; return why that failed, or None.
 
-        A failure is logged and tried again with the next call.
+        A failure is logged, and the next call tries again.
         """
         async with self._lock:
             # A change made while waiting for the lock is on file already, or is written here.
@@ -66,11 +66,11 @@ class SavedTable:
                 # The end of run waits for this, so it is done without a thread too.
                 await run_in_thread(self._file.save, self._table.snapshot(), or_here=True)
             except trio.Cancelled:
-                # It was not begun: the end of run saves it.
+                # The save did not begin: the end of run does it.
                 self._table.is_dirty = True
                 raise
             except Exception as exc:
-                # A supervisor's place: whatever it is, the table in memory is served on.
+                # Whatever the error is, the table in memory continues to be served.
                 self._table.is_dirty = True
                 self._say_unsaved(exc)
                 return f"{self._file.path} is not saved: {exc}"

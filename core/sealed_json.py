@@ -4,10 +4,10 @@ Owns: where the checksum is and what it covers. Must not touch: files, the conte
 
     {
      "crc32c": "0a1b2c3d",        CRC-32C of all bytes behind this line
-     "dataVersion": ...           the object; RocketMQ passes over a key that it does not know
+     "dataVersion": ...           the object; RocketMQ ignores keys that it does not know
     }
 
-Text without that line was written by RocketMQ or by hand, and is not compared.
+Text without that line was written by RocketMQ or by hand, and is not checked.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def seal(text: bytes) -> bytes:
 
 
 def seal_fault(data: bytes) -> str | None:
-    """Return how the content contradicts its checksum; None if it does not or there is none."""
+    """Return the fault if the content contradicts its checksum; None if not, or without one."""
     head = _HEAD.match(data)
     if head is None:
         return None
     said, found = head[1].decode(), f"{crc32c(data[head.end() :]):08x}"
     if said == found:
         return None
-    # A person who changed it by hand learns what to do.
+    # For a person who changed it by hand: what to do.
     return (
         f'the checksum of the content is {found}, not {said} as its line "{KEY}" says; '
         "without that line it is not compared"

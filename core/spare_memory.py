@@ -1,28 +1,28 @@
-"""Memory that is kept back for when there is none: who meets its end gives it up.
+"""A reserve of memory, which is released when the process runs out.
 
-Owns: the spare, whether it is there. Must not touch: who is closed, or refused, for want of memory.
+Owns: the spare, whether it is kept. Must not touch: who is closed or refused if memory is short.
 
-A MemoryError that a large block has met, a payload say, leaves too little for what everybody
-needs, such as trio's own 64 KiB each time that it hears from a thread. With the spare given up,
-that goes on.
+After a MemoryError for a large block, such as a payload, there may be too little memory left for
+what every task needs, such as the 64 KiB that trio reads each time a thread wakes it. Releasing the
+spare lets that go on.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: A block of its own to the C library, so that giving it up makes address space free.
+#: The C library maps a block of this size by itself, so releasing it frees address space.
 SPARE_BYTES: Final = 2 << 20
 
-#: What says that there is no memory: CPython 3.11 sets no exception where a call finds none for its
-#: frame, and makes a SystemError of that.
+#: The errors of a lack of memory: if there is none for the frame of a call, CPython 3.11 sets no
+#: exception, which becomes a SystemError.
 NO_MEMORY: Final = (MemoryError, SystemError)
 
 _spare: bytes | None = None
 
 
 def keep() -> bool:
-    """Keep the spare from now on, if there is the memory; return whether it is kept."""
+    """Keep the spare from now on, if there is memory for it; return whether it is kept."""
     global _spare
     try:
         _spare = _spare or bytes(SPARE_BYTES)
@@ -32,6 +32,6 @@ def keep() -> bool:
 
 
 def give_up() -> None:
-    """Let go of the spare, as somebody has met a MemoryError."""
+    """Release the spare after a MemoryError."""
     global _spare
     _spare = None

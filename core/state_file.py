@@ -1,16 +1,16 @@
 """The small state files of broker and name server, in RocketMQ's shapes.
 
 Owns: reading and replacing one such file so that a crash leaves the old or the new content, and
-damage the one before. Must not touch: their content, the operating system (core.store.disk.files
-does). Blocking: callers use a thread once the server serves.
+damage leaves the previous one. Must not touch: their content, the operating system
+(core.store.disk.files does). Blocking: callers use a thread once the server serves.
 
     save   NAME becomes NAME.bak  ->  write NAME.tmp, fsync, rename to NAME  ->  fsync the folder
     load   NAME, else NAME.bak: the first one that exists, is whole and has the right content
 
-Each has a checksum (core.sealed_json). One without was written by RocketMQ or by hand, and is
-taken as it is.
-Invariant: once a file was saved, it and the one before are there, both written by a finished save.
-A file of rights has no ``.bak``: an older one would let in again who was taken out.
+Each file has a checksum (core.sealed_json). A file without one was written by RocketMQ or by hand,
+and is accepted as it is.
+Invariant: after a save, the file and its predecessor exist, both written by a complete save.
+A file of rights has no ``.bak``: an older one would give removed users their access back.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Content = TypeVar("Content")
 class StateFile:
     """One JSON file that is always replaced as a whole.
 
-    ``holds`` says in the log what is lost with it; ``is_current`` whether there is a good file with
-    what was loaded or saved last, so that it need not be saved before that changes. Without
-    ``keeps_previous`` there is no copy of the content before, and damage is always an error.
+    ``holds`` says in the log what is lost with it. ``is_current`` says whether a good file has the
+    content that was last loaded or saved, so that only a change needs a save. Without
+    ``keeps_previous`` there is no copy of the previous content, and damage is always an error.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class StateFile:
         """Return ``take`` of the newest good content, None if there are no files.
 
         ``take`` refuses content with msgspec.ValidationError or ValueError. StoreDamagedError if
-        there is a file and neither it nor its copy is good: going on would overwrite bytes that may
-        still be repaired by hand.
+        there is a file but neither it nor its copy is good: going on would overwrite bytes that a
+        person may still repair.
         """
         fault: str | None = None
         for path in (self.path, self._backup) if self._keeps_previous else (self.path,):
@@ -99,12 +99,12 @@ class StateFile:
         )  # fmt: skip
 
     def save(self, value: Any) -> None:
-        """Replace the content; durable when this returns. OSError leaves one to load."""
+        """Replace the content; durable when this returns. OSError leaves a file that loads."""
         text = seal(msgspec.json.encode(value))
         if not self._has_directory:
             self._storage.make_directory(self._directory, durable=True)
             self._has_directory = True
-        # A file that cannot be read must not replace one before that can.
+        # A file that cannot be read must not replace a readable predecessor.
         if not self._keeps_previous:
             pass
         elif not self._is_damaged and self._storage.read_file(self.path) is not None:

@@ -1,10 +1,10 @@
-"""Work in threads, where a thread may be hard to get: the process is at a limit of its own.
+"""Work in threads, even if the system refuses to start one because the process is at a limit.
 
-Owns: what happens when the system starts no thread. Must not touch: what is done in threads, the
+Owns: what happens when no thread can be started. Must not touch: what is done in threads, the
 limiters that say how many there are.
 
-Without a thread nothing of the work has begun, so nothing went wrong: what can wait is tried again,
-and what cannot is refused with ENOMEM, as any other lack of room is. Threads that an append needs
+Without a thread no part of the work has begun, so there is nothing to undo: work that can wait is
+tried again, other work fails with ENOMEM, like any other lack of room. Threads that an append needs
 are started before it.
 """
 
@@ -42,8 +42,8 @@ async def run_in_thread(
 ) -> ResultT:
     """Return what ``function`` returns in a thread; it begins when there is a thread for it.
 
-    With ``or_here`` it is called in this thread if there is none: at an end, where nobody else has
-    to wait.
+    With ``or_here`` it is called in this thread if no other can be started: for a shutdown, when no
+    other work has to wait.
     """
     has_begun = False
 
@@ -79,10 +79,10 @@ async def start_thread(thread: threading.Thread) -> None:
 
 
 class Workers:
-    """Threads that are there from the beginning, so that no later work waits for one to start."""
+    """Threads that are started in advance, so that no later work waits for one to start."""
 
     def __init__(self, count: int, name: str) -> None:
-        """Start ``count`` threads; OSError (ENOMEM) if the system does not."""
+        """Start ``count`` threads; OSError (ENOMEM) if the system refuses one."""
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
         all_started = threading.Event()
         try:
@@ -99,22 +99,22 @@ class Workers:
         function: Callable[[*ArgumentsT], ResultT],
         *args: *ArgumentsT,
     ) -> Future[ResultT]:
-        """Have a thread call ``function``; OSError (ENOMEM) if that cannot be noted."""
+        """Have a thread call ``function``; OSError (ENOMEM) if the call cannot be queued."""
         try:
             return self._pool.submit(function, *args)
         except (RuntimeError, MemoryError) as exc:
             raise OSError(errno.ENOMEM, f"no thread takes work ({exc!r})") from exc
 
     def shut_down(self) -> None:
-        """Return when all that was submitted has been done; blocks."""
+        """Return when all submitted calls are done; blocks."""
         self._pool.shutdown(wait=True)
 
 
 def hear_without_memory() -> None:
-    """Have trio hear of its threads although there is no memory for the 64 KiB that it reads into.
+    """Let trio be woken by threads even if there is no memory for the 64 KiB that it reads into.
 
-    It reads in a task of its own, whose end is the run's, and nothing else can catch that. What is
-    not read stays there and is read the next time.
+    It reads in a task of its own, an error in which ends the run, and no other code can catch it.
+    Bytes that are not read stay in the socket until the next time.
     """
     drain = WakeupSocketpair.drain
 

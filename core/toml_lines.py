@@ -1,4 +1,4 @@
-"""Where each key of a TOML text stands: tomllib does not say.
+"""The line of each key of a TOML text, which tomllib does not report.
 
 Owns: a scan for table headers and keys. Must not touch: values; it expects text that tomllib has
 accepted.
@@ -44,7 +44,7 @@ def find_lines(text: str) -> dict[KeyPath, int]:
 
 
 def _with_elements(path: KeyPath, counts: Mapping[KeyPath, int]) -> KeyPath:
-    """Put the number of the current element behind each array of tables on the way to ``path``."""
+    """Insert the current element's number after each array of tables on the way to ``path``."""
     placed: KeyPath = ()
     for index, part in enumerate(path):
         placed = (*placed, part)
@@ -116,7 +116,7 @@ def _tokens(line: str, open_text: str) -> Iterator[str]:
 
 
 def _end_of_string(line: str, begin: int) -> int:
-    """Return the position behind the one-line string that begins at ``begin``."""
+    """Return the position after the one-line string that begins at ``begin``."""
     quote = line[begin]
     at = begin + 1
     while at < len(line) and line[at] != quote:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 TOPIC_BYTES_MAX: Final = 127
-# Retry and dead-letter topics carry a group name behind their prefix.
+# Retry and dead-letter topics have a group name after their prefix.
 GROUP_TOPIC_BYTES_MAX: Final = 255
 GROUP_BYTES_MAX: Final = 255
 
@@ -22,28 +22,28 @@ LMQ_PREFIX: Final = "%LMQ%"
 DEFAULT_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_motelog_timer"
-# Where RocketMQ 5 keeps its timers; read in folders that it wrote, never written.
+# RocketMQ 5 keeps its timers here; read in folders that it wrote, never written.
 ROCKETMQ_TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-# Half messages whose producers have never said what became of them.
+# Half messages whose producers never committed them or rolled them back.
 TRANS_CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-# What RocketMQ's monitor reads of consumers whose offsets are outside their queues.
+# RocketMQ's monitor reads here which consumers have offsets outside their queues.
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-# The consumer group under whose name a broker keeps how far it has got with half messages.
+# The consumer group whose offset is a broker's own progress with half messages.
 TRANS_GROUP: Final = "CID_RMQ_SYS_TRANS"
-# What POP has given out and what was acknowledged; the name of the cluster follows.
+# POP's deliveries and acknowledgements; the name of the cluster follows.
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 # The state of MQTT gateways: sessions, and the retained message of each topic name.
 MQTT_SESSION_TOPIC: Final = "MQTT_SESSION"
 MQTT_RETAINED_TOPIC: Final = "MQTT_RETAINED"
 
-# A gateway creates these and appends to them; nobody else does.
+# Only a gateway creates these and appends to them.
 GATEWAY_TOPICS: Final = frozenset({MQTT_SESSION_TOPIC, MQTT_RETAINED_TOPIC})
-# The producer group by which gateways elsewhere name themselves. As long as there are no logins, it
-# keeps mistakes out, and not attackers.
+# The producer group of gateways in other processes. Without logins it keeps out mistakes, but not
+# attackers.
 GATEWAY_GROUP: Final = "motelog-gateway"
-# The consumer group by which the console reads. What operators look at is nobody's traffic.
+# The console's consumer group. Messages that operators look at do not count as traffic.
 CONSOLE_GROUP: Final = "motelog-console"
 
 # Only the broker itself, or a gateway, appends to these.
@@ -59,10 +59,10 @@ TOPICS_CLOSED_TO_SENDERS: Final = GATEWAY_TOPICS | frozenset(
     }
 )
 
-# Topics that a broker keeps for itself, the users' templates included.
+# Topics that a broker keeps for itself, including the template of users' topics.
 SYSTEM_TOPICS: Final = TOPICS_CLOSED_TO_SENDERS | {DEFAULT_TOPIC, "BenchmarkTest"}
 
-# Names whose legality is remembered: each SUBSCRIBE and UNSUBSCRIBE asks.
+# This many checked names are cached: each SUBSCRIBE and UNSUBSCRIBE checks one.
 TOPICS_KEPT: Final = 1024
 _NOT_FOR_DEVICES: Final = frozenset("%|")
 _SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_")
@@ -97,14 +97,14 @@ def group_name_fault(name: str) -> str | None:
 
 
 def is_topic_name(name: str) -> bool:
-    """Say whether ``name`` may be a topic's, and so that of a directory: no slash."""
+    """Say whether ``name`` is valid for a topic, and so for its directory: no slash."""
     return topic_name_fault(name) is None or is_lmq(name)
 
 
 def is_lmq(name: str) -> bool:
-    """Say whether ``name`` may be a light queue's: made of an MQTT topic, so nearly any text.
+    """Say whether ``name`` is valid for a light queue: made from an MQTT topic, so nearly any text.
 
-    It is a directory's name and in the header of no record.
+    It names a directory and is not in the header of any record.
     """
     return (
         name.startswith(LMQ_PREFIX)
