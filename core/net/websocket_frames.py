@@ -5,7 +5,7 @@ Owns: the kernel (``_websocket_frames.pyx``) and its reference
 else.
 
     Frames()
-        .receive(data)  the payload of messages as far as it has come, what is sent for control
+        .receive(data)  the payload of messages as far as it has come, the answers to control
                         frames and faults, whether more comes (codec.Decoded)
         .send(data)     one binary message; none after a closing frame
         .close()        the closing frame; none if it has been sent
