@@ -1,6 +1,6 @@
 """Reference of the file batch kernel: the same calls of the operating system, one after the other.
 
-Owns: what writing and syncing many files means, said briefly. Must not touch: what is in them.
+Owns: what writing and syncing many files means, in short form. Must not touch: their content.
 core/store/disk/file_batch.py has the docstrings.
 """
 
@@ -62,7 +62,7 @@ def _make(path: str, at: int, data: bytes, file_bytes: int) -> None:
             os.close(fd)
         os.rename(temporary, path)
     except OSError:
-        # Its blocks would keep a full disk full.
+        # The blocks of a half-made file would keep a full disk full.
         with suppress(OSError):
             os.unlink(temporary)
         raise
@@ -87,7 +87,7 @@ def sync(paths: list[str]) -> tuple[int, int]:
         try:
             os.fsync(fd)
         except OSError:
-            # Whatever the reason is, these bytes may not be on the disk, and never get there.
+            # Whatever the reason, these bytes may be missing on the disk for good.
             return done, errno.EIO
         finally:
             os.close(fd)

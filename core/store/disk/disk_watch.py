@@ -4,8 +4,8 @@ Owns: DiskWatch: the limit, the reason to refuse, how much was refused. Must not
 calls that fail for lack of space.
 
     limit:  free < the larger of  disk_free_bytes_min
-                                  (100 - disk_used_percent_max) % of the disk, of which no more than
-                                  disk_counted_bytes_max counts
+                                  (100 - disk_used_percent_max) % of the disk, counted as having at
+                                  most disk_counted_bytes_max
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
-#: For how many looks a call that found no room is a reason, if none does after it.
+#: A call that found no room is a reason to refuse for so many checks, unless another one follows.
 NO_ROOM_LOOKS = 10
 
 
 class DiskWatch:
-    """``usage``, ``reserve_bytes`` and ``full_reason`` are as of the last look."""
+    """``usage``, ``reserve_bytes`` and ``full_reason`` are as of the last check."""
 
     def __init__(self, storage: Storage, config: StoreConfig) -> None:
         self._storage = storage
         self._config = config
         self.usage = DiskUsage(0, 0)
-        #: What must be free for appends to be accepted.
+        #: Appends are accepted if this much is free.
         self.reserve_bytes = 0
         #: Why appends are refused; None while the disk has space.
         self.full_reason: str | None = None
-        #: Messages refused since the start, for whichever lack of room.
+        #: Messages refused since the start, for any lack of room.
         self.refused_count = 0
         self._refused_before = 0
         self._no_room_reason: str | None = None
         self._no_room_looks = 0
 
     def configure(self, config: StoreConfig) -> None:
-        """Have other limits from the next look on."""
+        """Use other limits from the next check on."""
         self._config = config
 
     @property
     def fault(self) -> str | None:
-        """What an operator has to know and do while messages are refused; None while they fit."""
+        """A text for operators, why messages are refused and what to do; None if they are not."""
         reason = self.full_reason or self._no_room_reason
         if reason is None:
             return None
@@ -57,13 +57,13 @@ class DiskWatch:
         )
 
     def refuse(self, count: int, no_room_reason: str | None = None) -> None:
-        """Note refused messages; ``no_room_reason`` is what a call said that found no room."""
+        """Note refused messages; ``no_room_reason`` is the reason of a call that found no room."""
         self.refused_count += count
         if no_room_reason is not None:
             self._no_room_reason, self._no_room_looks = no_room_reason, NO_ROOM_LOOKS
 
     async def run(self) -> None:
-        """Look each interval, in a thread, until cancelled."""
+        """Check each interval, in a thread, until cancelled."""
         while True:
             await trio.sleep(self._config.disk_check_interval_ms / 1000)
             await run_in_thread(self.check)

@@ -1,6 +1,6 @@
 """Many small files written or synced in one call, for ConsumeQueues.
 
-Its kernel is _file_batch.pyx; _file_batch_py.py is the reference, which says what is right.
+Its kernel is _file_batch.pyx; _file_batch_py.py is the reference, which defines the behaviour.
 Owns: the calls of the operating system for a batch. Must not touch: what is in the files. Only
 core/store/disk/files.py calls it.
 """

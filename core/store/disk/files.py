@@ -10,7 +10,7 @@ file is mapped too, but sparse; ``reserve`` gets it real blocks before they are 
 ConsumeQueue files, because there are thousands, are sparse and never mapped: many are written in
 one call, and none stays open for it.
 Errors are OSError; the callers translate them. One of NO_ROOM means that nothing was done and that
-the same may work later; a sync never fails with one of them, whatever the kernel calls its reason.
+the same call may work later; a sync never fails with one, whatever reason the kernel gives.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PREFETCH_BYTES = 1 << 20
 
 Ranges = Sequence[tuple[int, int]]
 MADV_POPULATE_WRITE = 23
-SYNCFS_TELLS = (5, 8)  # the Linux since which syncfs reports errors
+SYNCFS_TELLS = (5, 8)  # the first Linux whose syncfs reports errors
 _libc = ctypes.CDLL(None, use_errno=True)
 # Error of a call that finds no room -> what an operator can do about it.
 _REMEDIES = {
@@ -49,7 +49,7 @@ NO_ROOM = frozenset(_REMEDIES)
 
 
 def no_room_text(exc: OSError) -> str:
-    """Return which room an error of NO_ROOM is about, and what to do about it."""
+    """Return what an error of NO_ROOM lacks, and what to do about it."""
     return f"{exc.strerror}; {_REMEDIES[exc.errno or 0]}"
 
 
@@ -62,7 +62,7 @@ class Entry:
     is_directory: bool
 
 
-Piece = tuple[str, int, bytes]  # (path, position in the file, what goes there)
+Piece = tuple[str, int, bytes]  # (path, position in the file, bytes to write there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ class Region(Protocol):
     view: memoryview
 
     def reserve(self, begin: int, end: int) -> None:
-        """Give [begin, end) real blocks; what is in it stays."""
+        """Give [begin, end) real blocks; its content stays."""
         ...
 
     def sync(self) -> None:
-        """Block until all that was written through the view is on the disk."""
+        """Block until everything written through the view is on the disk."""
         ...
 
     def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
@@ -100,7 +100,7 @@ class Region(Protocol):
         ...
 
     def prepare(self, begin: int, end: int) -> None:
-        """Make the pages of [begin, end) ready to be written to, as far as possible; blocks."""
+        """Prepare the pages of [begin, end) for writes, as far as possible; blocks."""
         ...
 
     def close(self) -> None:
@@ -109,10 +109,10 @@ class Region(Protocol):
 
 
 class InPlaceFile(Protocol):
-    """A file whose bytes are overwritten where they are; what is written is not synced."""
+    """A file whose bytes are overwritten in place; writes are not synced."""
 
     def write(self, at: int, data: bytes | memoryview) -> None:
-        """Overwrite bytes that the file has; OSError if not all of them could be."""
+        """Overwrite existing bytes; OSError if some of them could not be."""
         ...
 
     def sync(self) -> None:
@@ -126,7 +126,7 @@ class ReadFile(Protocol):
     """One file open for reading."""
 
     def read(self, at: int, size: int) -> bytes:
-        """Return the bytes of [at, at + size); fewer where the file ends before."""
+        """Return the bytes of [at, at + size); fewer if the file ends before."""
         ...
 
     def data_ranges(self, begin: int) -> Iterator[tuple[int, int]]:
@@ -137,10 +137,10 @@ class ReadFile(Protocol):
 
 
 class FileSystem(Protocol):
-    """All that is on one disk. Its sync reports every write that failed since it was opened."""
+    """One file system. Its sync reports every write that failed since it was opened."""
 
     def sync(self) -> None:
-        """Block until all that was written, made or renamed so far is on the disk."""
+        """Block until everything written, made or renamed so far is on the disk."""
         ...
 
     def close(self) -> None: ...
@@ -158,9 +158,9 @@ class Storage(Protocol):
         ...
 
     def list_directory(self, path: str) -> list[Entry]:
-        """Return the entries sorted by name; none if there is no such directory.
+        """Return the entries sorted by name; empty if there is no such directory.
 
-        What is removed or renamed meanwhile may be left out.
+        Entries that are removed or renamed meanwhile may be missing.
         """
         ...
 
@@ -169,14 +169,14 @@ class Storage(Protocol):
         ...
 
     def replace_file(self, path: str, data: bytes) -> None:
-        """Write, sync and rename, so that after a crash the old or the new content is there."""
+        """Write, sync and rename, so that a crash leaves the old or the new content."""
         ...
 
     def open_in_place(self, path: str) -> InPlaceFile: ...
     def create_file(self, path: str, size: int, *, sparse: bool) -> None:
         """Make a zero-filled file that appears under its name only when it has its size.
 
-        Its own content and size are synced, its directory is not.
+        Its content and size are synced, but not its directory.
         """
         ...
 
@@ -190,7 +190,7 @@ class Storage(Protocol):
 
         A missing file appears under its name with its whole size, and its directories are made;
         a shorter file is extended with zeros. OSError names the first path that failed; the pieces
-        behind it are not written.
+        after it are not written.
         """
         ...
 
@@ -207,21 +207,21 @@ class Storage(Protocol):
         ...
 
     def sync_file(self, path: str) -> None:
-        """Block until all that was written to a file is on the disk, mapped here or not."""
+        """Block until everything written to a file is on the disk, mapped here or not."""
         ...
 
     def sync_directory(self, path: str) -> None: ...
     def remove_file(self, path: str) -> None: ...
     def rename(self, path: str, new_path: str) -> None: ...
     def lock(self, path: str) -> Lock | None:
-        """Take the lock file, None when another process (or this one) has it."""
+        """Take the lock file; None if another process (or this one) holds it."""
         ...
 
     def disk_usage(self, path: str) -> DiskUsage: ...
     def is_cached(self, path: str, positions: Sequence[int]) -> bool:
         """Say, without waiting, whether the bytes at these positions of a file are in memory.
 
-        To ask may make the system begin to read them.
+        The question may make the system begin to read them.
         """
         ...
 
@@ -237,7 +237,7 @@ class OsStorage:
         above = [os.path.dirname(os.path.abspath(path))]
         while not os.path.exists(above[-1]):
             above.append(os.path.dirname(above[-1]))
-        # One by one: os.makedirs has a mode for the last of them alone.
+        # One by one: os.makedirs applies its mode only to the last one.
         for directory in (*reversed(above[:-1]), path):
             try:
                 os.mkdir(directory, 0o700)
@@ -278,7 +278,7 @@ class OsStorage:
             if sparse:
                 os.ftruncate(fd, size)
             else:
-                # Unlike ftruncate this takes the blocks; unlike writing it touches no page.
+                # Unlike ftruncate this allocates the blocks; unlike writing it touches no page.
                 os.posix_fallocate(fd, 0, size)
 
     def map_file(self, path: str, size: int, *, is_read_only: bool = False) -> Region:
@@ -288,7 +288,7 @@ class OsStorage:
         return OsReadFile(path)
 
     def write_files(self, pieces: list[Piece], file_bytes: int) -> None:
-        # Writing the same again later does no harm, so one of NO_ROOM may stay that.
+        # The same bytes can be written again later, so an error of NO_ROOM stays one.
         done, error = file_batch.write(pieces, file_bytes)
         if error:
             raise OSError(error, os.strerror(error), pieces[done][0])
@@ -305,7 +305,7 @@ class OsStorage:
 
     def prefetch(self, path: str, begin: int, end: int) -> None:
         with _opened(path, os.O_RDONLY) as fd:
-            # Linux cuts a request to what the device takes at once, and says nothing.
+            # Linux silently cuts a request to what the device takes at once.
             for at in range(begin, end, PREFETCH_BYTES):
                 size = min(PREFETCH_BYTES, end - at)
                 os.posix_fadvise(fd, at, size, os.POSIX_FADV_WILLNEED)
@@ -349,7 +349,7 @@ class OsStorage:
         except BlockingIOError:
             return False
         except OSError:
-            # The file system cannot tell, or the read will meet the same fault.
+            # The file system cannot say, or the read will fail in the same way.
             return True
         return True
 
@@ -433,13 +433,13 @@ class OsRegion:
     def close(self) -> None:
         self.view.release()
         self._map.close()
-        # Whatever close says, the descriptor is gone, and may be another file's before __del__.
+        # Even if close fails, the descriptor is freed, and may be another file's before __del__.
         fd, self._fd = self._fd, -1
         os.close(fd)
 
     def __del__(self) -> None:
-        # Not every region is closed: it may only be dropped, so that a reader never has an unmapped
-        # view. The map is freed with the last reader.
+        # Some regions are only dropped and never closed, so that no reader has an unmapped view.
+        # The map is freed with the last reader.
         if getattr(self, "_fd", -1) >= 0:
             with suppress(OSError):
                 os.close(self._fd)
@@ -448,7 +448,7 @@ class OsRegion:
 class ReadOnlyRegion:
     """A mapped file that this process does not write to.
 
-    It costs the one descriptor that Python's map keeps for itself.
+    It takes only the one descriptor that Python's map keeps for itself.
     """
 
     _access = mmap.ACCESS_READ
@@ -487,7 +487,7 @@ class PrivateRegion(ReadOnlyRegion):
 
 
 class ScratchRegion:
-    """A file that is on no disk; it takes memory where it is written to."""
+    """A file without a disk; its pages take memory when they are written to."""
 
     def __init__(self, size: int) -> None:
         self.view = memoryview(mmap.mmap(-1, size))
@@ -510,9 +510,9 @@ class ScratchRegion:
 
 
 class PinnedMemory:
-    """Memory of no file that stays in memory; ``pin_error`` says why it may not.
+    """Anonymous memory that is never swapped out; ``pin_error`` says why it may be.
 
-    Its pages are there when this returns, where the system can do that.
+    Its pages exist once it is made, if the system supports that.
     """
 
     def __init__(self, size: int) -> None:
@@ -522,7 +522,7 @@ class PinnedMemory:
         self.pin_error = ""
         try:
             is_pinned = _libc.mlock(address, bytes_) == 0
-        except ctypes.ArgumentError as exc:  # so ctypes says that it lacks memory for the call
+        except ctypes.ArgumentError as exc:  # by this ctypes reports no memory for the call
             raise MemoryError from exc
         if not is_pinned:
             self.pin_error = os.strerror(ctypes.get_errno())
@@ -538,7 +538,7 @@ class _OsInPlaceFile:
         self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     def write(self, at: int, data: bytes | memoryview) -> None:
-        # A mapped store could fault and wait for the disk while the interpreter is locked.
+        # A store to a map could fault and wait for the disk while holding the interpreter's lock.
         if os.pwrite(self._fd, data, at) != len(data):
             raise OSError(errno.EIO, "not all of it was written", self._path)
 
@@ -589,13 +589,13 @@ def _opened(path: str, flags: int) -> Iterator[int]:
 
 
 def _entry(found: os.DirEntry[str]) -> Entry | None:
-    """Return an entry of a directory, None for a file that has gone since it was found."""
+    """Return an entry of a directory, None for a file that has been removed since."""
     if found.is_dir():
         return Entry(found.name, 0, True)
     try:
         return Entry(found.name, found.stat().st_size, False)
     except FileNotFoundError:
-        # A link that leads nowhere has not gone: its file may be on a disk that is not there.
+        # A broken link has not been removed: its file may be on a disk that is not mounted.
         if found.is_symlink():
             raise
         return None
@@ -611,15 +611,15 @@ def _made(path: str) -> Iterator[int]:
             os.fsync(fd)
         os.rename(temporary, path)
     except OSError:
-        # The blocks of a half-made file would keep a full disk full. What failed matters more
-        # than what this finds; the next start removes what stays.
+        # The blocks of a half-made file would keep a full disk full. The first error matters more
+        # than one of this call; the next start removes a file that stays.
         with suppress(OSError):
             os.unlink(temporary)
         raise
 
 
 def _sync(call: Callable[[int], None], fd: int) -> None:
-    """Sync; EIO also for a disk that has no space for bytes it had taken: they are lost."""
+    """Sync; EIO also if the disk has no space for bytes that it had accepted: they are lost."""
     try:
         call(fd)
     except OSError as exc:
@@ -634,13 +634,13 @@ def _map(fd: int, path: str, size: int, access: int) -> mmap.mmap:
 
 
 def _populate(mapped: mmap.mmap, begin: int, size: int) -> None:
-    """Fault pages in to be written to; their content stays.
+    """Fault pages in for writing; their content stays.
 
     The map's own madvise would hold the interpreter's lock meanwhile. On a Linux older than 5.14,
-    or for a page that cannot be had, the first store to the page takes the fault.
+    or if there is no memory for a page, the first store to the page takes the fault.
     """
     with suppress(MemoryError, ctypes.ArgumentError):  # without memory for the call itself, too
-        first = ctypes.c_char.from_buffer(mapped, begin)  # held, the map cannot be closed
+        first = ctypes.c_char.from_buffer(mapped, begin)  # while it exists, the map stays open
         address = ctypes.c_void_p(ctypes.addressof(first))
         _libc.madvise(address, ctypes.c_size_t(size), MADV_POPULATE_WRITE)
 

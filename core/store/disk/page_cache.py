@@ -1,10 +1,10 @@
 """Reads that must not wait for the disk: which places are in memory, and paging in the others.
 
-Owns: places in files and the question whether they are in memory, the threads that wait,
+Owns: places in files, the check whether they are in memory, the threads that wait,
 NotInMemoryError, how often a read is tried again. Must not touch: the meaning of the bytes.
 
-The event loop reads through maps. A page that is not in memory would stop everybody until the disk
-has brought it. So a read that may not wait asks first.
+The event loop reads through maps. A page that is not in memory would stop all tasks until the disk
+has delivered it. So a read that may not wait checks first.
 
     read -> all in memory   -> the bytes, through the map
          -> NotInMemoryError -> page_in() in a thread -> read again, from its beginning
@@ -26,10 +26,10 @@ from motelog.core.threads import run_in_thread
 
 # Places with little between them are paged in as one.
 GAP_BYTES_MAX: Final = 16_384
-# The system reads ahead by this or more: if one byte of a step is in memory, all of them are.
+# The system reads ahead by this or more: if one byte of a step is in memory, the whole step is.
 STEP_BYTES: Final = 32_768
-# How long a step found in memory is not asked for again, and how many such steps are remembered.
-# Each holds records of many queues, and asking costs more than reading a record.
+# How long a step found in memory is not checked again, and how many such steps are remembered.
+# Each holds records of many queues, and a check costs more than reading a record.
 KNOWN_MS: Final = 10_000
 KNOWN_MAX: Final = 100_000
 THREADS_MAX: Final = 4
@@ -58,7 +58,7 @@ class NotInMemoryError(MotelogError):
     """The places in ``missing`` are not in memory, and the read may not wait for the disk.
 
     It is not a StoreError: nothing has failed. The read has had no effect. It is tried again when
-    these places have been paged in, and may find other places missing then.
+    these places have been paged in, and may then find that other places are missing.
     """
 
     def __init__(self, missing: Sequence[Pageable]) -> None:
@@ -80,7 +80,7 @@ class PageIns:
         return self._repeats >= REPEATS_MAX
 
     def note(self, missing: Sequence[Pageable]) -> None:
-        """Note places that are paged in. A read that is missing others than before got further."""
+        """Note places that are paged in. If a read lacks others than before, it got further."""
         places = {place.where for place in missing}
         if not self._places.isdisjoint(places):
             self._repeats += 1
@@ -103,7 +103,7 @@ class Places:
 
 
 class PageCache:
-    """Asks and pages in; ``page_in`` waits, nothing else does."""
+    """Checks places and pages them in; only ``page_in`` waits."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
@@ -120,7 +120,7 @@ class PageCache:
             raise NotInMemoryError(missing)
 
     def missing(self, places: Iterable[Places]) -> list[Places]:
-        """Return the places of which a part is not in memory, as far as the system says."""
+        """Return the places that are not wholly in memory, as far as the system says."""
         self._forget_old()
         return [place for place in places if not self._is_cached(place)]
 
@@ -152,7 +152,7 @@ class PageCache:
         return True
 
     async def page_in(self, missing: Sequence[Pageable]) -> None:
-        """Page in places, in a thread. An error is left to the read, which meets it again."""
+        """Page in places, in a thread. Errors are ignored: the read will get them again."""
         await run_in_thread(self._page_in, missing, limiter=self._limiter)
         self._forget_old()
         self._known.update(missing)
@@ -166,7 +166,7 @@ class PageCache:
 def read_all(read: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
     """Return ``read`` of each item; NotInMemoryError names the missing places of all of them.
 
-    So many reads wait for the disk together, and not one after the other.
+    So several reads wait for the disk together, and not one after the other.
     """
     found: list[ResultT] = []
     missing: list[Pageable] = []
@@ -181,7 +181,7 @@ def read_all(read: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[R
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return ascending ranges, with those that have little between them made one."""
+    """Return ascending ranges; those with little between them are joined."""
     found: list[tuple[int, int]] = []
     for begin, end in ranges:
         if found and begin - found[-1][1] <= GAP_BYTES_MAX:

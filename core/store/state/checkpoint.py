@@ -10,7 +10,7 @@ shorten a start; without them recovery reads the whole log.
                 16  the same for the last index entry on disk        (index; 0 if there is none)
                  ours, behind all that RocketMQ 4 and 5 have there:
               2048  4  magic "MLCP"
-              2052 24  the three times again: others above, and RocketMQ has been here since
+              2052 24  the three times again: if they differ above, RocketMQ has been here since
               2076  8  physical offset: log and ConsumeQueues are complete on disk below it
               2084  4  CRC-32C of the 36 bytes before it
     queues.json  ours: one line CRC-32C of the second line in hex; the second line JSON:
@@ -27,7 +27,7 @@ shorten a start; without them recovery reads the whole log.
                  [{"at_ms": n, "size_ms": n, "is_stop": bool}, ...]}
 
 A file is replaced as a whole, and its predecessor stays as NAME.bak, which is used if the file is
-missing or damaged. The predecessor covers less, and what it covers is still true.
+missing or damaged. The predecessor covers less, but what it says is still true.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _EXTENSION = struct.Struct(">4sqqqq")
 _CHECKSUM = struct.Struct(">I")
 _MAGIC: Final = b"MLCP"
 BACKUP: Final = ".bak"
-#: The file of a folder that a backup is being put into.
+#: The file that marks a folder into which a backup is being restored.
 RESTORING: Final = "restoring"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """Records stored up to these times are surely on disk; 0 means nothing is known.
+    """Records stored up to these times are certainly on disk; 0 means unknown.
 
-    Log and ConsumeQueues are complete below ``complete_offset``; None if that is not known.
+    Log and ConsumeQueues are complete below ``complete_offset``; None if it is unknown.
     """
 
     physic_ms: int = 0
@@ -71,7 +71,7 @@ class StoreCheckpoint:
 
     @property
     def safe_ms(self) -> int:
-        """Log and ConsumeQueues are complete on disk up to this store timestamp."""
+        """The store timestamp up to which log and ConsumeQueues are complete on disk."""
         return min(self.physic_ms, self.logics_ms)
 
     def encode(self) -> bytes:
@@ -85,7 +85,7 @@ class StoreCheckpoint:
 
     @staticmethod
     def decode(data: bytes | None) -> StoreCheckpoint | None:
-        """Return what a checkpoint file says; None if it is missing, short or damaged."""
+        """Return the content of a checkpoint file; None if it is missing, short or damaged."""
         if data is None or len(data) < PAGE_BYTES:
             return None
         times = _TIMES.unpack_from(data)
@@ -101,7 +101,7 @@ class StoreCheckpoint:
         magic, *known, complete_offset = _EXTENSION.unpack(extension)
         if magic != _MAGIC or complete_offset < 0:
             return None
-        # With other times RocketMQ has gone on since: those are its own.
+        # If the times differ, RocketMQ has written its own since.
         is_ours = tuple(known) == times
         physic_ms, logics_ms, index_ms = times
         return StoreCheckpoint(physic_ms, logics_ms, index_ms, complete_offset if is_ours else None)
@@ -116,7 +116,7 @@ def _encode_table(table: msgspec.Struct) -> bytes:
 
 
 def _decode_table(data: bytes | None, table_type: type[TableType]) -> TableType | None:
-    """Return the table, None if there is none or its checksum is wrong."""
+    """Return the table, None if it is missing or its checksum is wrong."""
     if data is None:
         return None
     checksum, _, text = data.partition(b"\n")
@@ -135,7 +135,7 @@ class QueueTable(msgspec.Struct, frozen=True):
     end_offset: int
     is_closed: bool
     queues: list[tuple[str, int, int]]
-    # For each queue those of its files; older tables have none.
+    # For each queue the CRCs of its files; older tables have none.
     crcs: list[list[int]] = []
 
     def encode(self) -> bytes:
@@ -147,7 +147,7 @@ class QueueTable(msgspec.Struct, frozen=True):
 
 
 class ClockNotes(msgspec.Struct, frozen=True):
-    """What the store's clock showed, and its jumps that count (core.clock.SteadyClock)."""
+    """The time that the store's clock showed, and the jumps it knows (core.clock.SteadyClock)."""
 
     shown_ms: int
     jumps: list[Jump]
@@ -194,14 +194,14 @@ class StateFiles:
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
         self._directory = directory
-        # Files of which a good one is there, that the next one replaced keeps as the one before.
+        # Names whose file is known to be good: the next replacement keeps it as the predecessor.
         self._good: set[str] = set()
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
 
     def _read(self, name: str, decode: Callable[[bytes | None], Content | None]) -> Content | None:
-        """Return the content, or that of the one before; None if neither is good."""
+        """Return the content of the file or its predecessor; None if neither is good."""
         content = decode(self._storage.read_file(self._path(name)))
         if content is not None:
             self._good.add(name)
@@ -216,7 +216,7 @@ class StateFiles:
         return content
 
     def _write(self, name: str, data: bytes) -> None:
-        """Replace a file; at any time it or the one before is there and good."""
+        """Replace a file; at any time it or its predecessor exists and is good."""
         path = self._path(name)
         if name in self._good:
             self._good.remove(name)
@@ -225,14 +225,14 @@ class StateFiles:
         self._good.add(name)
 
     def read_checkpoint(self) -> StoreCheckpoint:
-        """Return what is known; nothing if neither the file nor the one before is good."""
+        """Return the checkpoint; an empty one if neither the file nor its predecessor is good."""
         return self._read("checkpoint", StoreCheckpoint.decode) or StoreCheckpoint()
 
     def write_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
         self._write("checkpoint", checkpoint.encode())
 
     def forget_checkpoint(self) -> None:
-        """Have neither the file nor the one before say anything."""
+        """Clear both the file and its predecessor."""
         data = StoreCheckpoint(complete_offset=0).encode()
         for name in ("checkpoint" + BACKUP, "checkpoint"):
             self._storage.replace_file(self._path(name), data)
@@ -256,7 +256,7 @@ class StateFiles:
         self._write("clock.json", notes.encode())
 
     def is_half_restored(self) -> bool:
-        """Return whether a backup was being put into the folder, and that did not end."""
+        """Return whether a restore of a backup into the folder began but did not end."""
         return self._storage.read_file(self._path(RESTORING)) is not None
 
     def has_abort(self) -> bool:

@@ -42,19 +42,19 @@ class DurableFile:
         self._slot = 0
 
     def read(self) -> int | None:
-        """Return the offset; None if there is no such file, or nothing intact in it."""
+        """Return the offset; None if there is no such file, or no intact slot in it."""
         data = self._storage.read_file(self._path)
         return decode(data) if data is not None else None
 
     def reset(self, offset: int) -> None:
-        """Replace the file, synced, so that none of what it said before is left; then ``note``."""
+        """Replace the file, synced, so that no earlier offset is left; then ``note``."""
         self.close()
         slot = encode(offset).ljust(SLOT_BYTES, b"\0")
         self._storage.replace_file(self._path, slot + slot)
         self._file = self._storage.open_in_place(self._path)
 
     def note(self, offset: int) -> None:
-        """Say that the log is on disk below ``offset``; the caller has synced it."""
+        """Note that the log is on disk below ``offset``; the caller has synced it."""
         assert self._file is not None, "reset comes first"
         self._file.write(self._slot * SLOT_BYTES, encode(offset))
         self._slot = 1 - self._slot
@@ -72,7 +72,7 @@ def encode(offset: int) -> bytes:
 
 
 def decode(data: bytes) -> int | None:
-    """Return the highest offset of the slots that are intact, None if none is."""
+    """Return the highest offset of the intact slots, None without any."""
     found = []
     for at in range(0, FILE_BYTES, SLOT_BYTES):
         head, checksum = data[at : at + 12], data[at + 12 : at + 16]

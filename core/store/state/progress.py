@@ -20,7 +20,7 @@ INTERVAL_MS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class StartProgress:
-    """What a start is doing at the moment; ``left_s`` is at the speed so far."""
+    """The current task of a start; ``left_s`` assumes the speed so far."""
 
     doing: str
     done_bytes: int
@@ -51,7 +51,7 @@ def log_progress(progress: StartProgress) -> None:
 
 
 class ProgressMeter:
-    """Tells of the progress every two seconds; a start that is shorter says nothing."""
+    """Reports the progress every two seconds; a shorter start reports nothing."""
 
     def __init__(self, clock: Clock, tell: OnProgress) -> None:
         self._clock = clock
@@ -61,13 +61,13 @@ class ProgressMeter:
         self._begun_ms = self._told_ms = clock.monotonic_ms()
 
     def begin(self, doing: str, total_bytes: int) -> None:
-        """Say what is done from now on, and how many bytes of it there are."""
+        """Begin a task of ``total_bytes``."""
         self._doing = doing
         self._total_bytes = total_bytes
         self._begun_ms = self._clock.monotonic_ms()
 
     def advance(self, done_bytes: int) -> None:
-        """Say how many of these bytes are done by now."""
+        """Note how many of these bytes are done."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._told_ms < INTERVAL_MS:
             return

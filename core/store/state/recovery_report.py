@@ -15,7 +15,7 @@ QueueKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of the log that are no records although the log goes on behind them."""
+    """Bytes of the log that are not records although the log continues after them."""
 
     path: str
     offset_bytes: int
@@ -32,19 +32,19 @@ class RecoveryReport:
     scanned_from: int = 0
     end_offset: int = 0
     records: int = 0
-    cut_bytes: int = 0  # zeroed behind the log's end, in the file of that end
-    given_up_records: int = 0  # intact ones behind the end: a crash left a hole before them
+    cut_bytes: int = 0  # zeroed after the log's end, in the same file
+    given_up_records: int = 0  # intact ones after the end: a crash left a hole before them
     given_up_bytes: int = 0
     lost_bytes: int = 0  # in all of ``damage``
     damage: list[Damage] = field(default_factory=list)
     repaired_queues: list[QueueKey] = field(default_factory=list)
     rebuilt_queues: list[QueueKey] = field(default_factory=list)
-    index_fault: str = ""  # why index files are rebuilt; from which physical offset on
+    index_fault: str = ""  # why index files are rebuilt, and from which physical offset
     index_from: int = 0
     moved_aside: list[str] = field(default_factory=list)
 
     def note_damage(self, file: MappedFile, begin: int, size: int, reason: str) -> None:
-        """Note bytes of ``file`` from the physical offset ``begin`` on, unless they are known."""
+        """Note bytes of ``file`` from the physical offset ``begin`` on, unless noted before."""
         if any(known.physical_offset == begin for known in self.damage):
             return
         self.lost_bytes += size
