@@ -1,6 +1,6 @@
 """Reference of the index kernel: the same answers as _index.pyx in plain Python.
 
-Owns: what an index file holds and which keys a message has, said briefly.
+Owns: what an index file holds and which keys a message has, in short form.
 Must not touch: files, clocks. core/store/index/index.py has the drawing and the docstrings.
 Spec: RocketMQ IndexFile, IndexHeader, IndexService.
 """
@@ -89,7 +89,7 @@ def put_records(
 def _put_keys(
     data: memoryview, slots: int, entries: int, item: IndexItem, key: int
 ) -> tuple[int, bool]:
-    """Put the item's keys from number ``key`` on; return which is next, and whether all are in."""
+    """Put the item's keys from number ``key`` on; return the next one, and whether all are in."""
     physical_offset, store_ms, topic, properties = item
     for number, word in enumerate(keys_of(properties)):
         if number >= key and not _put_one(
@@ -149,7 +149,7 @@ def select(
     if number == 0:
         (number,) = SLOT.unpack_from(data, HEADER_BYTES + hashed % slots * SLOT_BYTES)
     found: list[int] = []
-    # A slot may name the entry behind the last one: it was written before the slot was.
+    # A slot may name the entry after the last one: it was written before the slot was.
     while 0 < number <= count and len(found) < count_max:
         entry_hash, physical_offset, delta_s, previous = ENTRY.unpack_from(
             data, _entry_at(slots, number)

@@ -1,9 +1,9 @@
 """The places that a query by key or by offset will read, found and paged in by a thread.
 
-Owns: RecordPlace, KeyPlaces: where such a query will look, which it learns only by looking.
+Owns: RecordPlace, KeyPlaces: the places that such a query will read, which only reading can find.
 Must not touch: the answer; the query itself runs afterwards, independent of this.
-``page_in`` is called in a thread and reads files only through Storage, by their names. If a file
-goes or changes meanwhile, the query that follows may wait for the disk, and nothing else happens.
+``page_in`` is called in a thread and reads files only through Storage, by their names. If a file is
+removed or changes meanwhile, the query that follows may wait for the disk; nothing worse happens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from motelog.core.store.disk.files import ReadFile, Storage
 from motelog.core.store.index.index import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES
 from motelog.core.store.index.index_file import NAME_DIGITS, shape_of
 
-# Entries looked at for one query, and records paged in. The query itself reads any others.
+# Entries read and records paged in for one query. The query itself reads any others.
 ENTRIES_MAX: Final = 4096
 RECORDS_MAX: Final = 64
 SIZE_BYTES: Final = 4
@@ -35,7 +35,7 @@ class RecordPlace:
         return self.path, self.at
 
     def page_in(self, storage: Storage) -> None:
-        """Read how long it is, then all of it; OSError as it comes."""
+        """Read its length, then all of it; raises OSError."""
         storage.load(self.path, [(self.at, self.at + SIZE_BYTES)])
         file = storage.open_file(self.path)
         try:
@@ -71,7 +71,7 @@ class KeyPlaces:
     hashed: int
     begin_ms: int
     end_ms: int
-    # Left out of comparisons: the same places are meant when the log has grown by a file.
+    # Not compared: the places are the same if the log has grown by a file.
     log: LogFiles = field(compare=False)
 
     @property
@@ -79,7 +79,7 @@ class KeyPlaces:
         return self.directory, self.hashed
 
     def page_in(self, storage: Storage) -> None:
-        """Read the chains, newest file first, then the records; OSError as it comes."""
+        """Read the chains, newest file first, then the records; raises OSError."""
         found: list[int] = []
         left = ENTRIES_MAX
         for entry in reversed(storage.list_directory(self.directory)):
@@ -106,7 +106,7 @@ class KeyPlaces:
                 place.page_in(storage)
 
     def _chain(self, file: ReadFile, slots: int, entries: int) -> Iterator[tuple[bool, int]]:
-        """Yield of each entry in the slot whether it may be wanted, and its physical offset."""
+        """Yield for each entry in the slot whether it may match, and its physical offset."""
         head = file.read(0, HEADER_BYTES)
         slot = file.read(HEADER_BYTES + self.hashed % slots * SLOT_BYTES, SLOT_BYTES)
         if len(head) < HEADER_BYTES or len(slot) < SLOT_BYTES:

@@ -1,6 +1,6 @@
 """Index files: the keys of messages and where their records lie.
 
-Its kernel is _index.pyx; _index_py.py is the reference, which says what is right.
+Its kernel is _index.pyx; _index_py.py is the reference, which defines the behaviour.
 Owns: the byte format of an index file, the keys of a message, their hash. Must not touch: files,
 clocks. Spec: RocketMQ IndexFile, IndexHeader, IndexService. All integers big-endian.
 

@@ -1,13 +1,13 @@
-"""One index file: mapped when it is looked into, blocks reserved before they are written.
+"""One index file: mapped when it is read, its blocks reserved before they are written.
 
 Owns: IndexFile, its size, which part of it has blocks. Must not touch: which keys go where
-(index_service), byte formats (index). Everything here can be made from the CommitLog again.
+(index_service), byte formats (index). Everything here can be rebuilt from the CommitLog.
 
     index/yyyyMMddHHmmssSSS   40 bytes header, slots of 4 bytes, entries of 20 (index.py);
                               sparse; the slots get their blocks at once, the entries in steps
 
-Invariants: the attributes are what the header says; entries [1, count) are written; a file that is
-full is never written again.
+Invariants: the attributes equal the header; entries [1, count) are written; a full file is never
+written again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from motelog.core.store.index.index import (
 NAME_DIGITS: Final = 17
 RESERVE_BYTES_MIN: Final = 65_536
 RESERVE_BYTES_MAX: Final = 16_777_216
-# RocketMQ's files have four entries for each slot, whatever their size.
+# RocketMQ's files of any size have four entries per slot.
 ENTRIES_PER_SLOT: Final = 4
 
 
@@ -53,13 +53,13 @@ def shape_of(size: int, slots: int, entries: int) -> tuple[int, int] | None:
 def next_key(
     log: memoryview, begin: int, end: int, physical_base: int, key: int, count_max: int
 ) -> tuple[int, int, ScanStop | None]:
-    """Walk records as put_records does, but to the first key: None when there is one."""
+    """Walk records as put_records does, but stop at the first key, with None."""
     no_room = bytearray(file_bytes(1, 1))
     return put_records(no_room, 1, 1, log, begin, end, physical_base, key, count_max)
 
 
 class IndexFile:
-    """Keys of records from ``begin_physical`` up to and with ``end_physical``, in log order."""
+    """Keys of records from ``begin_physical`` to ``end_physical``, both included, in log order."""
 
     __slots__ = (
         "_region", "_reserved_end", "_storage", "begin_ms", "begin_physical", "count", "end_ms",
@@ -72,7 +72,7 @@ class IndexFile:
         self.slots = slots
         self.entries = entries
         self._region: Region | None = None
-        # Nothing is known of a file's blocks until they have been asked for.
+        # It is unknown which blocks a file has until they are reserved.
         self._reserved_end = 0
         self.is_dirty = False
         self.begin_ms = self.end_ms = self.begin_physical = self.end_physical = 0
@@ -80,9 +80,9 @@ class IndexFile:
 
     @classmethod
     def create(cls, storage: Storage, path: str, slots: int, entries: int) -> IndexFile:
-        """Make a file that ``begin_behind`` makes use of; OSError if its slots have no room.
+        """Make a file, for ``begin_behind`` to begin; OSError if there is no room for its slots.
 
-        Blocks: RocketMQ's shape has 420 MB, of which the slots, 20 MB, get blocks.
+        It blocks: of the 420 MB of RocketMQ's shape, the 20 MB of the slots are allocated.
         """
         storage.create_file(path, file_bytes(slots, entries), sparse=True)
         file = cls(storage, path, slots, entries)
@@ -96,7 +96,7 @@ class IndexFile:
 
     def begin_behind(self, before: IndexFile | None) -> None:
         """Write the header of an empty file that follows ``before``."""
-        # As RocketMQ does: what a reader may take for the file's range before its first entry.
+        # As RocketMQ does: until its first entry, a reader takes these for the file's range.
         end_ms, end_physical = (before.end_ms, before.end_physical) if before else (0, 0)
         header = HEADER.pack(end_ms, end_ms, end_physical, end_physical, 0, 1)
         copy_in(self._map(), 0, header)
@@ -120,7 +120,7 @@ class IndexFile:
         self.begin_ms, self.end_ms, self.begin_physical, self.end_physical, _, self.count = header
 
     def fault(self) -> str | None:
-        """Say what is wrong with the header and the last entry, None if nothing is."""
+        """Return the fault of the header or the last entry, None if there is no fault."""
         if not 1 <= self.count <= self.entries:
             return f"the next entry is {self.count} of {self.entries}"
         if self.count > 1:
@@ -132,7 +132,7 @@ class IndexFile:
         return None
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
-        """Return (hash, physical offset, seconds, entry before it) of an entry."""
+        """Return (hash, physical offset, seconds, previous entry in its slot) of an entry."""
         at = HEADER_BYTES + self.slots * SLOT_BYTES + number * ENTRY_BYTES
         return ENTRY.unpack(copy_out(self._map(), at, at + ENTRY_BYTES))
 
@@ -156,7 +156,7 @@ class IndexFile:
     def put_records(
         self, log: memoryview, begin: int, end: int, physical_base: int, key: int, count_max: int
     ) -> tuple[int, int, ScanStop | None]:
-        """Add keys as the kernel's put_records does; the file is full, or has no blocks, at None.
+        """Add keys as the kernel's put_records does; None if the file is full or lacks blocks.
 
         OSError if the first of them cannot have blocks.
         """
@@ -176,9 +176,9 @@ class IndexFile:
         return at, key, stop
 
     def _make_room(self, count: int) -> int:
-        """Have blocks for the keys of ``count`` records; return below which entry there are."""
+        """Reserve blocks for the keys of ``count`` records; return the first entry without them."""
         begin = HEADER_BYTES + self.slots * SLOT_BYTES
-        # Nearly all messages have one key or two.
+        # Nearly all messages have one or two keys.
         wanted = min(self.count + 2 * count, self.entries)
         self._reserve(begin)
         self._reserve(begin + wanted * ENTRY_BYTES)
@@ -194,12 +194,12 @@ class IndexFile:
         )
 
     def cut(self, count: int, physical_end: int) -> None:
-        """Keep entries [1, count) as far as they are sound and lie below ``physical_end``."""
+        """Keep entries [1, count) as far as they are intact and lie below ``physical_end``."""
         view = self._map()
         # Pages that a power cut has lost are holes: writing to one needs a block.
         self._reserve(HEADER_BYTES + self.slots * SLOT_BYTES + count * ENTRY_BYTES)
         sound, used = relink(view, self.slots, self.entries, count, physical_end)
-        # The time of the entry that is the last now is known to the second only.
+        # The time of the new last entry is only known to the second.
         end_physical, end_ms = self.begin_physical, self.begin_ms
         if sound > 1:
             _, end_physical, delta_s, _ = self.entry(sound - 1)
@@ -214,7 +214,7 @@ class IndexFile:
         return self._map()
 
     def close(self) -> None:
-        """Unmap; the next look maps it again."""
+        """Unmap; the next read maps it again."""
         if self._region is not None:
             self._region.close()
             self._region = None

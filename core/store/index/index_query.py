@@ -1,4 +1,4 @@
-"""A query by key: where the index says that records may be, and which of them have the key.
+"""A query by key: the index says where records may be, and the records say if they have the key.
 
 Owns: Query, QueryResult, the limits of a query. Must not touch: bytes of an index file (index,
 index_file), which files there are (index_service), the log (it reads there).
@@ -19,7 +19,7 @@ from motelog.core.store.log.commitlog import CommitLog
 
 QUERY_COUNT_MAX: Final = 64
 QUERY_BYTES_MAX: Final = 8_388_608
-# Records looked at for one query, so that keys made to have one hash cannot hold up the rest.
+# Records read for one query, so that keys made to share one hash cannot block other queries.
 CANDIDATES_MAX: Final = 4096
 OFFSETS_PER_STEP: Final = 64
 TIME_MAX: Final = (1 << 63) - 1
@@ -27,7 +27,7 @@ TIME_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """Records that have a key, newest first, and the last record that has any."""
+    """Records that have a key, newest first, and the last record that the index has."""
 
     records: list[bytes]
     index_last_ms: int
@@ -53,7 +53,7 @@ class Query:
         self.hashed = key_hash(self._topic, key.encode(errors="replace"))
 
     def places(self, files: list[IndexFile]) -> Iterator[int]:
-        """Yield the places of records that may be wanted, newest first, each once.
+        """Yield the places of records that may match, newest first, each once.
 
         OSError if a file cannot be mapped.
         """
@@ -80,9 +80,9 @@ class Query:
     def records(
         self, log: CommitLog, places: Iterable[int], *, end_offset: int, count_max: int
     ) -> list[bytes]:
-        """Return the first records at ``places`` that are wanted and lie below ``end_offset``.
+        """Return the first records at ``places`` that match and lie below ``end_offset``.
 
-        At most ``count_max`` of them (and never more than 64, or 8 MiB). OSError as it comes.
+        At most ``count_max`` of them (and never more than 64, or 8 MiB). Raises OSError.
         """
         found: list[bytes] = []
         count_max = min(count_max, QUERY_COUNT_MAX)

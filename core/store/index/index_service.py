@@ -1,18 +1,18 @@
 """The sequence of index files: adds the keys of appended records, finds records by key and time.
 
 Owns: IndexService: which file a key goes into, what is not indexed yet. Must not touch: what a
-start trusts (index_start), which record really has a key (index_query), bytes of an index file
+start trusts (index_start), whether a record really has a key (index_query), bytes of an index file
 (index, index_file), the log (which it only reads).
 
-    append -> note -> dispatch reads what was appended from the log, into the newest file
+    append -> note -> dispatch reads the appended records from the log, into the newest file
     start: load, then feed gets the keys of the records that recovery walks over, then finish
-    what is missing then, or after the disk was full: catch_up reads the log step by step
+    for keys missing then, or after the disk was full: catch_up reads the log step by step
 
 Invariants: the keys of every record in [log begin, indexed_offset) are in the files; files hold
 consecutive parts of the log, so newer files have newer records. After a fault a record's keys may
 be stored twice; a query yields the record once.
 The index never refuses an append: if a file cannot be made, ``dispatch`` retries later from the
-log, and queries do not find what was appended meanwhile. A failed sync is different (threats.md
+log, and until then queries do not find the records since. A failed sync is different (threats.md
 12): it reaches the checkpoint and fences the store.
 Spec: RocketMQ IndexService.
 """
@@ -49,22 +49,22 @@ from motelog.core.threads import Workers
 
 logger = logging.getLogger(__name__)
 
-# Records that a dispatch waits for: few enough for them to be in the processor's cache still.
+# A dispatch waits for this many records: few enough to be still in the processor's cache.
 PENDING_MAX: Final = 1024
-# While the first file, or the next one, is being made.
+# The same while the first file, or the next one, is being made.
 WAITING_MAX: Final = 65_536
 RECORDS_PER_STEP: Final = 4096
 CATCH_UP_BYTES: Final = 16_777_216
-# Index files that stay mapped; the older ones only for as long as a query looks into them.
+# Index files that stay mapped; older ones are mapped only while a query reads them.
 MAPPED_MAX: Final = 2
 OFFSET_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class IndexPlan:
-    """What has to be synced before ``table`` and ``index_ms`` may be written down.
+    """The files to sync before ``table`` and ``index_ms`` may be written.
 
-    ``table`` is None when it is what the plan before said.
+    ``table`` is None if it has not changed since the last plan.
     """
 
     paths: list[str]
@@ -97,33 +97,33 @@ class IndexService:
         self._entries = entries
         self._clock = clock
         self._files: list[IndexFile] = []
-        # The physical offset from which on keys are missing; None when none is.
+        # Keys are missing from this physical offset on; None if all are there.
         self._missing_from: int | None = None
-        # Appended records since then, among them some with keys.
+        # Appended records from there on; some have keys.
         self._pending = 0
         # Whether there is more to read than what was just appended: after a start, or a failure.
         self._is_behind = False
         self._trouble: str | None = None
-        # Why the start rebuilds files, and from which physical offset on; empty if it does not.
+        # Why the start rebuilds files, and from which physical offset; empty if it does not.
         self.fault = ""
         self.made_from = 0
         # The next file, made by the worker thread before it is needed: it touches nothing else.
         self._worker: Workers | None = None
         self._making: Future[IndexFile] | None = None
-        # Whether the walk that is going on began no later than the index ends.
+        # Whether the current walk began at or before the end of the index.
         self._is_fed = False
         self._has_new_file = False
         self._noted: IndexTable | None = None
-        # Files that the last plan names: a thread may be about to sync them.
+        # The files of the last plan: a thread may be about to sync them.
         self._planned: frozenset[str] = frozenset()
 
     # -- start -----------------------------------------------------------------------------
 
     def load(self, table: IndexTable | None, *, was_clean: bool, index_ms: int) -> None:
-        """Believe what files and table agree on and remove the rest; blocks.
+        """Keep what files and table agree on and remove the rest; blocks.
 
-        Without a table the folder is RocketMQ's, or one in which there never was an index. The
-        log's end is not known yet: what names places behind it goes in ``finish``.
+        Without a table the folder is RocketMQ's, or has never had an index. The log's end is not
+        known yet: ``finish`` removes entries for places beyond it.
         """
         start = IndexStart(
             self._storage, self._directory, self._log, slots=self._slots, entries=self._entries
@@ -135,7 +135,7 @@ class IndexService:
         self._is_behind = True
 
     def begin_feed(self, begin: int) -> None:
-        """Recovery walks the log from ``begin`` on; the index takes part unless it ends below."""
+        """Note that recovery walks the log from ``begin`` on; no use if the index ends below."""
         assert self._missing_from is not None, "load comes first"
         self._is_fed = self._missing_from >= begin
 
@@ -148,7 +148,7 @@ class IndexService:
         if self._put(items):
             self._missing_from = max(self._missing_from, end)
         else:
-            # Files hold the keys in the log's order: what follows has to wait for these.
+            # Files hold the keys in the log's order: later keys have to wait for these.
             self._is_fed = False
 
     def finish(self, meter: ProgressMeter) -> None:
@@ -177,7 +177,7 @@ class IndexService:
                 return
 
     def _index_some(self, file: MappedFile, at: int) -> bool:
-        """Index some records of one log file; false when that is not possible now."""
+        """Index some records of one log file; False if that is not possible now."""
         end = min(self._log.end_offset - file.begin, file.size)
         position, key, stop = at - file.begin, 0, None
         try:
@@ -189,7 +189,7 @@ class IndexService:
                     position, key, stop = last.put_records(*where)
                     self._make_ahead_in_time()
                 else:
-                    # A file is made when there is a key for it.
+                    # A file is made only for a key.
                     position, key, stop = next_key(*where)
                     if stop is None:
                         self._add_file()
@@ -203,7 +203,7 @@ class IndexService:
             case ScanStop.BLANK:
                 self._missing_from = file.end
             case _:
-                # Damage: recovery has reported it, the log goes on behind it.
+                # Damage: recovery has reported it, the log continues after it.
                 self._missing_from = self._next_intact(file, position + 1)
         return True
 
@@ -219,7 +219,7 @@ class IndexService:
     def note(self, begin: int, count: int) -> None:
         """Note ``count`` records appended at the physical offset ``begin``; some have keys."""
         if self._is_behind:
-            return  # others come first
+            return  # earlier ones come first
         if self._missing_from is None:
             self._missing_from = begin
         self._pending += count
@@ -234,11 +234,11 @@ class IndexService:
         return self._making is not None and self._making.done()
 
     def dispatch(self) -> None:
-        """Put pending keys. After a failure, index some of the log that the index is missing."""
+        """Put pending keys. After a failure, index a part of the log that the index lacks."""
         self.catch_up(CATCH_UP_BYTES if self._is_behind else OFFSET_MAX)
 
     def _put(self, items: list[IndexItem]) -> bool:
-        """Put keys, into as many files as they need; when that fails, note where to go on."""
+        """Put keys into as many files as they need; if that fails, note where to continue."""
         item = key = 0
         try:
             while item < len(items):
@@ -273,7 +273,7 @@ class IndexService:
         """Begin to make the next file in the worker thread, unless that has been done."""
         if self._making is None:
             assert self._worker is not None, "load comes first"
-            # What no thread takes is asked for again, or made where it is needed.
+            # If no thread takes it, a later call asks again, or the file is made when needed.
             with suppress(OSError):
                 self._making = self._worker.submit(
                     IndexFile.create, self._storage, self._next_path(), self._slots, self._entries
@@ -283,7 +283,7 @@ class IndexService:
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
         name = int(f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}")
         if self._files:
-            # Files are ordered by name, also when the clock goes back.
+            # Files are ordered by name, even if the clock goes back.
             name = max(name, int(self._files[-1].name) + 1)
         return f"{self._directory}/{name:0{NAME_DIGITS}d}"
 
@@ -354,7 +354,7 @@ class IndexService:
         return QueryResult(records, *self.last_entry)
 
     def places(self, topic: str, key: str, begin_ms: int, end_ms: int, log: LogFiles) -> KeyPlaces:
-        """Return where ``query`` will look; a part of it may not be on the disk."""
+        """Return the places that ``query`` will read; some may not be on the disk."""
         hashed = key_hash(topic.encode(errors="replace"), key.encode(errors="replace"))
         shape = self._slots, self._entries
         return KeyPlaces(self._directory, *shape, hashed, begin_ms, end_ms, log)
@@ -364,7 +364,7 @@ class IndexService:
             file.close()
 
     def plan(self) -> IndexPlan:
-        """Put pending keys and return the files to sync and the table to note after that."""
+        """Put pending keys and return the files to sync and the table to write afterwards."""
         self.dispatch()
         paths = []
         for file in self._files:
@@ -385,13 +385,13 @@ class IndexService:
         return IndexPlan(paths, directories, None if is_noted else table, index_ms)
 
     def write_again(self) -> None:
-        """Have the next plan come with its table: the last one was not written down."""
+        """Make the next plan include its table: the last one was not written."""
         self._noted = None
 
     def remove_below(self, physical_offset: int) -> list[str]:
-        """Give up files of records below ``physical_offset`` alone; the caller removes them.
+        """Drop files that only have records below ``physical_offset``; the caller removes them.
 
-        The newest file stays, and so does one that a checkpoint may be syncing: it goes next time.
+        The newest file stays, and so does one that a checkpoint may be syncing, until next time.
         """
         removed: list[str] = []
         while len(self._files) > 1:
@@ -407,7 +407,7 @@ class IndexService:
         self._storage.remove_file(file.path)
 
     def close(self) -> None:
-        """Unmap all. Pending keys are in the log; a file made ahead and never used is removed."""
+        """Unmap all. Pending keys are in the log; a file made ahead but not used is removed."""
         if self._worker is not None:
             self._worker.shut_down()
         if self._making is not None and self._making.exception() is None:

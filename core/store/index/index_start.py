@@ -1,11 +1,11 @@
 """The index folder at a start: files are trusted as far as they agree with the notes about them.
 
-Owns: IndexStart: which files are taken over, cut or removed, from where on the index is rebuilt
-and why; cut_at. Must not touch: bytes of an index file (index, index_file), the log.
+Owns: IndexStart: which files are kept, cut or removed, from which offset the index is rebuilt and
+why; cut_at. Must not touch: bytes of an index file (index, index_file), the log.
 
     index.json           a file that differs from its line is removed, with all files after it
     no index.json        RocketMQ's folder: its files, unless they are younger than the checkpoint
-                         of a store that did not stop in order
+                         of a store that did not stop cleanly
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class IndexStart:
         self._log = log
         self._slots = slots
         self._entries = entries
-        # Files that are taken over, oldest first.
+        # Files that are kept, oldest first.
         self.files: list[IndexFile] = []
-        # Why files are rebuilt, and from which physical offset on; empty if none is.
+        # Why files are rebuilt, and from which physical offset; empty if no file is.
         self.fault = ""
         self.made_from = 0
 
     def load(self, table: IndexTable | None, *, was_clean: bool, index_ms: int) -> int:
-        """Take over what files and table agree on and remove the rest; return where to go on."""
+        """Keep what files and table agree on and remove the rest; return where to continue."""
         self._storage.make_directory(self._directory)
         found = self._list()
         if table is not None:
@@ -77,7 +77,7 @@ class IndexStart:
         return found
 
     def _load_known(self, found: dict[str, Entry], table: IndexTable, *, was_clean: bool) -> int:
-        """Take the files of the table as far as they are what it says; return where to go on."""
+        """Keep the table's files as far as they agree with it; return where to continue."""
         resume = table.indexed_offset
         for position, state in enumerate(table.files):
             is_last = position == len(table.files) - 1
@@ -101,7 +101,7 @@ class IndexStart:
         return resume
 
     def _load_one(self, entry: Entry | None, state: IndexFileState, *, is_torn: bool) -> str | None:
-        """Take one file of the table; return what is wrong with it, None if it is taken whole."""
+        """Keep one file of the table; return its fault, None if all of it is kept."""
         if entry is None:
             return "it is missing"
         if not (state.slots > 0 and state.entries > 0 and 1 <= state.count <= state.entries):
@@ -114,8 +114,8 @@ class IndexStart:
         is_as_noted = (state.count, state.end_ms, state.end_physical) == (
             file.count, file.end_ms, file.end_physical
         )  # fmt: skip
-        # What was put after the checkpoint may be on disk in parts: the slots even when the
-        # header is not.
+        # Entries put after the checkpoint may be on disk in part: the slots even if the header is
+        # not.
         if not is_as_noted or (is_torn and not file.is_full):
             file.end_ms, file.end_physical = state.end_ms, state.end_physical
             file.cut(state.count, OFFSET_MAX)
@@ -133,7 +133,7 @@ class IndexStart:
         return None
 
     def _load_unknown(self, found: dict[str, Entry], *, was_clean: bool, index_ms: int) -> int:
-        """Take RocketMQ's files by its own rules; return where to go on."""
+        """Keep RocketMQ's files by its own rules; return where to continue."""
         is_taken = True
         for name, entry in found.items():
             path = f"{self._directory}/{name}"
@@ -155,11 +155,11 @@ class IndexStart:
         if not self.files:
             return 0
         last = self.files[-1].end_physical
-        # After a clean stop all keys of the last record are in; else some of them may not be.
+        # After a clean stop all keys of the last record are in; else some may be missing.
         return self._end_of(last) if was_clean else last
 
     def _end_of(self, physical_offset: int) -> int:
-        """Return where the record there ends, or its own place if none begins there."""
+        """Return where the record at this offset ends; the offset itself if there is no record."""
         file = self._log.queue.find(physical_offset)
         if file is None:
             return physical_offset
@@ -168,7 +168,7 @@ class IndexStart:
 
 
 def cut_at(storage: Storage, files: list[IndexFile], end_offset: int) -> None:
-    """Drop entries that name a place behind the log's end, and files that have no others."""
+    """Drop entries for places beyond the log's end, and files that have no others."""
     while files and files[-1].end_physical >= end_offset:
         file = files[-1]
         if file.begin_physical < end_offset and file.count > 1:
