@@ -6,17 +6,17 @@ the CommitLog.
 
     consumequeue/TOPIC/QUEUEID/00000000000000000000   300 000 units of 20 bytes, zero filled;
                                                       named by the byte offset of its first unit
-    unit: core/records/layout.py; a filler (0, 0x7FFFFFFF, 0) stands for a record that is lost
+    unit: core/records/layout.py; a filler (0, 0x7FFFFFFF, 0) stands for a lost record
 
       begin_offset            written_offset              max_offset
            |  units on file         |  units in the tail      |
 
-For each file there is the CRC-32C of its units. It is kept across a stop (queues.json), and
-compared when the file is first read after a start. A file that has changed since is doubtful: it
-is not read until it has been rebuilt from the log (quarantine).
+Each file has a CRC-32C of its units. It is kept across a stop (queues.json), and checked when the
+file is first read after a start. A file that has changed since is doubtful: it is not read until
+it has been rebuilt from the log (quarantine).
 
 Invariants: each unit below max_offset is on file or in the tail, and leaves the tail only when it
-is on file; files are contiguous, and one that is there has its full size.
+is on file; files are contiguous, and each has its full size.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from motelog.core.store.log.mapped_file_queue import NAME_DIGITS, file_name
 UNIT = struct.Struct(">qiq")
 FILLER = bytes(8) + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
 UNKNOWN_CRC = -1
-HOLE_UNITS = 16_384  # the same when holes are looked for
-BLOCK_UNITS = 204  # read at once when units are looked for: 4080 bytes
+HOLE_UNITS = 16_384  # the same for a search for holes
+BLOCK_UNITS = 204  # read at once in a search for units: 4080 bytes
 
 
 class OpenFiles:
-    """The ConsumeQueue files that are open for reading, at most ``count_max``, newest used last."""
+    """The ConsumeQueue files open for reading, at most ``count_max``, the last used one last."""
 
     def __init__(self, storage: Storage, count_max: int) -> None:
         self.storage = storage
         self._count_max = count_max
         self._files: OrderedDict[str, ReadFile] = OrderedDict()
-        # Called with a queue and the first offset of a file that is wanted and doubtful; raises.
+        # Called with a queue and the first offset of a doubtful file that is to be read; raises.
         self.put_aside: Callable[[ConsumeQueue, int], None] = lambda queue, begin: None
 
     def get(self, path: str) -> ReadFile:
@@ -107,20 +107,20 @@ class ConsumeQueue:
         # One CRC for each file from the first one on, over its units below _crc_end.
         self._crcs: list[int] = []
         self._crc_end = 0
-        # Sets of file numbers (queue offset / units of a file), as bits: still to be compared with
-        # their CRC; changed since it was known.
+        # Sets of file numbers (queue offset / units of a file), as bits: files not yet compared
+        # with their CRC; files that have changed since it was known.
         self.unchecked = 0
         self.doubtful = 0
-        self._unproven = 0  # their CRC was not known: it was computed from the file itself
+        self._unproven = 0  # files whose CRC was not known: it was computed from the file itself
         self.tail = QueueTail(topic.encode(), queue_id, 0)
 
     # -- files -----------------------------------------------------------------------------
 
     def load(self) -> str | None:
-        """Take the files that are there; return what is wrong with them, None if nothing is.
+        """Load the existing files; return their fault, None if there is no fault.
 
-        A power cut may leave a file too short. It gets its size again, and its missing units count
-        as never written.
+        A power cut may leave a file too short. It is extended to its size, and its missing units
+        count as never written.
         """
         file_bytes = self._file_units * UNIT_BYTES
         begin = 0
@@ -168,7 +168,7 @@ class ConsumeQueue:
         return self._files.storage
 
     def _path(self, index: int) -> str:
-        """Return the path of a file, counted from the first one there is."""
+        """Return the path of a file by its number; the first existing file is 0."""
         begin = self.begin_offset + index * self._file_units
         return f"{self._directory}/{file_name(begin * UNIT_BYTES)}"
 
@@ -188,15 +188,15 @@ class ConsumeQueue:
 
     @property
     def written_offset(self) -> int:
-        """Units below are on file, those from here on in the tail."""
+        """Units below this offset are on file, those from it on in the tail."""
         return self.tail.first_offset
 
     def set_max_offset(self, max_offset: int) -> None:
-        """Say where the units on file end; nothing is written, the tail is emptied."""
+        """Set where the units on file end; nothing is written, the tail is emptied."""
         self.tail.reset(max_offset)
 
     def advance_min(self, log_begin: int) -> int:
-        """Return min_offset, found again if the log begins elsewhere than the last time."""
+        """Return min_offset, found again if the log's begin has changed since the last call."""
         if log_begin != self._min_for:
             self._kept_from = self.find_end(log_begin)
             self._min_for = log_begin
@@ -206,15 +206,15 @@ class ConsumeQueue:
     def hide_below(self, offset: int) -> None:
         """Hide the units below ``offset``; must be called again after each start.
 
-        Their files are removed with the log's: a rebuild from the log would bring them back.
+        Their files are removed with the log's files: a rebuild from the log would restore them.
         """
         self.hidden_below = offset
         self.min_offset = max(self._kept_from, offset)
 
     def take_files_below_min(self) -> list[str]:
-        """Give up the files that hold only units without a record; the caller removes them.
+        """Drop the files that hold only units without a record; the caller removes them.
 
-        The last file stays: it says what the next queue offset is.
+        The last file stays: it gives the next queue offset.
         """
         count = min((self._kept_from - self.begin_offset) // self._file_units, self.files_count - 1)
         if count <= 0:
@@ -230,7 +230,7 @@ class ConsumeQueue:
     # -- writing ---------------------------------------------------------------------------
 
     def pieces(self, offset: int, units: bytes) -> list[Piece]:
-        """Return which bytes of which files units from ``offset`` on are."""
+        """Return the pieces of files to write for units from ``offset`` on."""
         pieces = []
         at = 0
         while at < len(units):
@@ -248,7 +248,7 @@ class ConsumeQueue:
         return self.pieces(first, tail.units(first, count)), first + count
 
     def note_written(self, end_offset: int) -> None:
-        """Units below ``end_offset`` are on file; drop them from the tail."""
+        """Drop units below ``end_offset`` from the tail: they are on file."""
         first = self.tail.first_offset
         if end_offset <= first:
             return
@@ -265,11 +265,11 @@ class ConsumeQueue:
 
     @property
     def is_unsynced(self) -> bool:
-        """Say whether something was written since take_unsynced."""
+        """Say whether units were written since take_unsynced."""
         return self._unsynced_from is not None
 
     def take_unsynced(self) -> Unsynced:
-        """Return what is to be synced; from now on that counts as done."""
+        """Return the part to sync; from now on it counts as synced."""
         offset = self.max_offset if self._unsynced_from is None else self._unsynced_from
         taken = Unsynced(offset, self._has_new_file)
         self._unsynced_from = None
@@ -282,14 +282,14 @@ class ConsumeQueue:
         self._has_new_file |= unsynced.has_new_file
 
     def paths_from(self, offset: int) -> list[str]:
-        """Return the files that hold units from ``offset`` on, or will; in their order."""
+        """Return the files that hold, or will hold, units from ``offset`` on, in order."""
         first = max(offset - self.begin_offset, 0) // self._file_units
         return [self._path(index) for index in range(first, self.files_count)]
 
     def truncate(self) -> bool:
-        """Zero what the files hold from max_offset on; return whether there was anything.
+        """Zero the files from max_offset on; return whether there was anything to zero.
 
-        All units are on file.
+        All units must be on file.
         """
         pieces: list[Piece] = []
         for index in range(self.files_count):
@@ -310,10 +310,10 @@ class ConsumeQueue:
         return True
 
     def fill_holes(self, end: int) -> int:
-        """Put fillers where units below ``end`` are missing; return how many these are.
+        """Put fillers in place of missing units below ``end``; return their number.
 
-        For records that are removed: units of theirs that a crash has lost cannot be rebuilt, and a
-        search of the units would take a hole for their end.
+        For removed records: if a crash has lost their units, these cannot be rebuilt, and a search
+        of the units would take a hole for their end.
         """
         filled = 0
         for begin in range(self.begin_offset, end, HOLE_UNITS):
@@ -336,7 +336,7 @@ class ConsumeQueue:
         return self._crcs.copy()
 
     def adopt_crcs(self, end_offset: int, crcs: list[int]) -> None:
-        """Take what was known of the units below ``end_offset``, file by file up to there.
+        """Adopt the known CRCs of the units below ``end_offset``, one per file.
 
         The files were written by an earlier process: they are checked when they are read.
         """
@@ -349,12 +349,12 @@ class ConsumeQueue:
         self.unchecked = ((1 << count) - 1) << first
 
     def forget_crcs(self, offset: int) -> None:
-        """Units from ``offset`` on are others than they were: nothing is known of their files."""
+        """Forget the CRCs of units from ``offset`` on, which have changed."""
         for index in range((offset - self.begin_offset) // self._file_units, len(self._crcs)):
             self._crcs[index] = UNKNOWN_CRC
 
     def settle_crcs(self) -> None:
-        """All units that there are are on file: there may be fewer than were known."""
+        """Adapt the CRCs to the units on file, which may be fewer than were known."""
         written = self.tail.first_offset
         if self._crc_end > written:
             self._crc_end = written
@@ -363,7 +363,7 @@ class ConsumeQueue:
 
     def _add_to_crcs(self, offset: int, units: bytes) -> None:
         if offset > self._crc_end:
-            # The units between were on file before, and their CRC is unknown.
+            # The units in between were already on file, and their CRC is unknown.
             first = (self._crc_end - self.begin_offset) // self._file_units
             count = -(-(offset - self.begin_offset) // self._file_units)
             self._crcs[first:] = [UNKNOWN_CRC] * (count - first)
@@ -379,9 +379,9 @@ class ConsumeQueue:
         self._crc_end = max(self._crc_end, offset + len(units) // UNIT_BYTES)
 
     def check_files(self, offset: int, count: int) -> None:
-        """Put files aside that hold some of these units and have changed; that raises.
+        """Put aside, and raise for, changed files that hold some of these units.
 
-        The first time after a start a file is read whole for that.
+        The first check of a file after a start reads the whole file.
         """
         if self.unchecked | self.doubtful:
             for number in self._numbers(offset, count):
@@ -391,9 +391,9 @@ class ConsumeQueue:
                     self._files.put_aside(self, number * self._file_units)
 
     def check_again(self, offset: int, count: int) -> None:
-        """Check the files again because one of these units leads nowhere; raises as check_files.
+        """Check the files again because one of these units has no record; raises as check_files.
 
-        If it returns, the files are as written, and the record is lost.
+        If it returns, the files are as they were written, and the record is lost.
         """
         for number in self._numbers(offset, min(count, self.tail.first_offset - offset)):
             self._check_file(number)
@@ -405,11 +405,11 @@ class ConsumeQueue:
         return range(offset // self._file_units, -(-(offset + count) // self._file_units))
 
     def is_unchecked(self, offset: int) -> bool:
-        """Say whether the file that holds a unit is still to be compared with its CRC."""
+        """Say whether the file that holds a unit has not been compared with its CRC yet."""
         return bool(self.unchecked >> offset // self._file_units & 1)
 
     def _check_file(self, number: int) -> None:
-        """Compare a file with its CRC; where that is not known, take what is found for it."""
+        """Compare a file with its CRC; if that is not known, use the file's own."""
         index = number - self.begin_offset // self._file_units
         if 0 <= index < len(self._crcs):
             begin = number * self._file_units
@@ -420,7 +420,7 @@ class ConsumeQueue:
                 self._unproven |= 1 << number
             elif found != self._crcs[index]:
                 self.doubtful |= 1 << number
-        # Only now: a file that could not be read above is compared when it can be read.
+        # Only now: if the read above failed, the file must be compared later.
         self.unchecked &= ~(1 << number)
 
     def file_end(self, begin: int) -> int:
@@ -428,11 +428,11 @@ class ConsumeQueue:
         return min(begin + self._file_units, self.tail.first_offset)
 
     def rewrite(self, begin: int, units: bytes) -> None:
-        """Put the units of a file on it; OSError if that cannot be. From any thread."""
+        """Write the units of a file; raises OSError. From any thread."""
         self._storage.write_files(self.pieces(begin, units), self._file_units * UNIT_BYTES)
 
     def trust(self, begin: int) -> None:
-        """Let the file that begins with unit ``begin`` be read: it agrees with the log."""
+        """Allow reads of the file that begins with unit ``begin``: it agrees with the log."""
         number = begin // self._file_units
         self._crcs[number - self.begin_offset // self._file_units] = UNKNOWN_CRC
         self._check_file(number)
@@ -452,15 +452,15 @@ class ConsumeQueue:
             index, unit = divmod(offset - self.begin_offset, self._file_units)
             if index < 0 or unit + count > self._file_units:
                 return self.read_files(offset, count)
-            # Written units in one file: what nearly each pull reads.
+            # Written units in one file: nearly each pull reads this way.
             size = count * UNIT_BYTES
             data = self._files.get(self._path(index)).read(unit * UNIT_BYTES, size)
             return data if len(data) == size else data.ljust(size, b"\0")
         return self.read_files(offset, written - offset) + self.tail.units(written, end - written)
 
     def read_files(self, offset: int, count: int) -> bytes:
-        """Return up to ``count`` units from ``offset`` on as the files have them, wherever these
-        end; zeros where a file is shorter than it should be."""
+        """Return up to ``count`` units from ``offset`` on as the files have them, wherever their
+        units end; zeros where a file is too short."""
         parts = []
         written = self.tail.first_offset
         while count > 0 and self.begin_offset <= offset < self.end_on_file:
@@ -470,8 +470,8 @@ class ConsumeQueue:
             file = self._files.get(self._path(index))
             at = unit * UNIT_BYTES
             wanted = size
-            # Nothing is read behind the last written unit: that would fill the cache with zeros.
-            # Its place is looked up only if this read may pass it, which no pull does.
+            # Nothing is read after the last written unit: that would fill the cache with zeros.
+            # Its place is looked up only if this read may pass it, which pulls do not.
             if offset + here > written:
                 ends = [stop for start, stop in file.data_ranges(at) if start < at + size]
                 wanted = min(size, max(ends, default=at) - at)
@@ -482,9 +482,9 @@ class ConsumeQueue:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def places(self, offset: int, count: int) -> list[Places]:
-        """Return where on file up to ``count`` units from ``offset`` on are.
+        """Return the places on file of up to ``count`` units from ``offset`` on.
 
-        All that is on a file that has not been compared with its CRC yet: reading will do so.
+        The whole of a file that has not been compared with its CRC yet: the read will do that.
         """
         found = []
         count = min(count, self.tail.first_offset - offset)
@@ -506,9 +506,9 @@ class ConsumeQueue:
         return UNIT.unpack(data) if data else (0, 0, 0)
 
     def find_end(self, physical_end: int, guess: int | None = None) -> int:
-        """Return the offset behind the last unit whose record begins below ``physical_end``.
+        """Return the offset after the last unit whose record begins below ``physical_end``.
 
-        With a guess that is right, or nearly, few units are looked at.
+        With a good guess only a few units are read.
         """
         block, block_begin = b"", 0
 
@@ -524,7 +524,7 @@ class ConsumeQueue:
 
         def is_below(offset: int) -> bool:
             physical_offset, size, _ = unit(offset)
-            # A filler lies where the unit before it does.
+            # A filler counts as being at the place of the unit before it.
             while size == FILLER_SIZE and offset > self.begin_offset:
                 offset -= 1
                 physical_offset, size, _ = unit(offset)

@@ -1,14 +1,15 @@
 """When ConsumeQueue units are written: they stay in memory for a while after their append.
 
-Owns: UnitFlusher: which queues hold units that are not on file, how many these are, the order in
-which they are written, which files are not synced. Must not touch: the log, the checkpoint file.
+Owns: UnitFlusher: which queues hold units that are not on file, the number of these units, the
+order in which they are written, which files are not synced. Must not touch: the log, the checkpoint
+file.
 Spec: RocketMQ DefaultMessageStore.FlushConsumeQueueService.
 
     append -> units in the queue's tail, where reads find them
     each second                 queues with 2 pages of units or more are written
     each checkpoint             all are written, then synced
     32 MiB in memory            all are written at once
-    64 MiB in memory            the append that comes next writes them itself, or is refused
+    64 MiB in memory            the next append writes them itself, or is refused
 
 The log has the content of every unit: after a crash the next start rebuilds unwritten ones.
 
@@ -43,7 +44,7 @@ from motelog.core.threads import run_in_thread
 logger = logging.getLogger(__name__)
 
 PAGE_BYTES: Final = 4096
-# One call of the worker writes at most this many queues, or ends at the first to reach the bytes.
+# One call of the worker writes at most this many queues, and stops when it reaches the bytes.
 QUEUES_PER_CALL: Final = 512
 BYTES_PER_CALL: Final = 4_194_304
 # More files than these are synced by syncing the file system: one journal commit, not one each.
@@ -52,7 +53,7 @@ SYNC_EACH_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """What was written since the last sync; without paths the whole file system is synced."""
+    """The files written since the last sync; without paths the whole file system is synced."""
 
     queues: list[tuple[ConsumeQueue, Unsynced]]
     paths: list[str] | None
@@ -74,14 +75,14 @@ class UnitFlusher:
         self._file_bytes = config.consume_queue_file_units * UNIT_BYTES
         self._interval_s = config.consume_queue_flush_interval_ms / 1000
         self._least_units = -(-config.consume_queue_flush_least_pages * PAGE_BYTES // UNIT_BYTES)
-        #: Units that may be in memory; who would add more writes those that are there.
+        #: Units that may be in memory; an append that would add more writes them first.
         self.units_max = config.consume_queue_memory_bytes_max // UNIT_BYTES
         self._queue_of = queue_of
         self._on_failure = on_failure
         self._file_system: FileSystem | None = None
-        # Dictionaries, as sets in an order that does not depend on addresses.
+        # Dictionaries, because as sets their order would depend on addresses.
         self._unwritten: dict[QueueTail, None] = {}
-        #: At least as many units as there are in memory: a prepared record has none.
+        #: Not less than the number of units in memory: a prepared record has none.
         self.unwritten_units = 0
         self._unsynced: dict[ConsumeQueue, None] = {}
         self._left: list[SyncPlan] = []
@@ -94,7 +95,7 @@ class UnitFlusher:
         self.has_room = True
 
     def open(self) -> None:
-        """Begin to listen for errors of the disk; the root directory is there."""
+        """Begin to watch for errors of the disk; the root directory must exist."""
         self._file_system = self._storage.file_system(self._root)
 
     def close(self) -> None:
@@ -105,21 +106,21 @@ class UnitFlusher:
     # -- append ----------------------------------------------------------------------------
 
     def note(self, fresh: list[QueueTail], count: int) -> None:
-        """Tails have got units, ``count`` in all at most; the ``fresh`` ones held none before."""
+        """Note that tails got at most ``count`` units; the ``fresh`` ones were empty before."""
         self._unwritten.update(dict.fromkeys(fresh))
         self.unwritten_units += count
         if self.unwritten_units > self.units_max // 2:
             self._wanted.set()
 
     def forget(self, fresh: Iterable[QueueTail]) -> None:
-        """Undo ``note``: the tails have given their units up."""
+        """Undo ``note``: the tails have dropped their units."""
         for tail in fresh:
             self._unwritten.pop(tail, None)
 
     # -- writing ---------------------------------------------------------------------------
 
     def write_now(self) -> None:
-        """Write all units; blocks. OSError if some could not be: these stay in memory."""
+        """Write all units; blocks. OSError if some cannot be written: they stay in memory."""
         for pieces, ends in self._calls(list(self._unwritten)):
             self._write_files(pieces)
             self._note_written(ends)
@@ -131,11 +132,11 @@ class UnitFlusher:
                 await self._wanted.wait()
             is_much = self._wanted.is_set()
             if not await self.write(0 if is_much else self._least_units):
-                # The disk is full, or the store fenced: not at once again.
+                # The disk is full, or the store is fenced: do not retry at once.
                 await trio.sleep(self._interval_s)
 
     async def write(self, least_units: int = 0) -> bool:
-        """Write the queues with so many units or more; return whether that could be done."""
+        """Write the queues with ``least_units`` or more; return whether that succeeded."""
         async with self._lock:
             self._wanted.clear()
             for pieces, ends in self._calls(self._choose(least_units)):
@@ -170,7 +171,7 @@ class UnitFlusher:
         return False
 
     def _choose(self, least_units: int) -> list[QueueTail]:
-        """Return the tails with so many units, those with the most of them included."""
+        """Return the tails with so many units; always including those with the most."""
         total = 0
         chosen = []
         for tail in self._unwritten:
@@ -184,7 +185,7 @@ class UnitFlusher:
     def _calls(
         self, tails: Iterable[QueueTail]
     ) -> Iterator[tuple[list[Piece], list[tuple[QueueTail, int]]]]:
-        """Yield (pieces, tails with the offsets up to which these go), one call's worth a time."""
+        """Yield (pieces, tails with the end offsets of these) for one call at a time."""
         pieces: list[Piece] = []
         ends: list[tuple[QueueTail, int]] = []
         size = 0
@@ -212,11 +213,11 @@ class UnitFlusher:
     # -- syncing ---------------------------------------------------------------------------
 
     def note_unsynced(self, queues: Iterable[ConsumeQueue]) -> None:
-        """These queues have been written to by somebody else."""
+        """Note that other code has written to these queues."""
         self._unsynced.update(dict.fromkeys(queues))
 
     def plan_sync(self) -> SyncPlan:
-        """Take what was written so far; when it is synced, it is on the disk."""
+        """Return the files written so far; once they are synced, these writes are on the disk."""
         while self._left:
             for queue, unsynced in self._left.pop().queues:
                 queue.put_back_unsynced(unsynced)
@@ -236,7 +237,7 @@ class UnitFlusher:
         return SyncPlan(queues, sorted(paths) + sorted(directories))
 
     def sync(self, plan: SyncPlan) -> None:
-        """Block until the files of the plan are on the disk; OSError if they may not be."""
+        """Block until the files of the plan are on the disk; OSError if some may not be."""
         if plan.paths is None:
             assert self._file_system is not None
             self._file_system.sync()
@@ -244,7 +245,7 @@ class UnitFlusher:
             self._storage.sync_files(plan.paths)
 
     def sync_later(self, plan: SyncPlan) -> None:
-        """Have the next plan name all of this one, which was not synced; from any thread."""
+        """Make the next plan include this one, which was not synced; from any thread."""
         self._left.append(plan)
 
     def _check(self) -> None:

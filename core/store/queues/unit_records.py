@@ -1,7 +1,7 @@
-"""Units of a queue as they are read, and the records that they lead to.
+"""Units of a queue as they are read, and the records that they locate.
 
 Owns: reading some units and their records, and whether these are the queue's. Must not touch: which
-units are read (store_reader), files of units, what becomes of one that has changed (quarantine).
+units are read (store_reader), files of units, the repair of one that has changed (quarantine).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_units(queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
-    """Return units of a queue; those in files that have changed are put aside, which raises.
+    """Return units of a queue; if a file has changed, it is put aside, which raises.
 
     StoreError if a file cannot be read.
     """
@@ -32,7 +32,7 @@ def read_units(queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
 
 
 def check_units(queue: ConsumeQueue, queue_offset: int, count: int) -> None:
-    """Put files whose units lead nowhere into quarantine, unless they are as written."""
+    """Put files whose units have no records into quarantine, unless they are as written."""
     try:
         queue.check_again(queue_offset, count)
     except OSError as exc:
@@ -40,7 +40,7 @@ def check_units(queue: ConsumeQueue, queue_offset: int, count: int) -> None:
 
 
 def gather(log: CommitLog, units: bytes, queue: ConsumeQueue, begin: int, end: int) -> bytes | None:
-    """Return the records of some units of [begin, end), None if one is not the unit's.
+    """Return the records of some units of [begin, end); None if one does not match its unit.
 
     StoreError if the log cannot be read.
     """
@@ -59,7 +59,7 @@ def gather(log: CommitLog, units: bytes, queue: ConsumeQueue, begin: int, end: i
 def gather_each(
     log: CommitLog, units: bytes, queue: ConsumeQueue, begin: int, end: int
 ) -> tuple[bytes, int]:
-    """Return the records of some units of [begin, end) that are theirs, and how many these are."""
+    """Return the records of [begin, end) that match their units, and their number."""
     parts = []
     for at in range(0, len(units), UNIT_BYTES):
         record = gather(log, units[at : at + UNIT_BYTES], queue, begin, end)
@@ -75,5 +75,5 @@ def gather_each(
 
 
 def is_odd(units: bytes, log_begin: int) -> bool:
-    """Say whether a unit names a place below the log's begin; none from min_offset on may."""
+    """Say whether a unit names a place below the log's begin, a fault from min_offset on."""
     return any(at < log_begin and size != FILLER_SIZE for at, size, _ in UNIT.iter_unpack(units))
