@@ -1,1 +1,1 @@
-"""What RocketMQ's tools ask of a broker, by subject."""
+"""The requests of RocketMQ's tools to a broker, by subject."""

@@ -1,6 +1,6 @@
-"""Administration: what RocketMQ's tools ask a broker, by subject.
+"""Administration: the requests of RocketMQ's tools to a broker, by subject.
 
-Owns: which parts there are. Must not touch: what each of them answers.
+Owns: the list of parts. Must not touch: what each of them answers.
 In bodies keyed by a message queue, the key is its JSON object; ``dumps`` writes these bodies.
 """
 

@@ -1,6 +1,6 @@
-"""What only a running client knows: its state, its progress, a message consumed at once.
+"""Requests that a running client answers: its state, its progress, consuming a message at once.
 
-Owns: request codes 223, 307 and 309, and how they are handed on to clients. Must not touch: what a
+Owns: request codes 223, 307 and 309, and how they are passed to clients. Must not touch: what a
 client answers. Spec: RocketMQ AdminBrokerProcessor.callConsumer, Broker2Client.getConsumeStatus.
 """
 
@@ -31,13 +31,13 @@ from motelog.core.remoting.frames import (
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import shown
 
-#: What a tool waits for is 5 s and more; a consumer may take some seconds for a message.
+#: Tools wait for 5 s and more; a consumer may take some seconds for a message.
 ASK_TIMEOUT_S: Final = 10.0
 STATUS_TIMEOUT_S: Final = 5.0
 
 
 class ClientAdmin:
-    """Hands requests on to consumers, and their answers back."""
+    """Passes requests to consumers, and their answers back."""
 
     def __init__(self, shared: Shared) -> None:
         self._reader = shared.store.reader
@@ -77,7 +77,7 @@ class ClientAdmin:
     def _hand_on(
         self, ask: RemotingCommand, request: RemotingCommand, connection: Connection
     ) -> None:
-        """Ask the consumer that the request names; answer with what it answers."""
+        """Ask the consumer that the request names, and return its answer."""
         name = text_field(request.ext, "consumerGroup")
         client_id = text_field(request.ext, "clientId")
         group = self._consumers.get(name)
@@ -117,7 +117,7 @@ class ClientAdmin:
                 found[client_id] = table
             left.discard(client_id)
             if not left:
-                # Who does not answer is left out, as in RocketMQ.
+                # Members that do not answer are left out, as in RocketMQ.
                 connection.reply(request.answer(body=dumps({"consumerTable": found})))
 
         for member in chosen:
@@ -133,7 +133,7 @@ class ClientAdmin:
 def _queue_table(
     outcome: RemotingCommand | RemotingError,
 ) -> dict[MessageQueue, int] | None:
-    """Return the offsets by queue that a client tells; None if it tells none."""
+    """Return the offsets by queue from a client's answer; None if it has none."""
     if isinstance(outcome, RemotingError) or outcome.code != ResponseCode.SUCCESS:
         return None
     try:
@@ -156,6 +156,6 @@ class _QueueJson(msgspec.Struct, rename="camel"):
 
 
 def _queue(key: str) -> MessageQueue:
-    """Return the queue that is the key of an object, which ``loads`` gives as its text."""
+    """Return the queue that is the key of an object; ``loads`` returns such a key as text."""
     queue = msgspec.json.decode(key, type=_QueueJson)
     return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)

@@ -1,4 +1,4 @@
-"""Consumer and producer groups: their settings, and who is connected.
+"""Consumer and producer groups: their settings and their connected members.
 
 Owns: request codes 200, 201, 203, 204, 207, 225, 300, 328, 343, 345, 352, 353. Must not touch: how
 groups are kept (tables). Spec: RocketMQ AdminBrokerProcessor.
@@ -76,13 +76,13 @@ class GroupAdmin:
         return request.answer(body=msgspec.json.encode(self._groups.snapshot()))
 
     def _config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        # The proxy of RocketMQ 5 asks before its clients consume, and a group may be new by then.
+        # The proxy of RocketMQ 5 asks before its clients consume, so the group may be new.
         group = self._groups.find(text_field(request.ext, "group"))
-        # Without what is null: the proxy would trip over it.
+        # Without null fields: the proxy would fail on them.
         return request.answer(body=dumps(msgspec.to_builtins(group)))
 
     def _readable(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Close a topic to a group or open it, where that is asked; tell whether it is open."""
+        """Close a topic to a group or open it, if the request says so; answer if it is open."""
         ext = request.ext
         group, topic = text_field(ext, "group"), text_field(ext, "topic")
         if "readable" in ext:
@@ -119,7 +119,7 @@ class GroupAdmin:
         return request.answer(body=msgspec.json.encode(value))
 
     def _all_producers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        # Heartbeats are dated by a clock that does not go back; tools want the time of day.
+        # Heartbeats are dated by a monotonic clock; tools want the time of day.
         ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
         data = {
             group.name: [

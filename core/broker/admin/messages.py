@@ -1,4 +1,4 @@
-"""Single messages and units, as tools ask for them.
+"""Requests of tools for single messages and units.
 
 Owns: request codes 12, 33, 321. Must not touch: how the index or a queue is read.
 Spec: RocketMQ QueryMessageProcessor, AdminBrokerProcessor.queryConsumeQueue.
@@ -54,7 +54,7 @@ class MessageAdmin:
 
     def _query(self, request: RemotingCommand, _: Connection, may_wait: bool) -> RemotingCommand:
         only_unique = bool_field(request.ext, "_UNIQUE_KEY_QUERY")
-        # RocketMQ has its own count (defaultQueryMaxNum) for lookups of unique ids.
+        # For lookups of unique ids RocketMQ uses its own limit (defaultQueryMaxNum).
         count_max = _UNIQUE_COUNT_MAX if only_unique else int32_field(request.ext, "maxNum")
         result = self._reader.query(
             text_field(request.ext, "topic"),

@@ -1,12 +1,12 @@
-"""How far groups have got: shown, cloned, set back or forward by time.
+"""The progress of groups: shown, cloned, reset by time.
 
 Owns: request codes 43, 208, 222, 303, 308, 314, 317, the push of a reset to consumers (220).
 Must not touch: how offsets are kept (tables.consumer_offsets), what a consumer does with a reset.
 Spec: RocketMQ AdminBrokerProcessor, Broker2Client.resetOffset.
 
-A reset is the broker's matter: it sets the offsets at once, and the next pull of a group that runs
-is answered with the new one (PULL_OFFSET_MOVED). With ``server_side_reset`` off, running consumers
-are pushed the offsets instead, as by RocketMQ before 5.0: they stop, commit and go on from there.
+The broker itself resets: it sets the offsets at once, and answers the next pull of a running group
+with the new one (PULL_OFFSET_MOVED). With ``server_side_reset`` off it pushes the offsets to
+running consumers instead, as RocketMQ before 5.0 does: they stop, commit and continue from there.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ProgressAdmin:
         ]
         ends = [(queue, min(offset, end)) for queue, end, offset in consumed]
         times = self._queues.times(ends, may_wait=may_wait)
-        # Behind the first message that waits; RocketMQ's brokers do not tell of that one.
+        # The offset after the first waiting message; RocketMQ's brokers do not report that one.
         firsts = [
             (queue, max(offset, self._queues.begin(queue)) + 1 if offset < end else 0)
             for queue, end, offset in consumed
@@ -124,9 +124,9 @@ class ProgressAdmin:
         return {"consumeTps": consume_tps, "offsetTable": table}
 
     def _consumed_topics(self, name: str, wanted: str | None) -> list[str]:
-        """Return the topics that a group consumes; if ``wanted`` is given, that one or none.
+        """Return the topics that a group consumes; with ``wanted`` that topic or none.
 
-        Its retry topic is always among all of them.
+        Without ``wanted`` the group's retry topic is always among them.
         """
         topics = {topic for topic, _ in self._offsets.topics_of(name)} | {RETRY_PREFIX + name}
         members = self._consumers.get(name)
@@ -163,7 +163,7 @@ class ProgressAdmin:
         return request.answer(body=dumps({"consumeTimeSpanSet": spans}))
 
     def _corrections(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Tell the lowest offset of any group, or that the compared group is behind all of them."""
+        """Answer the lowest offset of all groups, or that the compared group is behind them."""
         topic = text_field(request.ext, "topic")
         left_out = set(filter(None, request.ext.get("filterGroups", "").split(",")))
         lowest: dict[int, int] = {}
@@ -216,7 +216,7 @@ class ProgressAdmin:
                 queue: self._queues.offset_at(queue, timestamp_ms, may_wait=may_wait)
                 for queue in chosen
             }
-        # Nothing is changed before all of it is known: a read that waits for the disk comes again.
+        # Nothing is changed until everything is known: a read that waits for the disk runs again.
         members = self._consumers.get(group)
         if members is not None and not self._is_reset_here:
             if not bool_field(ext, "isForce"):
@@ -248,7 +248,7 @@ class ProgressAdmin:
         assert members is not None
         body: Any = {"offsetTable": table}
         if request.language == Language.CPP:
-            # The tool says so for a group of C++ clients; those cannot read objects as keys.
+            # The tool asks for this if the group has C++ clients: they cannot read objects as keys.
             body = {
                 "offsetTable": [
                     {

@@ -1,4 +1,4 @@
-"""A topic's queues as tools are told of them: begin, end, time of a message.
+"""A topic's queues for tools: begin, end, time of a message.
 
 Owns: nothing; it reads the topic table and the store. Must not touch: requests, groups.
 """
@@ -34,7 +34,7 @@ class Queues:
         return config
 
     def of(self, config: TopicConfig) -> list[MessageQueue]:
-        """Return all queues of a topic, those to read only included."""
+        """Return all queues of a topic, including read-only ones."""
         return [
             MessageQueue(config.topic_name, self._broker_name, queue_id)
             for queue_id in range(max(config.write_queue_nums, config.read_queue_nums))
@@ -52,7 +52,7 @@ class Queues:
         return self._reader.max_offset(queue.topic, queue.queue_id)
 
     def time_at(self, queue: MessageQueue, offset: int, *, may_wait: bool) -> int:
-        """Return when a message was stored; -1 if it is not there."""
+        """Return when a message was stored; -1 if there is no such message."""
         return self._reader.store_timestamp(queue.topic, queue.queue_id, offset, may_wait=may_wait)
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int, *, may_wait: bool) -> int:

@@ -1,7 +1,7 @@
-"""The broker itself: its settings and figures, and upkeep on request.
+"""The broker itself: its settings, its figures, and cleaning on request.
 
 Owns: request codes 25, 26, 28, 45, 306, 315, 316, 329, 907. Must not touch: what a setting does
-(each is changed where it is used), how files are removed (the store).
+(the code that uses it changes it), how files are removed (the store).
 Spec: RocketMQ AdminBrokerProcessor.
 """
 
@@ -23,7 +23,7 @@ from motelog.core.topic_names import shown
 
 logger = logging.getLogger(__name__)
 
-#: How many hours messages are kept, by RocketMQ's name, and the most that can be set from afar.
+#: RocketMQ's name of the hours for which messages are kept, and the most that a request can set.
 _RETENTION: Final = "fileReservedTime"
 _HOURS_MAX: Final = 87_600
 #: Sets a switch of the running broker.
@@ -73,9 +73,9 @@ class StateAdmin:
     def _update_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Set switches of the running broker: all that are named, or none if one is refused.
 
-        Also how long messages are kept, which is shortened when a disk fills. Nothing that names a
-        file, a host or a command can be set from afar. A restart goes back to
-        the configuration, and the answer says so.
+        Also how long messages are kept, which operators shorten when a disk fills. No request can
+        set a file, a host or a command. A restart returns to the configuration, and the answer says
+        so.
         """
         wanted: dict[str, bool | int] = {}
         for line in request.body.decode(errors="replace").splitlines():
@@ -126,7 +126,7 @@ class StateAdmin:
         return request.answer(body=dumps({"offsetTable": self._delay_offsets()}))
 
     def _ha_status(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Tell what RocketMQ's broker tells that is a master without slaves."""
+        """Answer as a RocketMQ master without slaves does."""
         as_slave = ("lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset", "maxOffset")
         status = {
             "master": True,
@@ -147,9 +147,9 @@ class StateAdmin:
         return request.answer(body=msgspec.json.encode(windows))
 
     def _clean(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Have the next round of cleaning begin at once, as it would by itself before long.
+        """Begin the next round of cleaning at once, which would soon begin by itself.
 
-        It removes what is due: expired files of the log, then of queues. Each queue has a topic.
+        It removes expired files of the log, then of queues. There are no queues without a topic.
         """
         self._cleaner.want()
         return request.answer()

@@ -36,8 +36,8 @@ from motelog.core.topic_names import (
     topic_name_fault,
 )
 
-#: What RocketMQ 5 can keep of a topic, and the values that hold here: there are no batch queues, no
-#: compaction and no time of its own for a topic.
+#: The attributes of a topic in RocketMQ 5, and the values allowed here: there are no batch queues,
+#: no compaction and no retention time per topic.
 _ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
     "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
     "queue.type": ("SimpleCQ",),
@@ -102,8 +102,8 @@ class TopicAdmin:
     def _delete(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Delete a topic: its messages, its groups' offsets in it, its settings.
 
-        So are the topics from which its groups get by POP what they have not acknowledged. The
-        records stay in the log until that is cleaned; nobody can reach them by the topic.
+        POP's retry topics of its groups are deleted too. The records stay in the log until that is
+        cleaned, but cannot be read by the topic.
         """
         name = text_field(request.ext, "topic")
         fault = topic_name_fault(name)
@@ -167,7 +167,7 @@ class _TopicListJson(msgspec.Struct):
 
 
 def _changes(text: str) -> dict[str, str]:
-    """Return what the text form asks for: ``+name`` to its value, ``-name`` to an empty text."""
+    """Return the changes in the text form: ``+name`` to its value, ``-name`` to an empty text."""
     changes: dict[str, str] = {}
     for item in filter(None, (item.strip() for item in text.split(","))):
         name, _, value = item.partition("=")
@@ -180,7 +180,7 @@ def _changes(text: str) -> dict[str, str]:
 
 
 def _changed(known: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes with changes made; a name without a sign has been set before."""
+    """Return the attributes with the changes made; a name without a sign has been set before."""
     result = dict(known)
     for key, value in changes.items():
         name = key.removeprefix("+").removeprefix("-")

@@ -1,11 +1,11 @@
 """Users and rules of RocketMQ 5, as its tools make, change and list them.
 
-Owns: request codes 3001 to 3010, the line in the log about each change. Must not touch: what is
-kept (core.acl.users), who is let in (core.acl.gate): it is told of every change.
+Owns: request codes 3001 to 3010, the log line about each change. Must not touch: the table of users
+(core.acl.users), which requests pass (core.acl.gate, which gets every change).
 Spec: RocketMQ 5.3 AdminBrokerProcessor.
 
-A name has one owner: accounts of plain_acl.yml are changed there and nowhere else. Without that
-file there is no access control, and nobody who may make users: all of this is refused.
+A name has one owner: accounts of plain_acl.yml can only be changed there. Without that file there
+is no access control, so no account may make users: all of these requests are refused.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class UserAdmin:
 
     def _delete_user(self, request: RemotingCommand, peer: Connection) -> RemotingCommand:
         name, gate = self._changeable(text_field(request.ext, "username"))
-        # As in RocketMQ, one that is gone already is no fault.
+        # As in RocketMQ, deleting a missing user is not an error.
         if self._users.delete(name):
             self._done(request, peer, gate, "delete_user", name)
         return request.answer()
@@ -131,7 +131,7 @@ class UserAdmin:
         name: str,
         what: Any = "",
     ) -> None:
-        """Let a change count, and note who has made it."""
+        """Put a change into force, and log who made it."""
         gate.put_users(self._users.principals())
         logger.info(
             "an administrator has changed users or rules who=%s peer=%s:%d action=%s user=%s"
@@ -145,11 +145,11 @@ class UserAdmin:
 
 
 def _said(info: UserInfo) -> dict[str, str | None]:
-    """Return what may be in a log of a change of a user."""
+    """Return the part of a user's change that may be logged."""
     is_new = "changed" if info.password else None
     return {"type": info.user_type, "status": info.user_status, "password": is_new}
 
 
 def _found(request: RemotingCommand, value: Any) -> RemotingCommand:
-    """Answer with what was found; RocketMQ's tools take no body for nothing."""
+    """Answer with the found value; to RocketMQ's tools no body means not found."""
     return request.answer(body=msgspec.json.encode(value) if value else b"")
