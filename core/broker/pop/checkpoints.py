@@ -1,18 +1,18 @@
-"""The messages that consumers have popped and not acknowledged, by the pop that gave them out.
+"""The messages that consumers have popped and not acknowledged, by the pop that delivered them.
 
-Owns: Checkpoint, Checkpoints: which messages are in work and until when, how many, how far each
-revive queue is done with. Must not touch: the store, records (records); time is an argument.
+Owns: Checkpoint, Checkpoints: which messages are in work and until when, how many, up to where each
+revive queue is finished. Must not touch: the store, records (records); time is an argument.
 Spec: RocketMQ PopCheckPoint, PopReviveService.
 
     pop -> checkpoint -> acknowledged, all of it              -> settled
                       -> some of it not when its time is over -> due, revived -> settled
 
-Each checkpoint is a record of a revive queue. What lies in front of the oldest that is not settled
-need not be read again after a restart. A checkpoint that is long in work holds that place back;
-``stale`` names those that should be written again at the queue's end, and first those that another
-broker kept elsewhere (``adopt``).
+Each checkpoint is a record of a revive queue. A restart need not read the records before the oldest
+one that is not settled. A checkpoint that is in work for long holds that place back; ``stale``
+returns those that should be written again at the queue's end, and first those that another broker
+kept elsewhere (``adopt``).
 
-Invariants: a settled checkpoint is in no index; the counts are those of the open messages.
+Invariants: a settled checkpoint is not in any index; the counts are those of the open messages.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import Final, TypeAlias
 
 from motelog.core.broker.tables.order_info import QueueKey
 
-#: topic, group, queue id, where the pop began, when it was
+#: topic, group, queue id, first offset of the pop, time of the pop
 Key: TypeAlias = tuple[str, str, int, int, int]
 
 STALE_RECORDS: Final = 100_000
 
 
 class Checkpoint:
-    """What one pop gave out of one queue; ``offsets`` are those of its messages."""
+    """The messages of one queue that one pop delivered; ``offsets`` are theirs."""
 
     __slots__ = (
         "begin_offset",
@@ -67,14 +67,14 @@ class Checkpoint:
         self.queue_id = queue_id
         self.begin_offset = begin_offset
         self.offsets = offsets
-        # Those that are not acknowledged.
+        # The offsets that are not acknowledged.
         self.open = set(offsets)
         self.pop_time_ms = pop_time_ms
         self.invisible_ms = invisible_ms
         self.revive_queue = revive_queue
-        # Where its record is in the revive queue, once it is there.
+        # The offset of its record in the revive queue, once it is there.
         self.revive_offset = -1
-        # It is of a message that was popped before: it says nothing of how far the group has got.
+        # Its message was popped before: it does not show the group's progress.
         self.is_again = is_again
         self.is_settled = False
 
@@ -88,7 +88,7 @@ class Checkpoint:
 
     @property
     def due_ms(self) -> int:
-        """When its open messages are to come again."""
+        """When its open messages are to be delivered again."""
         return self.pop_time_ms + self.invisible_ms
 
 
@@ -101,9 +101,9 @@ class Checkpoints:
         self._entered = 0
         # By revive queue, in the order of their records; settled ones leave at the front.
         self._rows: list[deque[tuple[int, Checkpoint]]] = [deque() for _ in range(revive_queues)]
-        # The last record of each revive queue that is known of.
+        # The last known record of each revive queue.
         self._last: list[int] = [-1] * revive_queues
-        # Those whose record is missing in their revive queue, or knows less.
+        # Checkpoints whose record is missing in their revive queue, or is older than they are.
         self._adopted: dict[Key, Checkpoint] = {}
         self._open_by_queue: dict[QueueKey, int] = {}
         self._told: list[int] | None = None
@@ -130,9 +130,9 @@ class Checkpoints:
         return ms
 
     def add(self, checkpoint: Checkpoint, revive_offset: int) -> None:
-        """Take in a checkpoint whose record is at ``revive_offset`` of its revive queue.
+        """Add a checkpoint whose record is at ``revive_offset`` of its revive queue.
 
-        One with the same key is written again, and counts as it is now.
+        It replaces one with the same key, which has been written again.
         """
         known = self._by_key.get(checkpoint.key)
         if known is not None:
@@ -141,14 +141,14 @@ class Checkpoints:
         self.move(checkpoint, revive_offset)
 
     def adopt(self, checkpoint: Checkpoint) -> None:
-        """Take in a checkpoint whose revive queue does not know it so; ``stale`` names it."""
+        """Add a checkpoint that its revive queue does not have like this; ``stale`` returns it."""
         if checkpoint.key not in self._by_key:
             self._enter(checkpoint)
         self._adopted[checkpoint.key] = checkpoint
 
     @property
     def has_adopted(self) -> bool:
-        """Whether some are still to be written."""
+        """Whether some adopted checkpoints are not written yet."""
         return bool(self._adopted)
 
     def _enter(self, checkpoint: Checkpoint) -> None:
@@ -169,7 +169,7 @@ class Checkpoints:
         self._last[revive_queue] = max(self._last[revive_queue], revive_offset)
 
     def ack(self, checkpoint: Checkpoint, offsets: Iterable[int]) -> int:
-        """Note messages as done with, and return how many were open until now."""
+        """Note messages as acknowledged; return how many of them were open."""
         before = len(checkpoint.open)
         checkpoint.open.difference_update(offsets)
         count = before - len(checkpoint.open)
@@ -195,7 +195,7 @@ class Checkpoints:
         return self._due[0][0] if self._due else None
 
     def take_due(self, now_ms: int, count_max: int) -> list[Checkpoint]:
-        """Return checkpoints whose time is over, the first first; ``put_off`` those that remain."""
+        """Return checkpoints that are due, earliest first; ``put_off`` those that remain."""
         due: list[Checkpoint] = []
         while len(due) < count_max:
             due_ms = self.next_due_ms()
@@ -205,14 +205,14 @@ class Checkpoints:
         return due
 
     def put_off(self, checkpoint: Checkpoint, until_ms: int) -> None:
-        """Have a checkpoint that was due come up again."""
+        """Make a checkpoint that was due become due again at ``until_ms``."""
         self._entered += 1
         heapq.heappush(self._due, (until_ms, self._entered, checkpoint))
 
     def stale(self, count_max: int) -> list[Checkpoint]:
         """Return checkpoints to be written (again).
 
-        They were adopted, or keep a long part of their revive queue from being done with.
+        They were adopted, or keep a long part of their revive queue unfinished.
         """
         found = list(itertools.islice(self._adopted.values(), count_max))
         for queue, row in enumerate(self._rows):
@@ -226,7 +226,7 @@ class Checkpoints:
         return found
 
     def done_with(self) -> list[int]:
-        """Return for each revive queue the last record that need not be read again; -1: none."""
+        """Return for each revive queue the last record that no restart needs; -1: none."""
         done = []
         for queue, row in enumerate(self._rows):
             self._drop_settled(row)
@@ -234,7 +234,7 @@ class Checkpoints:
         return done
 
     def has_changed(self) -> bool:
-        """Return whether ``done_with`` has more to say than when this was asked last."""
+        """Return whether ``done_with`` has changed since the last call of this."""
         before, self._told = self._told, self.done_with()
         return before != self._told
 

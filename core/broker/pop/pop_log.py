@@ -1,7 +1,7 @@
 """POP's appends: all of a turn in one batch.
 
-Owns: what a turn has staged. Must not touch: what records say (records), who is answered; each user
-says that when it stages. Spec: none; RocketMQ appends each record alone.
+Owns: what a turn has staged. Must not touch: the content of records (records), the answers: callers
+pass callbacks when they stage. Spec: none; RocketMQ appends each record alone.
 
     stage, stage, ... flush -> one append -> appended, with each one's places
                                           -> refused, all of them
@@ -20,7 +20,7 @@ from motelog.core.records.append import AppendMessage
 
 logger = logging.getLogger(__name__)
 
-#: (physical offset, queue offset) of each message, and where the append ends in the log.
+#: (physical offset, queue offset) of each message, and the end of the append in the log.
 Appended = Callable[[list[tuple[int, int]], int], None]
 Refused = Callable[[StoreError], None]
 
@@ -42,13 +42,13 @@ class PopLog:
         self._faults = LimitedLog(logger)
 
     def stage(self, messages: list[AppendMessage], *, appended: Appended, refused: Refused) -> None:
-        """Append ``messages`` with the others of this turn, then call one of the two."""
+        """Append ``messages`` with the others of this turn, then call one of the callbacks."""
         self._messages += messages
         self.staged.append(_Staged(len(messages), appended, refused))
 
     def flush(self) -> None:
-        """Append what was staged; called at the end of each turn, and of what is no turn."""
-        # Who is told may stage again: a pop that was answered wakes the next.
+        """Append what was staged; called after each turn, and after work outside of turns."""
+        # A callback may stage again: a pop that was answered wakes the next.
         while self.staged:
             messages, self._messages = self._messages, []
             staged, self.staged = self.staged, []

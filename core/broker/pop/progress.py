@@ -1,14 +1,14 @@
-"""Where each group's next pop begins, and when that may be noted for good.
+"""Where each group's next pop begins, and when that may be committed.
 
 Owns: PopProgress: offsets that are ahead of the table of consume offsets. Must not touch: that
 table's file, the log; how far the log is on the disk is an argument.
 
 A pop moves its group on at once. The table, which is saved, follows when the pop's checkpoint is on
-the disk: else a machine that fails could leave an offset behind messages that nobody knows to be in
-work. Together with an offset, ``MARKS_GROUP`` notes up to which checkpoint the table knows of pops:
-those behind it tell at a start how far each group had got.
+the disk: otherwise a machine that fails could leave an offset after messages that are in work
+without a record of it. Together with an offset, ``MARKS_GROUP`` notes the last checkpoint that the
+table includes: at a start, the checkpoints after it show how far each group had got.
 
-An offset that somebody else has set meanwhile (a reset, a consumer that pulls) counts.
+An offset that is set in another way meanwhile (a reset, a consumer that pulls) takes precedence.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from motelog.core.broker.tables.consumer_offsets import ConsumerOffsets
 from motelog.core.broker.tables.order_info import QueueKey
 from motelog.core.errors import BrokerError
 
-#: Its offsets in a revive queue say which checkpoints the saved offsets know of.
+#: Its offsets in the revive queues say which checkpoints the saved offsets include.
 MARKS_GROUP: Final = "CID_RMQ_SYS_POP_MARKS"
 #: A revive queue and the offset of a record in it.
 Mark: TypeAlias = tuple[int, int]
 
 
 class _Place:
-    """A group in a queue that is ahead of the table."""
+    """The progress of a group in a queue, ahead of the table."""
 
     __slots__ = ("committed", "next_offset")
 
@@ -58,7 +58,7 @@ class PopProgress:
         return committed
 
     def advance(self, queue: QueueKey, next_offset: int) -> None:
-        """Move a group on; ``note`` says when that may be committed."""
+        """Move a group on; ``note`` sets when that may be committed."""
         topic, group, queue_id = queue
         self.next_offset(queue)
         place = self._ahead.get(queue)
@@ -69,7 +69,7 @@ class PopProgress:
             place.next_offset = next_offset
 
     def back(self, queue: QueueKey, begin_offset: int) -> None:
-        """Have a group go on at ``begin_offset``: the pop that began there was not stored."""
+        """Move a group back to ``begin_offset``: the pop that began there was not stored."""
         place = self._ahead.get(queue)
         if place is not None and place.next_offset > begin_offset:
             place.next_offset = begin_offset
@@ -87,13 +87,13 @@ class PopProgress:
         return bool(self._waiting)
 
     def commit(self, durable_offset: int) -> None:
-        """Commit what may be committed now that the log is on the disk up to there."""
+        """Commit the offsets that only needed the log on the disk up to ``durable_offset``."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= durable_offset:
             _, queue, place, next_offset, mark = waiting.popleft()
             topic, group, queue_id = queue
             if mark is not None:
-                # A table that is full cannot keep it: after a kill some messages come again.
+                # A full table cannot keep it: after a kill some messages are delivered again.
                 with contextlib.suppress(BrokerError):
                     self._offsets.commit(MARKS_GROUP, self._revive_topic, *mark)
             committed = self._offsets.query(group, topic, queue_id)

@@ -1,15 +1,16 @@
-"""What POP writes into the log: checkpoints and acknowledgements, and messages that come again.
+"""POP's records in the log: checkpoints, acknowledgements, messages to be delivered again.
 
 Owns: the records of the revive topic, read and written; a message as it is stored for its next
-delivery; a retry as consumers are shown it. Must not touch: the store, clocks, which messages are
+delivery; a retry in the form for consumers. Must not touch: the store, clocks, which messages are
 in work (checkpoints). Spec: RocketMQ PopCheckPoint, AckMsg, BatchAckMsg, PopReviveService.
 
-    rmq_sys_REVIVE_LOG_CLUSTER   tag ck    what one pop gave out of one queue
-                                 tag ack   one message of it is done with; bAck: several
+    rmq_sys_REVIVE_LOG_CLUSTER   tag ck    the messages of one queue that one pop delivered
+                                 tag ack   one of these is acknowledged; bAck: several
 
 RocketMQ lets these records wait in its timer and reads them in the order in which they are due.
-Here they are in the revive topic at once. Its revival reads them too: it stops at the first that is
-not due. ``again`` is a member of ours: a checkpoint that says nothing of the group's progress.
+Here they are in the revive topic at once. RocketMQ's revival can read them too: it stops at the
+first that is not due. ``again`` is a member of ours: the checkpoint does not show the group's
+progress.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ BATCH_ACK_TAG: Final = "bAck"
 POP_CK: Final = "POP_CK"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
-#: Most messages of one checkpoint: RocketMQ keeps which are acknowledged in an int.
+#: The most messages of one checkpoint: RocketMQ keeps the acknowledged ones as bits of an int.
 CHECKPOINT_MESSAGES_MAX: Final = 32
 _CODES: Final = {tag: tags_code(tag) for tag in (CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG)}
 
@@ -77,7 +78,7 @@ class _AckJson(msgspec.Struct, omit_defaults=True):
 
 
 class AckRecord(msgspec.Struct, frozen=True):
-    """An acknowledgement as it was read: which checkpoint, and which messages of it."""
+    """An acknowledgement that was read: its checkpoint, and which messages of it."""
 
     key: Key
     offsets: tuple[int, ...]
@@ -116,7 +117,7 @@ def encode_ack(
     host: bytes,
     now_ms: int,
 ) -> AppendMessage:
-    """Return the record that says that messages of a checkpoint are done with."""
+    """Return the record that acknowledges messages of a checkpoint."""
     body = _AckJson(
         so=checkpoint.begin_offset,
         c=checkpoint.group,
@@ -141,7 +142,7 @@ def _record(
 
 
 def decode_revive(tag: str | None, body: bytes, revive_queue: int) -> Checkpoint | AckRecord | None:
-    """Return what a record of the revive topic says; None if it is nothing that counts."""
+    """Return the content of a record of the revive topic; None if it has no effect."""
     try:
         if tag == CHECKPOINT_TAG:
             return _checkpoint(msgspec.json.decode(body, type=_CheckpointJson), revive_queue)
@@ -179,7 +180,7 @@ def _checkpoint(json: _CheckpointJson, revive_queue: int) -> Checkpoint | None:
 def encode_retry(
     tail: QueueTail, fields: tuple[Any, ...], pairs: Mapping[str, str]
 ) -> AppendMessage:
-    """Return a stored message for its next delivery, with ``pairs`` and counted once more."""
+    """Return a stored message for its next delivery: with ``pairs``, its count one higher."""
     _, _, _, _, flag, sys_flag, born_ms, born_host, _, _, times, _, _, body = fields
     properties = _fitting(pairs)
     code = tags_code(pairs.get(TAGS))
@@ -187,13 +188,13 @@ def encode_retry(
 
 
 def retry_pairs(properties: bytes, pop_time_ms: int) -> dict[str, str]:
-    """Return the properties of a message that comes again, as RocketMQ's revival has them."""
+    """Return the properties of a message to be delivered again, as RocketMQ's revival does."""
     pairs = decode_properties(properties)
     return {FIRST_POP_TIME: str(pop_time_ms)} | pairs
 
 
 def with_topic(record: Record, topic: str, receipt: str) -> bytes:
-    """Return the record of a retry as consumers are shown it: of its own topic, with a receipt."""
+    """Return the record of a retry for consumers: with its original topic and a receipt."""
     name = topic.encode()
     pairs = {POP_CK: receipt} | decode_properties(record.properties) | {POP_CK: receipt}
     properties = _fitting(pairs)
@@ -227,7 +228,7 @@ def with_topic(record: Record, topic: str, receipt: str) -> bytes:
 
 
 def _fitting(pairs: Mapping[str, str]) -> bytes:
-    """Return the property text; of pairs that are too long together, those that fit."""
+    """Return the property text; if the pairs are too long together, of those that fit."""
     parts = []
     room = PROPERTIES_BYTES_MAX
     for name, value in pairs.items():

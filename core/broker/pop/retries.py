@@ -1,7 +1,7 @@
-"""Messages that come again: each as it was stored, for its next delivery or for the dead letters.
+"""Messages to be delivered again: read as stored, for the retry topic or the dead letters.
 
-Owns: Retries: reading such a message, which topic it goes to, how many were given up. Must not
-touch: when it is due, what is in work (service), appends.
+Owns: Retries: reading such a message, which topic it goes to, how many became dead letters. Must
+not touch: when it is due, what is in work (service), appends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class Retries:
-    """What a broker's messages become whose time is over."""
+    """Turns messages whose invisible time is over into retries or dead letters."""
 
     def __init__(
         self, config: BrokerConfig, clock: Clock, store: MessageStore, tables: Tables
@@ -54,14 +54,14 @@ class Retries:
         self.dead_letters_count = 0
 
     def is_wanted(self, checkpoint: Checkpoint) -> bool:
-        """Return whether there is still a group that the messages can come again to."""
+        """Return whether the group that the messages would be delivered to still exists."""
         return (
             self._topics.get(checkpoint.topic) is not None
             and self._groups.get(checkpoint.group) is not None
         )
 
     async def fields_of(self, checkpoint: Checkpoint, offset: int) -> list[tuple[Any, ...]]:
-        """Return the stored message at an offset; nothing if it is gone or damaged."""
+        """Return the stored message at an offset; empty if it is removed or damaged."""
         read: Callable[..., ReadResult] = partial(
             self._reader.read,
             checkpoint.topic,

@@ -1,17 +1,17 @@
-"""POP's own work: what is in work is written down, and comes again when its time is over.
+"""POP's service: it records the messages in work, and delivers them again when their time is over.
 
 Owns: appending checkpoints and acknowledgements; revival: to the topic of the group's retries, or
-to its dead letters; noting for good what need not be read again. Must not touch: requests and
-answers (processors), which messages are in work (checkpoints), the bytes of records (records).
+to its dead letters; committing what a restart need not read. Must not touch: requests and answers
+(processors), which messages are in work (checkpoints), the bytes of records (records).
 Spec: RocketMQ PopReviveService, PopBufferMergeService.
 
     give out     checkpoint appended -> in work       refused -> the group goes back
     acknowledge  record appended     -> settled
     time is over message appended to %RETRY%GROUP_TOPIC, or %DLQ%GROUP, and acknowledged
 
-Invariants: messages are in work before a consumer sees them. A message that comes again is in the
-log before its checkpoint is settled. So a broker that is killed loses none, and may give out once
-more what it was about to.
+Invariants: messages are in work before a consumer gets them. A message that is delivered again is
+in the log before its checkpoint is settled. So a broker that is killed loses no message, but may
+deliver again some that it was about to deliver.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FAULT_PERIOD_S: Final = 60.0
 
 
 class PopService:
-    """One broker's POP; ``run`` must be running for anything to come again."""
+    """One broker's POP; messages are only delivered again while ``run`` is running."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class PopService:
         self.progress = state.progress
         self.orders = tables.orders
         self.log = PopLog(api.line)
-        #: Called with queues that are free again because the time of their messages is over.
+        #: Called with queues that are free again because their messages' invisible time is over.
         self.on_freed: list[Callable[[list[QueueKey]], None]] = []
         self._done: tuple[int, list[int]] | None = None
         self._state = state
@@ -90,7 +90,7 @@ class PopService:
 
     @property
     def dead_letters_count(self) -> int:
-        """Messages that their groups have given up."""
+        """Messages that became dead letters."""
         return self._retries.dead_letters_count
 
     # -- in work ---------------------------------------------------------------------------
@@ -102,9 +102,9 @@ class PopService:
         then: Callable[[], None],
         refused: Callable[[StoreError], None],
     ) -> None:
-        """Write down what is given out, each with where its group goes on; call one of the two.
+        """Append checkpoints, each with its group's next offset; call one of the callbacks.
 
-        The group goes on at once, so that the next pop of this turn gets other messages.
+        The group moves on at once, so that the next pop of this turn gets other messages.
         """
         for checkpoint, next_offset in popped:
             self.progress.advance(checkpoint.queue_key, next_offset)
@@ -125,7 +125,7 @@ class PopService:
         self.log.stage(messages, appended=appended, refused=undo)
 
     def pass_over(self, queue: QueueKey, next_offset: int) -> None:
-        """Have a group go on behind messages that its filter refuses."""
+        """Move a group past messages that its filter refuses."""
         self.progress.advance(queue, next_offset)
         self.progress.note(queue, next_offset, self._store.end_offset)
 
@@ -137,9 +137,9 @@ class PopService:
         refused: Callable[[StoreError], None],
         instead: Checkpoint | None = None,
     ) -> None:
-        """Write down what is done with, then call one of the two.
+        """Append acknowledgements, then call one of the callbacks.
 
-        ``instead``: the message is to come again at the time of this checkpoint.
+        ``instead``: the message is to be delivered again when this checkpoint is due.
         """
         noted = [
             (checkpoint, offsets)
@@ -178,7 +178,7 @@ class PopService:
             self.wake()
 
     def wake(self) -> None:
-        """Have ``run`` look again for what is next."""
+        """Make ``run`` check again what is due next."""
         self._wanted.set()
 
     def _record_of(self, checkpoint: Checkpoint) -> AppendMessage:
@@ -194,7 +194,7 @@ class PopService:
     # -- the task --------------------------------------------------------------------------
 
     async def run(self, after: Callable[[], None], *, task_status: trio.TaskStatus[None]) -> None:
-        """Revive what is due until cancelled; ``after`` is called after what woke consumers."""
+        """Revive due messages until cancelled; ``after`` is called when consumers were woken."""
         task_status.started()
         cleaned = trio.current_time()
         while True:
@@ -219,18 +219,18 @@ class PopService:
                 self.orders.clean(self._is_known, self._clock.now_ms())
 
     def _pause_s(self) -> float:
-        """Return how long nothing is to be done."""
+        """Return how long there is nothing to do."""
         moments = [self.checkpoints.next_due_ms(), self.orders.next_free_ms()]
         now_ms = self._clock.now_ms()
         pauses = [(ms - now_ms) / 1000 for ms in moments if ms is not None]
         return max(0.0, min([*pauses, WAIT_S_MAX]))
 
     def keep(self) -> None:
-        """Note for good how far groups have got, and what need not be read again."""
+        """Commit how far groups have got, and which records a restart need not read."""
         durable_offset = self._store.durable_offset
         self.progress.commit(durable_offset)
         if self._done is not None and self._done[0] <= durable_offset:
-            # A table that is full cannot keep it: the next start reads more.
+            # A full table cannot keep it: the next start reads more.
             with contextlib.suppress(BrokerError):
                 for queue, last in enumerate(self._done[1]):
                     if last >= 0:
@@ -244,7 +244,7 @@ class PopService:
         self._write_again(self.checkpoints.stale(BATCH))
 
     def _keep_timer(self, durable_offset: int) -> None:
-        """Note for good what was taken over from RocketMQ's timer, once it is in the log."""
+        """Commit how far RocketMQ's timer was taken over, once those records are in the log."""
         taken = self._state.timer_taken
         if taken is None or self.checkpoints.has_adopted:
             return
@@ -257,7 +257,7 @@ class PopService:
         self._state.timer_taken = None
 
     def _write_again(self, stale: list[Checkpoint]) -> None:
-        """Write checkpoints at the end of their queues, so that what is behind is done with."""
+        """Write checkpoints again at their queues' ends, so that no restart reads the old ones."""
 
         def appended(placed: list[tuple[int, int]], _end_offset: int) -> None:
             for checkpoint, (_, revive_offset) in zip(stale, placed, strict=True):
@@ -282,7 +282,7 @@ class PopService:
     # -- revival ---------------------------------------------------------------------------
 
     async def revive(self) -> None:
-        """Have all messages come again whose time is over."""
+        """Deliver again all messages whose invisible time is over."""
         while due := self.checkpoints.take_due(self._clock.now_ms(), BATCH):
             for at, checkpoint in enumerate(due):
                 try:
@@ -306,7 +306,7 @@ class PopService:
         found = []
         for offset in sorted(checkpoint.open):
             found += await self._retries.fields_of(checkpoint, offset)
-        # Paging in may have taken a while; what was acknowledged meanwhile does not come again.
+        # Paging in may have taken a while; messages acknowledged meanwhile are left out.
         messages: list[AppendMessage] = []
         if self._retries.is_wanted(checkpoint):
             try:

@@ -1,16 +1,16 @@
-"""What POP keeps in memory, and how a start finds it again in the log.
+"""POP's state in memory, and how a start reads it from the log.
 
-Owns: PopState: the checkpoints and where each group goes on; reading the revive topic. Must not
-touch: appends (service), files other than through the store, but for RocketMQ's timer checkpoint.
+Owns: PopState: the checkpoints and each group's next offset; reading the revive topic. Must not
+touch: appends (service), files except through the store, apart from RocketMQ's timer checkpoint.
 ``load`` blocks.
 
-    revive topic  ck, ack, ck, bAck, ...  from the last record that is done with
+    revive topic  ck, ack, ck, bAck, ...  from the last finished record on
                   -> checkpoints that are not settled
-                  -> behind the marks: how far groups had popped before the broker was killed
+                  -> after the marks: how far groups had popped before the broker was killed
 
-RocketMQ's broker lets these records wait in its timer until they are due. Where it had the folder
+RocketMQ's broker lets these records wait in its timer until they are due. If it had the folder
 before, those that still wait are taken over: the service writes them into the revive topic, and
-notes how far the timer's topic is read.
+notes how far the timer's topic has been read.
 
     rmq_sys_wheel_timer  ck, ack, ...  from the last record that was taken over, due at or after
                                        the time that config/timercheck begins with
@@ -39,9 +39,9 @@ from motelog.core.topic_names import REVIVE_PREFIX, ROCKETMQ_TIMER_TOPIC
 
 logger = logging.getLogger(__name__)
 
-#: Its offsets are the last records of the revive queues that are done with, as in RocketMQ.
+#: Its offsets are the last finished records of the revive queues, as in RocketMQ.
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
-#: The longest that RocketMQ's timer lets a message wait, as it is configured at first.
+#: The longest wait of a message in RocketMQ's timer, by its default configuration.
 TIMER_WAIT_MS_MAX: Final = 3 * 86_400_000
 _READ_COUNT: Final = 4096
 _READ_BYTES: Final = 4_194_304
@@ -49,7 +49,7 @@ _GOES_ON: Final = (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVED, ReadStatus.
 
 
 class _Unknown(NamedTuple):
-    """A pop that the saved offsets may not know of, and where its record is."""
+    """A pop that the saved offsets may not include, and the place of its record."""
 
     physical_offset: int
     offset: int
@@ -58,7 +58,7 @@ class _Unknown(NamedTuple):
 
 
 class PopState:
-    """What one broker's consumers have in work; ``load`` it when store and tables are open."""
+    """The messages that a broker's consumers have in work; ``load`` needs open store and tables."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, tables: Tables) -> None:
         self.revive_topic = REVIVE_PREFIX + config.cluster
@@ -71,26 +71,26 @@ class PopState:
         self.progress = PopProgress(tables.offsets, self.revive_topic)
 
     def load(self) -> None:
-        """Read the revive topic from where the broker was done with it; blocks."""
+        """Read the revive topic from the last finished record on; blocks."""
         popped: list[_Unknown] = []
         for queue in range(REVIVE_QUEUES):
             popped += self._load_queue(queue)
         popped.sort(key=lambda one: one.physical_offset)
         for one in popped:
             self._go_on_behind(one.checkpoint, is_marked=one.is_marked)
-        # The offsets know of them now. The next start would set groups back to these pops.
+        # The offsets include them now. Without this the next start would move groups back to them.
         for queue, last in {one.checkpoint.revive_queue: one.offset for one in popped}.items():
             with contextlib.suppress(BrokerError):
                 self._offsets.commit(MARKS_GROUP, self.revive_topic, queue, last)
         self._take_over_timer()
 
     def _take_over_timer(self) -> None:
-        """Take in what RocketMQ's timer had not put into the revive topic when it ended."""
+        """Take over the records that RocketMQ's timer had not yet put into the revive topic."""
         end = self._reader.max_offset(ROCKETMQ_TIMER_TOPIC, 0)
         taken = self._offsets.query(REVIVE_GROUP, ROCKETMQ_TIMER_TOPIC, 0)
         if end == 0 or taken == end - 1:
             return
-        # What is due before has been in the revive topic.
+        # Records that were due before are in the revive topic already.
         begin_ms = self._timer_read_ms()
         stored_ms = begin_ms - TIMER_WAIT_MS_MAX
         at = self._reader.offset_by_time(ROCKETMQ_TIMER_TOPIC, 0, stored_ms)
@@ -114,7 +114,7 @@ class PopState:
         )
 
     def _take_timer(self, pairs: Mapping[str, str], body: bytes, begin_ms: int) -> bool:
-        """Take in a record of the timer; return whether it is POP's, and waits."""
+        """Take over a record of the timer; return whether it is POP's, and waiting."""
         due_ms, queue = pairs.get(TIMER_OUT_MS, ""), pairs.get(REAL_QID, "")
         if not (due_ms.isdecimal() and queue.isdecimal() and int(due_ms) >= begin_ms):
             return False
@@ -131,7 +131,7 @@ class PopState:
         return said is not None
 
     def _timer_read_ms(self) -> int:
-        """Return which time RocketMQ's timer was to deliver next; 0 where it does not say."""
+        """Return the time that RocketMQ's timer was to deliver next; 0 if it is unknown."""
         try:
             data = self._timer_file.read_bytes()[:8]
         except FileNotFoundError:
@@ -139,7 +139,7 @@ class PopState:
         return int.from_bytes(data, "big", signed=True)
 
     def _load_queue(self, queue: int) -> list[_Unknown]:
-        """Take in one revive queue; return the pops that the offsets may not know of."""
+        """Load one revive queue; return the pops that the saved offsets may not include."""
         done = self._offsets.query(REVIVE_GROUP, self.revive_topic, queue)
         mark = self._offsets.query(MARKS_GROUP, self.revive_topic, queue)
         if done is not None:
@@ -177,9 +177,9 @@ class PopState:
                 self.checkpoints.ack(checkpoint, said.offsets)
 
     def _go_on_behind(self, checkpoint: Checkpoint, *, is_marked: bool) -> None:
-        """Have the group go on behind a pop that the saved offsets do not know of.
+        """Move the group past a pop that the saved offsets do not include.
 
-        Without marks, another broker wrote the folder, or none was saved yet: no group goes back.
+        Without marks, another broker wrote the folder, or none were saved yet: no group moves back.
         """
         if not checkpoint.offsets:
             return
@@ -187,6 +187,6 @@ class PopState:
         next_offset = checkpoint.offsets[-1] + 1
         known = self._offsets.query(group, topic, queue_id)
         if is_marked or known is None or known < next_offset:
-            # A table that is full cannot keep it: the messages come twice.
+            # A full table cannot keep it: the messages are delivered twice.
             with contextlib.suppress(BrokerError):
                 self._offsets.commit(group, topic, queue_id, next_offset)
