@@ -1,12 +1,12 @@
-"""Who is connected: the members of each consumer and producer group, and what groups subscribe to.
+"""Connected clients: the members of each consumer and producer group, and group subscriptions.
 
 Owns: membership, subscriptions, expiry of silent members, and their limit. Must not touch: sockets,
 clocks, files; ``owner`` stands for a member's connection, time enters as ``now_ms`` of a monotonic
 clock. The return value of a method says whether a group's members or subscriptions changed; the
 caller then notifies the members (rebalance). Spec: RocketMQ ConsumerManager, ProducerManager.
 
-Invariants: a group without members is not kept; each member is in the index of its owner, and its
-groups in that of its client id.
+Invariants: a group without members is removed; each member is in the index of its owner, and its
+groups in the index of its client id.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Group(Generic[OwnerT]):
     message_model: str = ""
     from_where: str = ""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    #: Of the heartbeat that gave the subscriptions, 0 if it had none.
+    #: The fingerprint of the heartbeat that gave the subscriptions, 0 if it had none.
     fingerprint: int = 0
 
 
@@ -70,13 +70,13 @@ class GroupMembers(Generic[OwnerT]):
     def owner_of(self, client_id: str) -> OwnerT | None:
         """Return the connection of a client in any group, None if it is in none."""
         members = self._by_client.get(client_id)
-        # The last group that it joined or beat in: it may have a new connection since.
+        # The group of its last join or heartbeat: the others may have an older connection.
         return None if members is None else next(reversed(members.values())).owner
 
     def beat(self, name: str, member: Member[OwnerT], consumer: ConsumerData | None = None) -> bool:
         """Note one heartbeat; return whether members or subscriptions changed.
 
-        BrokerError when the member would exceed the limit; then nothing changed.
+        BrokerError if the member would exceed the limit; then nothing changed.
         """
         group = self._groups.get(name)
         known = None if group is None else group.members.get(member.client_id)
@@ -100,11 +100,11 @@ class GroupMembers(Generic[OwnerT]):
         return is_changed
 
     def is_told_otherwise(self, name: str, consumer: ConsumerData) -> bool:
-        """Return whether a group's subscriptions come from a heartbeat with other ones.
+        """Return whether a group's subscriptions come from a heartbeat with different ones.
 
-        Then the member tells all of its own with each heartbeat, so that those of other members do
-        not count for good. One that leaves its subscriptions out may be here for the first time,
-        after a restart: that is "otherwise", too.
+        Then the member sends all of its own with each heartbeat, so that those of other members do
+        not replace them for good. A heartbeat without subscriptions may be the first after a
+        restart: that counts as different too.
         """
         group = self._groups.get(name)
         known = 0 if group is None else group.fingerprint
@@ -113,7 +113,7 @@ class GroupMembers(Generic[OwnerT]):
         return known != consumer.fingerprint
 
     def leave(self, name: str, client_id: str, owner: OwnerT) -> bool:
-        """Remove a client from a group; return whether it was in it, by this connection."""
+        """Remove a client from a group; return whether it was a member by this connection."""
         group = self._groups.get(name)
         member = None if group is None else group.members.get(client_id)
         if group is None or member is None or member.owner != owner:
@@ -178,7 +178,7 @@ class GroupMembers(Generic[OwnerT]):
 
 
 def _take_subscriptions(group: Group[OwnerT], consumer: ConsumerData) -> bool:
-    """Update what the group subscribes to; return whether topics or their filters changed."""
+    """Update the group's subscriptions; return whether topics or their filters changed."""
     group.consume_type = consumer.consume_type
     group.message_model = consumer.message_model
     group.from_where = consumer.from_where
@@ -190,7 +190,7 @@ def _take_subscriptions(group: Group[OwnerT], consumer: ConsumerData) -> bool:
         known = group.subscriptions.get(topic)
         if known is None:
             is_changed = True
-        # Members may disagree for a while (a rolling update); the newest version counts for all.
+        # Members may differ for a while (a rolling update); the newest version applies to all.
         if known is None or subscription.sub_version > known.sub_version:
             group.subscriptions[topic] = subscription
     for topic in group.subscriptions.keys() - consumer.subscriptions.keys():

@@ -7,8 +7,8 @@ Spec: RocketMQ ConsumerOffsetManager, LmqConsumerOffsetManager.
                               "offsetTable": {"TOPIC@GROUP": {"QUEUE ID": OFFSET}}}
     lmqConsumerOffset.json   the same, and "lmqOffsetTable": {"TOPIC@%LMQ%GROUP": OFFSET}
 
-The second is the file of a broker with light queues. A light group has its offsets of light queues
-in a table of their own there, as these have one queue, 0.
+The second is the file of a broker with light queues. There the offsets of light groups in light
+queues have a table of their own, because each has only queue 0.
 RocketMQ writes the queue ids without quotes. It reads both forms, and so does this module. Its
 releases before 5.0 write no version.
 """
@@ -41,18 +41,18 @@ class ConsumerOffsets:
         self._entries_count = 0
         self._table: dict[str, dict[int, int]] = {}
         self._version = DataVersion()
-        self._is_newer = False  # than the version
+        self._is_newer = False  # changed since the version
         self.is_dirty = False
-        #: (group, topic, queue id) -> offset: of resets that a running group has not heard of yet.
+        #: (group, topic, queue id) -> offset: resets that a running group has not received yet.
         self.resets: dict[tuple[str, str, int], int] = {}
-        # The same -> behind the messages that the group was last given.
+        # The same -> the offset after the last messages that the group received.
         self._pulled: dict[tuple[str, str, int], int] = {}
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Note where a group has got to; a group goes back to read again.
+        """Note a group's progress, which may go back, to read again.
 
-        Without effect while the group has not heard of a reset: it means the place from before.
-        BrokerError when the table is full and this would be a new entry.
+        No effect while the group has not received a reset: its offset is from before the reset.
+        BrokerError if the table is full and this would be a new entry.
         """
         if self.resets and self.awaits_reset(group, topic, queue_id):
             return
@@ -72,37 +72,37 @@ class ConsumerOffsets:
     def reset(
         self, group: str, topic: str, queue_id: int, queue_offset: int, *, is_running: bool
     ) -> None:
-        """Set where a group goes on; one that is running hears of it by ``take_reset``."""
+        """Set a group's next offset; a running group gets it through ``take_reset``."""
         self.resets.pop((group, topic, queue_id), None)
         self.commit(group, topic, queue_id, queue_offset)
         if is_running:
             self.resets[group, topic, queue_id] = queue_offset
 
     def awaits_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Return whether there is a reset that the group has not heard of yet."""
+        """Return whether there is a reset that the group has not received yet."""
         return (group, topic, queue_id) in self.resets
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return, once, the offset of a reset that the group has not heard of yet."""
+        """Return, once, the offset of a reset that the group has not received yet."""
         if not self.resets:
             return None
         return self.resets.pop((group, topic, queue_id), None)
 
     def note_pulled(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Note how far a group has been given messages."""
+        """Note up to which offset a group has received messages."""
         key = (group, topic, queue_id)
         if key in self._pulled or len(self._pulled) < self._entries_max:
             self._pulled[key] = queue_offset
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
-        """Return behind what a group was last given; 0 if nothing since the start."""
+        """Return the offset after the last message that the group received; 0 if none yet."""
         return self._pulled.get((group, topic, queue_id), 0)
 
     def lower_to(self, max_offset: Callable[[str, int], int]) -> int:
         """Lower each offset beyond its queue's end to that end; return how many were lowered.
 
-        A crash may take the end of a queue. Its offsets are then given out again, and a group that
-        is beyond them would not see the messages that get them.
+        A crash may lose the end of a queue. Its offsets are then assigned again, and a group beyond
+        them would miss the messages that get them.
         """
         lowered = 0
         for _group, topic, queues in self._entries():
@@ -116,7 +116,7 @@ class ConsumerOffsets:
         return lowered
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return where a group has got to, or None if it never committed."""
+        """Return a group's committed offset, or None if it never committed."""
         queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
@@ -151,7 +151,7 @@ class ConsumerOffsets:
         self._forget_places(lambda key: key[1] == topic)
 
     def forget_below(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Forget the offsets in a queue that are from before it was deleted."""
+        """Forget the offsets in a queue from before it was deleted."""
         for group in self.groups_of(topic):
             queues = self._table[f"{topic}{_SEPARATOR}{group}"]
             if queues.get(queue_id, queue_offset) < queue_offset:
@@ -167,7 +167,7 @@ class ConsumerOffsets:
     def snapshot(self) -> dict[str, Any]:
         """Return the content of the file; a copy, fit to be encoded in a thread.
 
-        It has another version than the one before if anything has changed since.
+        Its version differs from the previous one's if anything has changed since.
         """
         if self._is_newer:
             self._version = self._version.next(self._clock.now_ms())
@@ -184,7 +184,7 @@ class ConsumerOffsets:
         return content | {"lmqOffsetTable": light} if self._has_lmq else content
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Replace the table by the content of either file, or msgspec.ValidationError."""
+        """Replace the table by the content of either file; msgspec.ValidationError if invalid."""
         version = msgspec.convert(content.get("dataVersion") or {}, DataVersion)
         table = msgspec.convert(
             content.get("offsetTable", {}), dict[str, dict[Int32, Int64]], strict=False
@@ -199,7 +199,7 @@ class ConsumerOffsets:
         self._entries_count = sum(map(len, self._table.values()))
 
     def load_newer(self, content: Mapping[str, Any]) -> None:
-        """Load the content of the other file, if it was saved after what is loaded already."""
+        """Load the content of the other file if it was saved after the loaded one."""
         version = msgspec.convert(content.get("dataVersion") or {}, DataVersion)
         if not self._table or version.timestamp > self._version.timestamp:
             self.load(content)

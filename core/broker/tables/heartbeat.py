@@ -1,10 +1,10 @@
-"""What a client says of itself: the body of HEART_BEAT.
+"""A client's description of itself: the body of HEART_BEAT.
 
 Owns: HeartbeatData as values, tag expressions as sets of hashes. Must not touch: groups, sockets.
 Spec: RocketMQ HeartbeatData, SubscriptionData, FilterAPI. C++ clients write the three enumerations
 as ordinals, Java clients as names; both are accepted.
 
-Clients of RocketMQ 5 with useHeartbeatV2 give a heartbeat a fingerprint of what it says, and leave
+Clients of RocketMQ 5 with useHeartbeatV2 add a fingerprint of its content to a heartbeat, and leave
 the subscriptions out of the next ones (withoutSub) while nothing changes.
 """
 
@@ -22,7 +22,7 @@ from motelog.core.remoting.fields import Int64
 from motelog.core.remoting.frames import loads
 
 EXPRESSION_CHARACTERS_MAX: Final = 65_536
-#: The types of an expression of tags; without a type it is one.
+#: The types of a tag expression, which is also the type if there is none.
 TAG_TYPES: Final = (None, "", TAG_EXPRESSION_TYPE)
 _CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 _MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
@@ -37,7 +37,7 @@ _FROM_WHERE: Final = (
 
 
 class Subscription(msgspec.Struct, frozen=True, rename="camel"):
-    """What a group wants of one topic; the one with the larger ``sub_version`` counts."""
+    """A group's subscription to one topic; the one with the largest ``sub_version`` applies."""
 
     topic: str
     sub_string: Annotated[str, msgspec.Meta(max_length=EXPRESSION_CHARACTERS_MAX)] | None = "*"
@@ -99,7 +99,7 @@ class _HeartbeatJson(msgspec.Struct):
 
 
 def decode_heartbeat(body: bytes) -> Heartbeat:
-    """Return what ``body`` says; RemotingDecodeError if it is not a heartbeat."""
+    """Return the heartbeat in ``body``; RemotingDecodeError if it is invalid."""
     value: Any = loads(body)
     try:
         # C++ clients write subVersion as text.

@@ -1,13 +1,13 @@
-"""What groups have in work that consume in order: one pop per queue at a time.
+"""The messages in work of groups that consume in order: one pop per queue at a time.
 
-Owns: OrderTable: which messages a queue's last pop gave out, which of them are acknowledged, when
+Owns: OrderTable: which messages a queue's last pop delivered, which of them are acknowledged, when
 the queue may be popped again; consumerOrderInfo.json. Must not touch: clocks, files, the store;
 time is an argument. Spec: RocketMQ ConsumerOrderInfoManager.
 
-    popped -> blocked until all is acknowledged, or the time of what is not is over
+    popped -> blocked until all are acknowledged, or the invisible time of the others is over
            -> popped again from the first that is not acknowledged, in the same order
 
-The same attempt may pop at any time, and gets the same messages: its answer was lost on the way.
+The same attempt may pop at any time, and gets the same messages: the first answer was lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from motelog.core.topic_names import shown
 QueueKey: TypeAlias = tuple[str, str, int]
 
 _SEPARATOR: Final = "@"
-# So long nobody has popped a queue: what it was given is forgotten, as RocketMQ does.
+# The state of a queue that was not popped for so long is forgotten, as RocketMQ does.
 FORGET_MS: Final = 86_400_000
 ATTEMPT_CHARACTERS_MAX: Final = 255
 
@@ -35,7 +35,7 @@ class OrderInfo(msgspec.Struct, omit_defaults=True):
 
     pop_time: Int64 = msgspec.field(name="popTime")
     invisible_ms: Int64 = msgspec.field(name="i")
-    # The first offset, and how far behind it the others are.
+    # The first offset, and the distances of the others from it.
     places: list[Int64] = msgspec.field(name="o")
     seen_ms: Int64 = msgspec.field(name="l")
     acked_bits: Int64 = msgspec.field(name="cm", default=0)
@@ -53,7 +53,7 @@ class OrderInfo(msgspec.Struct, omit_defaults=True):
         return [at for index, at in enumerate(self.offsets) if not self.acked_bits >> index & 1]
 
     def free_ms(self) -> int:
-        """Return when none of its open messages is invisible any more."""
+        """Return when all of its open messages are visible again."""
         due_ms = self.pop_time + self.invisible_ms
         visible_ms = self.visible_ms or {}
         return max((visible_ms.get(at, due_ms) for at in self.open_offsets()), default=0)
@@ -91,7 +91,7 @@ class OrderTable:
         now_ms: int,
         invisible_ms: int,
     ) -> tuple[list[tuple[int, int]], int]:
-        """Note a pop; return how often each message was delivered before, and the least of that."""
+        """Note a pop; return how often each message was delivered before, and the least count."""
         before = self._table.get(queue)
         counts: dict[int, int] = {}
         if before is not None:
@@ -116,10 +116,10 @@ class OrderTable:
         return list(counts.items()), least
 
     def ack(self, queue: QueueKey, offset: int, pop_time_ms: int) -> int | None:
-        """Note a message as done with; return where the group goes on.
+        """Note a message as acknowledged; return the group's next offset.
 
-        None for the receipt of an earlier pop, whose messages were given out again. ValueError if
-        the pop did not give the message out.
+        None for the receipt of an earlier pop, whose messages were delivered again. ValueError if
+        the pop did not deliver the message.
         """
         info = self._table.get(queue)
         if info is None:
@@ -145,16 +145,16 @@ class OrderTable:
         return True
 
     def forget(self, queue: QueueKey) -> None:
-        """Forget what a group was given of a queue: it goes on elsewhere."""
+        """Forget a group's last pop of a queue: the group continues elsewhere."""
         if self._table.pop(queue, None) is not None:
             self.is_dirty = True
 
     def next_free_ms(self) -> int | None:
-        """Return when a queue may have become free; None while none is in work."""
+        """Return when a queue may become free; None while no queue is in work."""
         return self._free[0][0] if self._free else None
 
     def take_freed(self, now_ms: int) -> list[QueueKey]:
-        """Return queues that are free now because the time of their messages is over."""
+        """Return queues that are now free because their messages' invisible time is over."""
         freed = []
         while self._free and self._free[0][0] <= now_ms:
             free_ms, queue = heapq.heappop(self._free)
@@ -164,7 +164,7 @@ class OrderTable:
         return freed
 
     def clean(self, is_known: Callable[[QueueKey], bool], now_ms: int) -> None:
-        """Forget queues that are gone, and those that nobody has popped for a day."""
+        """Forget removed queues, and those that were not popped for a day."""
         for queue, info in list(self._table.items()):
             if not is_known(queue) or now_ms - info.seen_ms > FORGET_MS:
                 self.forget(queue)
@@ -178,7 +178,7 @@ class OrderTable:
         return {"table": table}
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Load the content of consumerOrderInfo.json; msgspec.ValidationError if it is not that."""
+        """Load the content of consumerOrderInfo.json; msgspec.ValidationError if it is invalid."""
         table = msgspec.convert(
             content.get("table", {}), dict[str, dict[Int32, OrderInfo]], strict=False
         )
@@ -195,19 +195,19 @@ class OrderTable:
     def _note_free(self, queue: QueueKey, info: OrderInfo) -> None:
         self.is_dirty = True
         heapq.heappush(self._free, (info.free_ms(), queue))
-        # Changes leave entries behind; so there is a bound for each queue in work.
+        # Changes leave old entries; the bound allows some for each queue in work.
         if len(self._free) > 4 * len(self._table) + 64:
             self._free = [(one.free_ms(), key) for key, one in self._table.items()]
             heapq.heapify(self._free)
 
     def _check(self) -> None:
-        """Assert that the end of each queue's time is known."""
+        """Assert that the time at which each queue becomes free is noted."""
         assert all(info.open_offsets() for info in self._table.values())
         assert {queue for _, queue in self._free} >= set(self._table)
 
 
 def _names(key: str) -> tuple[str, str]:
-    """Return topic and group; ValueError if the key is none of a topic and a group."""
+    """Return topic and group; ValueError if the key does not consist of these."""
     topic, found, group = key.partition(_SEPARATOR)
     if not found:
         raise ValueError(f"the key {shown(key)} is none of a topic and a group")

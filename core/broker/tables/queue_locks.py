@@ -50,7 +50,7 @@ class QueueLocks:
         self._keep(group, locks)
 
     def expire(self, now_ms: int) -> None:
-        """Forget the locks that nobody renewed."""
+        """Forget the locks that were not renewed."""
         for group, locks in list(self._groups.items()):
             self._keep(group, {queue: lock for queue, lock in locks.items() if lock[1] > now_ms})
 

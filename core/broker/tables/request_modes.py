@@ -1,6 +1,6 @@
-"""How groups ask for messages of a topic: by pulls, or by POP.
+"""How groups get the messages of a topic: by pulls, or by POP.
 
-Owns: RequestModes, messageRequestMode.json. Must not touch: files, who gets which queue.
+Owns: RequestModes, messageRequestMode.json. Must not touch: files, which member gets which queue.
 Spec: RocketMQ MessageRequestModeManager, SetMessageRequestModeRequestBody.
 """
 
@@ -17,17 +17,17 @@ from motelog.core.remoting.fields import Int32
 
 
 class RequestMode(msgspec.Struct, frozen=True, rename="camel"):
-    """What was chosen for one group in one topic."""
+    """The chosen mode of one group in one topic."""
 
     topic: str
     consumer_group: str
     mode: Literal["PULL", "POP"] = "PULL"
-    # POP: how many members behind it share a member's queues; 0 and less: all.
+    # POP: how many of the next members share a member's queues; 0 and less: all.
     pop_share_queue_num: Int32 = 0
 
 
 class RequestModes:
-    """What was chosen for each topic and group; others pull."""
+    """The chosen mode for each topic and group; others pull."""
 
     def __init__(self, *, entries_max: int) -> None:
         self._entries_max = entries_max
@@ -39,7 +39,7 @@ class RequestModes:
         return self._table.get((topic, group)) or RequestMode(topic, group)
 
     def put(self, mode: RequestMode) -> None:
-        """Keep a choice; BrokerError if there are too many."""
+        """Set a mode; BrokerError if there are too many."""
         key = mode.topic, mode.consumer_group
         if key not in self._table and len(self._table) >= self._entries_max:
             text = f"the broker keeps {self._entries_max} request modes already"
@@ -56,7 +56,7 @@ class RequestModes:
         return {"messageRequestModeMap": table}
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Load messageRequestMode.json; msgspec.ValidationError if it is not that."""
+        """Load messageRequestMode.json; msgspec.ValidationError if it is invalid."""
         table = msgspec.convert(
             content.get("messageRequestModeMap", {}), dict[str, dict[str, RequestMode]]
         )

@@ -1,7 +1,7 @@
 """The tables that outlive the broker's process, and the files under config/ that keep them.
 
-Owns: which table is in which file, when each is saved. Must not touch: what is in a table, a file's
-bytes (core.state_file).
+Owns: which table is in which file, when each is saved. Must not touch: the content of a table, a
+file's bytes (core.state_file).
 
     topics.json  subscriptionGroup.json    at each change, and each ``save_interval_s``
     messageRequestMode.json  users.json    the same
@@ -64,20 +64,20 @@ class SavedTables:
         )
 
     def load(self, *, is_expected: bool) -> None:
-        """Load the saved tables; StoreDamagedError if nothing good is left of one."""
+        """Load the saved tables; StoreDamagedError if one has no good copy left."""
         for saved in (self._topics, self._groups):
             saved.load(is_expected=is_expected)
-        # The one of a broker that had light queues and has none now, or the other way round.
+        # The other file is there if light queues were enabled or disabled since.
         other = self._other_offsets.load(dict)
         self._offsets.load(is_expected=is_expected and other is None)
         if other is not None:
             self._tables.offsets.load_newer(other)
-        # A broker where nobody has used these has no file.
+        # A broker that has never used these has no file.
         for saved in (self._orders, self._modes, self._users):
             saved.load(is_expected=False)
 
     async def save_settings(self) -> str | None:
-        """Save settings that have changed; return why that failed, None if it did not."""
+        """Save settings that have changed; return why that failed, or None."""
         topics_fault = await self._topics.save_if_changed()
         groups_fault = await self._groups.save_if_changed()
         modes_fault = await self._modes.save_if_changed()

@@ -1,7 +1,7 @@
-"""Subscription groups: what each consumer group may do and how often it retries.
+"""Subscription groups: the rights of each consumer group and how often it retries.
 
 Owns: the group table, topics that are closed to a group, their version, creation at first use.
-Must not touch: files, sockets. The clock is asked only where something changes.
+Must not touch: files, sockets. The clock is only read for a change.
 Spec: RocketMQ SubscriptionGroupConfig, SubscriptionGroupManager. The connected members are in
 consumer_groups.py.
 """
@@ -20,17 +20,17 @@ from motelog.core.remoting.fields import INT32, INT64, Int32
 from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX, DataVersion
 from motelog.core.topic_names import group_name_fault, is_lmq, shown
 
-#: What a group may have besides its numbers and switches, as JSON.
+#: The most that a group may have besides its numbers and switches, as JSON.
 EXTRA_BYTES_MAX: Final = 16_384
 
-#: RocketMQ 5's name for the delays between retries that a group has if it asks for no others.
+#: RocketMQ 5's name for the default delays between retries of a group.
 RETRY_POLICY: Final[dict[str, Any]] = {"type": "CUSTOMIZED"}
 
 
 class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """One group, as subscriptionGroup.json holds it.
 
-    What RocketMQ 5 has added is kept and told to those that ask for it.
+    The fields that RocketMQ 5 has added are kept, and returned to clients that ask for them.
     """
 
     group_name: str
@@ -51,7 +51,7 @@ class SubscriptionGroup(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
 
 
 class SubscriptionGroups:
-    """The groups of one broker; ``listeners`` are called when one is new, changed or gone."""
+    """The groups of one broker; ``listeners`` are called when one is new, changed or deleted."""
 
     def __init__(
         self, *, auto_create: bool, groups_max: int, clock: Clock, has_lmq: bool = False
@@ -61,7 +61,7 @@ class SubscriptionGroups:
         self._auto_create = auto_create
         self._groups_max = groups_max
         self._groups: dict[str, SubscriptionGroup] = {}
-        # RocketMQ's forbiddenTable: for each group the topics, with bits of what may not be done.
+        # RocketMQ's forbiddenTable: for each group the topics, with bits of what is forbidden.
         self._forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion()
         self.is_dirty = False
@@ -71,13 +71,13 @@ class SubscriptionGroups:
         return len(self._groups)
 
     def allow_creation(self, is_on: bool) -> None:
-        """Create groups at their first request, or do not."""
+        """Set whether groups are created at their first request."""
         self._auto_create = is_on
 
     def get(self, name: str) -> SubscriptionGroup | None:
         group = self._groups.get(name)
         if group is None and self._has_lmq and is_lmq(name):
-            # One for each MQTT client: they are there without being kept, as in RocketMQ.
+            # There is one for each MQTT client: they exist without being kept, as in RocketMQ.
             return SubscriptionGroup(group_name=name)
         return group
 
@@ -109,7 +109,7 @@ class SubscriptionGroups:
         self._changed()
 
     def may_read(self, group: str, topic: str) -> bool:
-        """Say whether the topic is not closed to the group."""
+        """Say whether the topic is open to the group."""
         if not self._forbidden:
             return True
         return not self._forbidden.get(group, {}).get(topic, 0) & Permission.READ
@@ -133,7 +133,7 @@ class SubscriptionGroups:
         return list(self._groups)
 
     def delete(self, name: str) -> None:
-        """Forget a group; without effect when it does not exist."""
+        """Forget a group; no effect if it does not exist."""
         self._forbidden.pop(name, None)
         if self._groups.pop(name, None) is not None:
             self._changed()
@@ -147,7 +147,7 @@ class SubscriptionGroups:
         }
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Load the content of subscriptionGroup.json; msgspec.ValidationError if it is not that."""
+        """Load the content of subscriptionGroup.json; msgspec.ValidationError if it is invalid."""
         version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
         table = content.get("subscriptionGroupTable", {})
         groups = msgspec.convert(table, dict[str, SubscriptionGroup])
@@ -181,7 +181,7 @@ def _check(group: SubscriptionGroup) -> None:
 
 
 def _in_bounds(group: SubscriptionGroup) -> SubscriptionGroup:
-    """Return the group with its numbers brought into bounds; without a retry queue none retries."""
+    """Return the group with its numbers put into bounds; no retries without a retry queue."""
     return msgspec.structs.replace(
         group,
         retry_queue_nums=_nearest(group.retry_queue_nums, range(QUEUE_COUNT_MAX + 1)),
@@ -202,7 +202,7 @@ _NO_EXTRAS: Final[dict[str, Any]] = {
 
 
 def _is_small(group: SubscriptionGroup) -> bool:
-    """Return whether what a group has of no fixed size is small, and can be written again."""
+    """Return whether a group's fields of variable size are small and can be encoded."""
     extras = (group.group_retry_policy, group.subscription_data_set, group.attributes)
     if not any(extras):
         return True

@@ -1,7 +1,7 @@
-"""The tables of one broker: what it knows besides its messages.
+"""The tables of one broker: its state besides messages.
 
-Owns: which tables there are, and their limits, which the configuration sets. Must not touch: what
-is in them, files (saved).
+Owns: the list of tables, and their limits, which the configuration sets. Must not touch: their
+content, files (saved).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from motelog.core.remoting.server import Connection
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The last three are about connected clients; the others outlive the process (saved)."""
+    """All tables. The last three are about connected clients; the others are saved."""
 
     topics: TopicTable
     groups: SubscriptionGroups
@@ -37,7 +37,7 @@ class Tables:
 
     @classmethod
     def of(cls, config: BrokerConfig, clock: Clock) -> Tables:
-        """Return a broker's tables as they are before anything is loaded."""
+        """Return a broker's tables before anything is loaded."""
         return cls(
             TopicTable(
                 broker_name=config.name,

@@ -45,9 +45,9 @@ from motelog.core.topic_names import (
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
 _TEMPLATE = _READ_WRITE | int(Permission.INHERIT)
 SCHEDULE_LEVELS = 18
-# As many as RocketMQ has: it reads the queues of another number, too, but not more.
+# As many as RocketMQ has: with another number it reads the queues too, but not more than 8.
 REVIVE_QUEUES = 8
-# The limit for a folder of RocketMQ, which has none of its own: as many as the store has queue ids.
+# The limit for a folder of RocketMQ, which has no limit itself: as many as the store has queue ids.
 _KEPT_QUEUES_MAX = 65_536
 
 
@@ -68,7 +68,7 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self._auto_create = auto_create
         self._topics_max = topics_max
-        #: Of deleted topics whose records may be in the log still: queue id -> its end then.
+        #: Deleted topics whose records may still be in the log: queue id -> its end then.
         self.deleted: dict[str, dict[int, int]] = {}
         self.version = DataVersion()
         self.is_dirty = False
@@ -83,7 +83,7 @@ class TopicTable:
         return len(self._topics)
 
     def allow_creation(self, is_on: bool, now_ms: int) -> None:
-        """Create topics at their first message, or do not: the template comes and goes."""
+        """Set whether topics are created at their first message: adds or removes the template."""
         if is_on == (DEFAULT_TOPIC in self._topics):
             return
         if is_on:
@@ -94,7 +94,7 @@ class TopicTable:
         self._changed(DEFAULT_TOPIC, now_ms)
 
     def get(self, name: str) -> TopicConfig | None:
-        """Return a topic's settings; a light queue may be read, and not be written to by name."""
+        """Return a topic's settings; a light queue can be read, but not written to by name."""
         config = self._topics.get(name)
         if config is None and self._has_lmq and is_lmq(name):
             return TopicConfig(
@@ -103,7 +103,7 @@ class TopicTable:
         return config
 
     def table(self) -> Mapping[str, TopicConfig]:
-        """Return all topics, the system's included; a view, not to be changed."""
+        """Return all topics, including the system's; a view, not to be changed."""
         return self._topics
 
     def is_system(self, name: str) -> bool:
@@ -151,8 +151,8 @@ class TopicTable:
     def delete(self, name: str, ends: Mapping[int, int], now_ms: int) -> None:
         """Forget a topic whose queues end at ``ends``; BrokerError if it is the system's.
 
-        One write of the file does all of it: what lies below is deleted, also after a crash, until
-        the log has no record of it any more (``note_deleted``).
+        One write of the file does all of it: messages below the ends stay deleted, even after a
+        crash, until the log has no record of them any more (``note_deleted``).
         """
         if self.is_system(name):
             raise BrokerError(
@@ -166,7 +166,7 @@ class TopicTable:
             self._changed(name, now_ms)
 
     def note_deleted(self, name: str, queue_id: int, end: int) -> None:
-        """Note below which offset a queue is deleted; 0 if the log has none of that any more."""
+        """Note below which offset a queue is deleted; 0 if the log has no such records any more."""
         queues = self.deleted[name]
         if queues[queue_id] == end:
             return
@@ -182,7 +182,7 @@ class TopicTable:
     ) -> TopicConfig:
         """Return the topic; a new one is created with the settings of ``default_topic``.
 
-        BrokerError(TOPIC_NOT_EXIST) when that is not allowed, INVALID_PARAMETER for a bad name.
+        BrokerError(TOPIC_NOT_EXIST) if that is not allowed, INVALID_PARAMETER for a bad name.
         """
         known = self._topics.get(name)
         if known is not None:
@@ -262,7 +262,7 @@ class TopicTable:
         }
 
     def load(self, content: Mapping[str, Any]) -> None:
-        """Load the content of topics.json; msgspec.ValidationError if it is not that."""
+        """Load the content of topics.json; msgspec.ValidationError if it is invalid."""
         version = msgspec.convert(content.get("dataVersion", {}), DataVersion)
         table = msgspec.convert(content.get("topicConfigTable", {}), dict[str, TopicConfig])
         table = {name: config for name, config in table.items() if name not in self._system}
@@ -278,7 +278,7 @@ class TopicTable:
         self._topics.update({name: _in_bounds(config) for name, config in table.items()})
 
     def restore(self, queues: Iterable[tuple[str, int]], queue_count: int, now_ms: int) -> None:
-        """Create topics for queues that the store has and topics.json does not.
+        """Create topics for queues that the store has but topics.json lacks.
 
         A crash may come after a topic's first message and before the topic is in the file. The
         message was acknowledged, so its topic must exist again. Such a topic gets ``queue_count``
@@ -323,7 +323,7 @@ def _check_count(queue_count: int) -> None:
 
 
 def _in_bounds(config: TopicConfig) -> TopicConfig:
-    """Return a file's settings of a topic, with values that no request may set put into bounds."""
+    """Return a topic's settings from a file, with values beyond a request's bounds adjusted."""
     filter_type = config.topic_filter_type
     return msgspec.structs.replace(
         config,
