@@ -1,1 +1,1 @@
-"""Transactions: half messages, what ends them, and asking producers about those left open."""
+"""Transactions: half messages, their ends, and checks with producers of those left open."""

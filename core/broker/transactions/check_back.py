@@ -1,7 +1,7 @@
-"""Asks producers about half messages that nobody has ended, and gives up those without an answer.
+"""Asks producers about half messages that are still open, and gives up those without an answer.
 
-Owns: the regular passes over the half queue, whom a question (request code 39) goes to. Must not
-touch: commits and rollbacks (processors.end_transaction), when a half message is to be asked about
+Owns: the regular passes over the half queue, which producer gets a question (request code 39). Must
+not touch: commits and rollbacks (processors.end_transaction), when a half message needs a question
 (half_message), how progress is kept (progress).
 Spec: RocketMQ TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheckListener.
 
@@ -10,14 +10,14 @@ Spec: RocketMQ TransactionalMessageServiceImpl.check, AbstractTransactionalMessa
         asked too often, or older than the log keeps messages
                       -> TRANS_CHECK_MAX_TIME_TOPIC, and an op: it is rolled back
 
-A question goes to one producer of the group after the other. Nobody to ask counts as one too, as in
-RocketMQ; producers that do not read what they are sent do not.
+Questions go to the producers of the group in turn. A group without producers counts as asked, as in
+RocketMQ; a group whose producers do not read what they are sent does not.
 What a crash leaves, right after
-    the copy     two copies, of which the older is over (past)
+    the copy     two copies, and the older one is over (past)
     the op       nothing: it is over
     the record in TRANS_CHECK_MAX_TIME_TOPIC, before its op   the half message is given up again
-Concurrency: what is appended is decided without an await between, since each await may let a
-producer end a half message.
+Concurrency: there is no await between a decision and its append, because during an await a producer
+may end a half message.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class CheckRules:
 class _Step:
     """What a pass appends for one half message.
 
-    ``member`` gets a question about the first record; ``given_up`` says why nobody is asked again.
+    ``member`` gets a question about the first record; ``given_up`` says why there is no further
+    question.
     """
 
     half: HalfMessage
@@ -115,7 +116,7 @@ class CheckBack:
         self._store_host = store_host
         self._turn = 0
         self._faults = LimitedLog(logger, lines_max=1, period_s=_FAULT_PERIOD_S)
-        # A producer that leaves and never comes back may have left any number.
+        # A producer that never comes back may have left any number of half messages.
         self._given_up = LimitedLog(logger)
         self.asked_count = 0
         self.given_up_count = 0
@@ -155,7 +156,7 @@ class CheckBack:
                     self._faults.warning("the progress of transactions is not saved error=%s", exc)
 
     async def make_pass(self) -> None:
-        """Ask about the half messages that are due; copies made meanwhile wait for the next."""
+        """Ask about the half messages that are due; copies made meanwhile are for the next pass."""
         ledger, reader = self._ledger, self._reader
         end = reader.max_offset(HALF_TOPIC, HALF_QUEUE)
         is_over = False
@@ -171,7 +172,7 @@ class CheckBack:
             try:
                 is_over = self._take(halves, pasts, max(result.next_offset, offset + 1))
             except NextFileError:
-                # Decided again then: a producer may have ended some of them.
+                # Decided again afterwards: a producer may have ended some of them.
                 await trio.sleep(_NEXT_FILE_POLL_S)
             await trio.lowlevel.checkpoint()
 
@@ -181,7 +182,7 @@ class CheckBack:
     def _take(self, halves: list[HalfMessage], pasts: list[Past], end: int) -> bool:
         """Append what is due for half messages up to ``end``, and send the questions.
 
-        Return whether the pass ends before one that has to wait.
+        Return whether the pass ends early, before a half message that has to wait.
         """
         now_ms = self._store.now_ms()
         steps: list[_Step] = []
@@ -190,7 +191,7 @@ class CheckBack:
             if self._ledger.is_over(half.queue_offset):
                 continue
             if past.is_committed:
-                # A crash has come between the real message and its op.
+                # A crash came between the real message and its op.
                 steps.append(_Step(half, (self._op(half),)))
             elif past.open is not None and past.open.queue_offset == half.queue_offset:
                 step = self._step(half, now_ms)
@@ -207,7 +208,7 @@ class CheckBack:
         return is_stopped
 
     def _step(self, half: HalfMessage, now_ms: int) -> _Step | None:
-        """Return what is to be done with an open half message; None if it is too young."""
+        """Return the step for an open half message; None if it is too young."""
         rules = self._rules
         verdict = judge(
             half,
@@ -230,7 +231,7 @@ class CheckBack:
                 case Verdict.GIVE_UP:
                     return self._give_up(half, f"asked {half.check_times} times")
         except ValueError as exc:
-            # The copy's properties would be too long: nothing can note that it was asked.
+            # The copy's properties would be too long: the question could not be counted.
             return self._give_up(half, str(exc))
 
     def _give_up(self, half: HalfMessage, reason: str) -> _Step:
@@ -245,8 +246,8 @@ class CheckBack:
     def _next_member(self, half: HalfMessage) -> tuple[Connection | None, bool]:
         """Return the producer to ask, and whether there is any; a congested one is not asked.
 
-        The question has the message, and any account may join a producer group. So with access
-        control only those are asked who might have sent it.
+        The question contains the message, and any account may join a producer group. So with access
+        control only producers that may send to the topic are asked.
         """
         found = self._producers.get(half.group)
         members = [] if found is None else [m.owner for m in found.members.values()]
@@ -261,7 +262,7 @@ class CheckBack:
         return None, bool(members)
 
     def _note(self, step: _Step, place: tuple[int, int]) -> None:
-        """Tell whoever is to hear of what was appended; the first record is at ``place``."""
+        """Send the question or log the end of an appended step; first record at ``place``."""
         if step.member is not None:
             self.asked_count += 1
             step.member.reply(self._question(step.half, place))
@@ -295,7 +296,7 @@ class CheckBack:
         )
 
     def _append(self, messages: list[AppendMessage]) -> list[tuple[int, int]]:
-        """Append and return where; what the ops among them name is over. StoreError as it comes."""
+        """Append and return the places; the ops among them end half messages. Raises StoreError."""
         placed: list[tuple[int, int]] = []
         if messages:
             self._store.append(messages, placed, may_wait=False)

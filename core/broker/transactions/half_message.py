@@ -1,4 +1,4 @@
-"""Half messages: what a transactional send becomes, and what a half message becomes.
+"""Half messages: how a transactional send becomes one, and the records that follow it.
 
 Owns: the properties of a half message, the records made of it, when a producer is to be asked.
 Must not touch: the store, clocks, connections; pure functions and values.
@@ -10,8 +10,8 @@ Spec: RocketMQ TransactionalMessageBridge, TransactionalMessageServiceImpl, EndT
     given up            -> TRANS_CHECK_MAX_TIME_TOPIC
     end of any kind     -> RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0, tag d: the half's queue offset
 
-A half message that is appended again is a copy. Unique id and born time tell whose copy it is. All
-copies but the newest are over.
+A half message that is appended again is a copy. Copies have the unique id and the born time of
+their original. All copies but the newest are over.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _OFFSETS_PER_OP_MAX: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """A record of the half topic; ``pairs`` are its properties, ``text`` these as stored."""
+    """A record of the half topic; ``pairs`` are its properties, ``text`` the same as stored."""
 
     queue_offset: int
     physical_offset: int
@@ -100,12 +100,12 @@ class HalfMessage:
         return TRANSACTION_CHECK_TIMES in self.pairs or TRAN_PREPARED_QUEUE_OFFSET in self.pairs
 
     def is_same(self, other: HalfMessage) -> bool:
-        """Whether both are copies of one half message, or one of them is a copy of the other."""
+        """Whether both are copies of one half message, or one is a copy of the other."""
         return self.unique_key == other.unique_key and self.born_ms == other.born_ms
 
 
 class Verdict(Enum):
-    """What becomes of an open half message now."""
+    """The next step of an open half message."""
 
     WAIT = auto()
     KEEP = auto()
@@ -116,7 +116,7 @@ class Verdict(Enum):
 def half_pairs(
     pairs: Mapping[str, str], *, topic: str, queue_id: int, group: str
 ) -> dict[str, str]:
-    """Return the properties of the half message that a transactional send becomes."""
+    """Return the properties of a transactional send's half message."""
     half = {PGROUP: group, **pairs}
     if half.get(UNIQ_KEY):
         half[TRANSACTION_ID] = half[UNIQ_KEY]
@@ -142,7 +142,7 @@ def decode_half(record: bytes) -> HalfMessage:
 
 
 def decode_halves(records: bytes) -> Iterator[HalfMessage]:
-    """Yield those of concatenated records that are of the half topic."""
+    """Yield the records of the half topic among concatenated records."""
     for fields in decode(records, verify=True):
         if fields[0] == HALF_TOPIC.encode() and fields[1] == HALF_QUEUE:
             yield half_of(fields)
@@ -174,35 +174,35 @@ def check_end(half: HalfMessage, *, group: str, queue_offset: int, physical_offs
 
 
 def immunity_ms(half: HalfMessage, timeout_ms: int) -> int:
-    """Return how old it has to be before its producers are asked."""
+    """Return the age in ms from which on its producers are asked."""
     seconds = number(half.pairs.get(CHECK_IMMUNITY_S, "")) or 0
     return max(seconds * 1000, timeout_ms)
 
 
 def is_too_late(half: HalfMessage, now_ms: int, timeout_ms: int) -> bool:
-    """Whether its producer may only answer a question now, since its own time is over."""
+    """Whether its producer may only answer questions now, because its own time is over."""
     return CHECK_IMMUNITY_S in half.pairs and now_ms - half.born_ms > immunity_ms(half, timeout_ms)
 
 
 def judge(
     half: HalfMessage, now_ms: int, *, timeout_ms: int, check_max: int, age_ms_max: int
 ) -> Verdict:
-    """Say what becomes of an open half message at ``now_ms``.
+    """Return the next step of an open half message at ``now_ms``.
 
-    The age of a message that a producer has sent is counted from when it was stored: the clock of
-    its sender may be ahead. A copy's is counted from its birth.
+    The age of a message that a producer sent is counted from its store time, because the sender's
+    clock may be ahead. A copy's age is counted from its born time.
     """
     age_ms = now_ms - (half.born_ms if half.is_copy else half.store_ms)
     if half.check_times >= check_max or now_ms - half.born_ms > age_ms_max:
         return Verdict.GIVE_UP
     if 0 <= age_ms < immunity_ms(half, timeout_ms):
-        # One that waits for long must not hold up those behind it.
+        # A message that waits for long must not hold up those after it.
         return Verdict.KEEP if CHECK_IMMUNITY_S in half.pairs else Verdict.WAIT
     return Verdict.ASK
 
 
 def real_message(half: HalfMessage, tail: QueueTail) -> AppendMessage:
-    """Return what consumers get: its text still says that it was a half message."""
+    """Return the message for consumers: its properties still say that it was a half message."""
     sys_flag = half.sys_flag & ~TRANSACTION_MASK | COMMIT
     return dispatched(_message(half, tail, half.text, sys_flag, half.physical_offset))
 
@@ -213,7 +213,7 @@ def given_up_message(half: HalfMessage, tail: QueueTail) -> AppendMessage:
 
 
 def copy_of(half: HalfMessage, tail: QueueTail, *, times: int | None = None) -> AppendMessage:
-    """Return the half message once more, asked about ``times`` times; ValueError without room."""
+    """Return a copy that was asked about ``times`` times; ValueError without room for that."""
     pairs = dict(half.pairs)
     if half.queue_offset >= 0:
         pairs.setdefault(TRAN_PREPARED_QUEUE_OFFSET, str(half.queue_offset))
@@ -229,9 +229,9 @@ def op_message(half: HalfMessage, tail: QueueTail, *, now_ms: int, host: bytes) 
 
 
 def decode_ops(records: bytes) -> Iterator[tuple[int, list[int]]]:
-    """Yield the queue offset of each op record, and those of the half messages that are over.
+    """Yield the queue offset of each op record, and those of the half messages that it ends.
 
-    RocketMQ before 5.0 writes one offset, later releases several with a comma behind each.
+    RocketMQ before 5.0 writes one offset, later releases several with a comma after each.
     """
     for fields in decode(records, verify=True):
         ended = []
@@ -244,12 +244,12 @@ def decode_ops(records: bytes) -> Iterator[tuple[int, list[int]]]:
 def question(half: HalfMessage, place: tuple[int, int], store_host: bytes) -> bytes:
     """Return the record to show to a producer, for its newest copy at (physical, queue offset).
 
-    ``store_host`` is where this broker is now: clients may send the answer there.
+    ``store_host`` is the broker's current address: clients may send the answer there.
     """
     physical_offset, queue_offset = place
     tail = QueueTail(half.real_topic.encode(), half.real_queue_id or 0, queue_offset)
     message = _message(half, tail, half.text, half.sys_flag, 0)
-    # Room for the record and for the blank one that a log file ends with.
+    # Room for the record and for the blank record at the end of a log file.
     target = bytearray(512 + len(half.text) + len(half.body))
     _, end = encode_batch(
         target, 0, len(target), physical_offset, [message], 0, half.store_ms, store_host, [],

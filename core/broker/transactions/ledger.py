@@ -1,4 +1,4 @@
-"""Which half messages are over: one line below which all are, and the others by name.
+"""Which half messages are over: all below one offset, and others one by one.
 
 Owns: Ledger. Must not touch: the store, files, clocks.
 
@@ -7,10 +7,10 @@ Owns: Ledger. Must not touch: the store, files, clocks.
     op queue     -- only about those --|-- the rest --
                     below begin     op_begin
 
-Over means that it was ended, or appended again further back. ``progress`` is what a restart needs:
-the ops from ``op_begin`` on name all that is over behind ``begin``, but for copies.
-Invariants: ``begin`` never goes back; nothing below it is in ``_over``; an op stays until all that
-it names are below ``begin``.
+A half message is over if it was ended, or appended again later in the queue. ``progress`` is what a
+restart needs: the ops from ``op_begin`` on name all that are over from ``begin`` on, except copies.
+Invariants: ``begin`` never goes back; nothing below it is in ``_over``; an op stays until all half
+messages that it names are below ``begin``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections import deque
 
 
 class Ledger:
-    """What a broker knows of its half messages; all offsets are queue offsets."""
+    """The ends of a broker's half messages; all offsets are queue offsets."""
 
     def __init__(self) -> None:
         self.begin = 0
-        # Those below were there when the broker started: what became of them may not be known.
+        # Half messages below were there at the broker's start: their ends may be unknown.
         self.opened_at = 0
-        # Those whose end is being appended.
+        # Half messages whose end is being appended.
         self.ending: set[int] = set()
         self._over: set[int] = set()
         # (op offset, the last half message that it names), in the order of the op queue.
@@ -33,12 +33,12 @@ class Ledger:
         self._op_end = 0
 
     def start(self, begin: int, op_begin: int, opened_at: int) -> None:
-        """Begin at saved progress, before the ops behind it are noted."""
+        """Begin at saved progress, before the ops after it are noted."""
         self.begin, self._op_end, self.opened_at = begin, op_begin, opened_at
 
     @property
     def progress(self) -> tuple[int, int]:
-        """(begin, op_begin), to be saved once all that was appended so far is on the disk."""
+        """(begin, op_begin), to be saved once all records so far are on the disk."""
         return self.begin, self._ops[0][0] if self._ops else self._op_end
 
     def is_over(self, queue_offset: int) -> bool:

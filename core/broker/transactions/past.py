@@ -1,16 +1,16 @@
-"""What became of a half message, by what the log has of it.
+"""The state of a half message, found from its records in the log.
 
 Owns: the rule by which a half message is open, committed or over. Must not touch: the ledger's
 content, appends, clocks.
 
-    not over, sent since the start, and nobody was asked -> open: the ledger knows
+    not over, sent since the start, and never asked about -> open: the ledger knows
     its real message is in the log       -> committed
     its newest copy is not over          -> that copy is open
     else                                 -> over without a real message
 
-Ledger and log may disagree after a crash: the real message may be there without its op, or a copy
-while the saved progress is older. And a producer that has sent a half message again, as the answer
-was late, ends only one of the two. The index knows all that by the unique id.
+Ledger and log may disagree after a crash: the log may have the real message without its op, or a
+copy that the saved progress does not include. And a producer that has sent a half message twice,
+because the answer was late, ends only one of the two. The index finds all of them by the unique id.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Past:
 def past_of(
     half: HalfMessage, ledger: Ledger, store: MessageStore, *, may_wait: bool = True
 ) -> Past:
-    """Return what became of ``half``; StoreError if the index cannot tell."""
+    """Return the state of ``half``; StoreError if the index cannot be read."""
     is_over = ledger.is_over(half.queue_offset)
     if half.queue_offset >= ledger.opened_at and not is_over and not half.is_copy:
         return Past(half, is_committed=False)

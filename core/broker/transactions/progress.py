@@ -1,12 +1,12 @@
-"""How far a broker has got with half messages, kept over restarts as RocketMQ keeps it.
+"""A broker's progress with half messages, kept over restarts as RocketMQ keeps it.
 
 Owns: reading the ledger from log and saved offsets at the start, saving its progress. Must not
-touch: what ends a half message, who is asked.
+touch: what ends a half message, which producers are asked.
 
     consumerOffset.json   RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS      queue 0: begin
                           RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS   queue 0: op_begin
 
-Invariant: progress is handed on only when all that it rests on is on the disk.
+Invariant: progress is only saved when all records that it depends on are on the disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BYTES_PER_READ: Final = 1 << 20
 
 
 async def load_ledger(ledger: Ledger, store: MessageStore, offsets: ConsumerOffsets) -> None:
-    """Fill an empty ledger: begin at the saved progress, and note the ops behind it."""
+    """Fill an empty ledger: begin at the saved progress, and note the ops after it."""
     op_offset = _saved(store, offsets, OP_HALF_TOPIC)
     opened_at = store.reader.max_offset(HALF_TOPIC, HALF_QUEUE)
     ledger.start(_saved(store, offsets, HALF_TOPIC), op_offset, opened_at)
@@ -44,7 +44,7 @@ async def load_ledger(ledger: Ledger, store: MessageStore, offsets: ConsumerOffs
 
 
 async def save_progress(ledger: Ledger, store: MessageStore, offsets: ConsumerOffsets) -> None:
-    """Hand the progress on to the saved offsets once its records are on the disk.
+    """Put the progress into the saved offsets once its records are on the disk.
 
     StoreFencedError if they never will be, BrokerError if the table has no room.
     """
