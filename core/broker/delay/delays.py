@@ -1,4 +1,4 @@
-"""Reads how long a message wants to be delayed, and says where it waits.
+"""Reads the delay that a message asks for, and returns the queue where it waits.
 
 Owns: the properties that ask for a delay, and how such a message is stored while it waits.
 Must not touch: the store, clocks, delivery (schedule).
@@ -35,7 +35,7 @@ from motelog.core.topic_names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 DELAY_PROPERTIES: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
 
-# What only the broker says of a message that waits.
+# Properties of a waiting message that only the broker sets.
 _BROKERS: Final = frozenset({TIMER_OUT_MS, TIMER_DEL_UNIQKEY})
 
 
@@ -52,9 +52,9 @@ class WaitingPlace:
 def find_waiting_place(
     pairs: Mapping[str, str], topic: str, queue_id: int, due_times: DueTimes, now_ms: int
 ) -> WaitingPlace | None:
-    """Return where a message for this queue has to wait; None if it does not.
+    """Return where a message for this queue has to wait; None if it does not have to.
 
-    BrokerError(MESSAGE_ILLEGAL) for a delay that is no number or too long.
+    BrokerError(MESSAGE_ILLEGAL) for a delay that is not a number or too long.
     """
     # The sender's own values of these must not decide where the message ends up.
     stored = {k: v for k, v in pairs.items() if k not in _BROKERS}

@@ -1,7 +1,7 @@
-"""Recalls among the messages whose time has come: what they name is not delivered.
+"""Recalls among the messages that are due: the messages that they name are not delivered.
 
-Owns: which of the records that are due were recalled. Must not touch: the order of due times
-(timer_queue, which brings the recalls of a time before its messages), deliveries, the store.
+Owns: which of the due records were recalled. Must not touch: the order of due times (timer_queue,
+which returns the recalls of a time before its messages), deliveries, the store.
 
     TIMER_DEL_UNIQKEY  unique key     of the message that the recall names
     REAL_TOPIC         topic          of that message
@@ -18,16 +18,16 @@ from motelog.core.records.decode import decode
 
 
 class Recalls:
-    """What the recalls of one due time name; they come before the messages of that time."""
+    """The recalls of one due time; they come before the messages of that time."""
 
     def __init__(self) -> None:
         self._due_ms = 0
         self._named: set[tuple[str, str]] = set()
 
     def left(self, units: Sequence[Unit], records: Sequence[bytes]) -> list[bytes]:
-        """Return the records to deliver: no recalls, and nothing that was recalled.
+        """Return the records to deliver: no recalls, and no recalled messages.
 
-        The units of one call come behind those of the call before it, or are the same again.
+        The units of one call come after those of the previous call, or are the same again.
         """
         left = []
         for unit, record in zip(units, records, strict=True):
@@ -42,7 +42,7 @@ class Recalls:
 
 
 def _named(record: bytes, key: str) -> set[tuple[str, str]]:
-    """Return (topic, unique key) as a record has them; nothing for one that the disk has lost."""
+    """Return (topic, unique key) of a record; empty for one that the disk has lost."""
     try:
         properties = [fields[12] for fields in decode(record, verify=True)]
     except RecordError:

@@ -1,8 +1,8 @@
-"""Delivers messages that waited: those of a delay level, and those for a time of their own.
+"""Delivers delayed messages: those of a delay level, and those with a due time of their own.
 
 Owns: what is due and in which order, how far delivery has got (delayOffset.json, timerOffset.json),
-and keeping messages that wait when the log is cleaned. Must not touch: which message waits
-(delays), the order of messages for a time of their own (timer_queue), what a waiting record becomes
+and keeping waiting messages when the log is cleaned. Must not touch: which message waits (delays),
+the order of messages with their own due time (timer_queue), the messages made from waiting records
 (waiting_records), files of the store.
 Spec: RocketMQ ScheduleMessageService; its delayOffset.json.
 
@@ -10,9 +10,9 @@ Spec: RocketMQ ScheduleMessageService; its delayOffset.json.
     rmq_sys_motelog_timer   one queue per slot of ten minutes: timer_queue
 
 Invariants: a message is appended to its own topic before its progress is noted, and progress is
-saved only when that record is on disk. So none is lost, and those delivered since the last save,
-one second ago, may come twice. The topic of a record says whether the message waits, never its
-text: the text of a delivered message still asks for a delay.
+saved only when that record is on disk. So none is lost, but those delivered since the last save,
+one second ago, may be delivered twice. The topic of a record says whether the message waits, never
+its properties: those of a delivered message still ask for a delay.
 Concurrency: ``_lock`` is held while messages are delivered, and while the log's cleaning saves
 messages that wait.
 """
@@ -98,12 +98,12 @@ class ScheduleService:
         self._faults = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
         self._unsaved = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
         self.delivered_count = 0
-        #: Messages that were due and are not delivered, as their producers recalled them.
+        #: Messages that were due but are not delivered, because their producers recalled them.
         self.recalled_count = 0
 
     @property
     def near_count(self) -> int:
-        """How many messages for a time of their own are held in memory."""
+        """How many messages with their own due time are held in memory."""
         return len(self._timer.near)
 
     def level_offsets(self) -> dict[int, int]:
@@ -113,8 +113,8 @@ class ScheduleService:
     def load(self) -> None:
         """Read how far delivery had got; blocks.
 
-        Without a file everything in the log is delivered, even what was delivered before.
-        StoreDamagedError for a file that cannot be understood.
+        Without a file everything in the log is delivered, even messages delivered before.
+        StoreDamagedError for a damaged file.
         """
         waiting = {topic for topic, queue_id in self._store.queues() if topic in _WAITING}
         levels = self._levels_file.load(_levels)
@@ -136,7 +136,7 @@ class ScheduleService:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Deliver what is due until cancelled, then save; ends early when the store is fenced."""
+        """Deliver due messages until cancelled, then save; ends early if the store is fenced."""
         growth = self._store.readable.follow(_TOPICS, self._hear)
         self._store.cleaner.before_removal.append(self._keep)
         try:
@@ -186,7 +186,7 @@ class ScheduleService:
                 await self._grown.wait()
 
     async def _deliver_levels(self) -> int:
-        """Deliver what is due in each level; return when the next message is due."""
+        """Deliver the due messages of each level; return when the next message is due."""
         return min([await self._deliver_level(queue_id) for queue_id in self._levels])
 
     async def _deliver_level(self, queue_id: int) -> int:
@@ -207,7 +207,7 @@ class ScheduleService:
             await trio.lowlevel.checkpoint()
 
     def _level_offset(self, queue_id: int) -> int:
-        """Return the next queue offset of a level; messages that were cleaned away are skipped."""
+        """Return the next queue offset of a level; it skips messages that cleaning removed."""
         low = self._reader.min_offset(SCHEDULE_TOPIC, queue_id)
         high = self._reader.max_offset(SCHEDULE_TOPIC, queue_id)
         offset = min(max(self._levels[queue_id], low), high)
@@ -224,16 +224,16 @@ class ScheduleService:
         return len(units) // UNIT_BYTES, 0
 
     def _level_due_ms(self, queue_id: int, due_ms: int, now_ms: int) -> int:
-        """Return when a message of a level is due whose unit says ``due_ms``."""
+        """Return when a message of a level is really due; its unit says ``due_ms``."""
         levels_ms = self._store.due_times.levels_ms
         level_ms = levels_ms[queue_id] if queue_id < len(levels_ms) else 0
         # No message waits longer than its level, even if the clock was ahead when it was stored.
         latest_ms = now_ms + level_ms if level_ms else OFFSET_MAX
-        # Nor does it wait shorter if the clock was set forward since.
+        # Nor does it wait for less time if the clock was set forward since.
         return min(due_ms + self._store.jumped_ms(due_ms - level_ms), latest_ms)
 
     async def _deliver_timer(self) -> int:
-        """Deliver what is due by its own time; return when to look again."""
+        """Deliver the messages that are due by their own time; return when to check again."""
         timer = self._timer
         while True:
             await timer.fill()
@@ -262,7 +262,7 @@ class ScheduleService:
         self.delivered_count += self._append_all(messages)
 
     def _append_all(self, messages: list[AppendMessage], *, even_if_full: bool = False) -> int:
-        """Append; a message that the store would never take does not stop the others."""
+        """Append; a message that the store can never accept does not stop the others."""
         if not messages:
             return 0
         try:
@@ -283,7 +283,7 @@ class ScheduleService:
     # -- cleaning of the log ---------------------------------------------------------------
 
     async def _keep(self, _begin: int, end: int) -> None:
-        """Append messages that wait below ``end`` again: their file is about to be removed."""
+        """Append waiting messages below ``end`` again: their file is about to be removed."""
         async with self._lock:
             for queue_id in self._levels:
                 await self._keep_level(queue_id, end)
@@ -299,7 +299,7 @@ class ScheduleService:
             read = partial(self._reader.read, SCHEDULE_TOPIC, queue_id, offset)
             result = await self._reader.when_in_memory(partial(read, count_max=len(found)))
             now_ms = self._store.now_ms()
-            # In the timer's past it would never come.
+            # Before the timer's mark it would never be delivered.
             due_of = {
                 physical: max(self._level_due_ms(queue_id, due_ms, now_ms), now_ms)
                 for physical, _, due_ms in found
@@ -335,7 +335,7 @@ class ScheduleService:
             await self._save()
 
     async def _save(self) -> None:
-        """Save how far delivery has got, once all of that is on disk."""
+        """Save how far delivery has got, once the delivered records are on disk."""
         progress = (dict(self._levels), self._timer.mark)
         if progress == self._saved:
             return

@@ -1,8 +1,8 @@
 """Messages of a topic in the order of their due times: the next ones in memory, others in the log.
 
 Owns: TimerQueue: which messages are due and in which order, how far delivery has got, which
-messages have been appended again elsewhere. Must not touch: what becomes of a message whose time
-has come, where the mark is kept.
+messages have been appended again elsewhere. Must not touch: the delivery of due messages, where the
+mark is kept.
 
     one queue per slot of ten minutes (due_time.timer_queue), in the order of arrival
 
@@ -13,8 +13,8 @@ has come, where the mark is kept.
 than ``near_max``, it holds the earliest; the units beyond the horizon are read again when near is
 empty. All units up to the mark, (due time, queue offset), are over.
 A unit with a negative due time recalls a message of that time. In ``near`` the recalls of a time
-come before its messages, whatever came first; after a restart those of the mark's time come again,
-since messages of that time may still have to come.
+come before its messages, in any order of arrival; after a restart those of the mark's time are read
+again, because messages of that time may not be delivered yet.
 Concurrency: one task at a time calls the methods that wait (``fill``, ``records``, ``move``).
 """
 
@@ -48,7 +48,7 @@ def is_recall(unit: Unit) -> bool:
 
 
 class TimerQueue:
-    """A topic as a row of slots; the current slot is the first that is not all over."""
+    """A topic as a row of slots; the current slot is the first that is not over."""
 
     def __init__(self, store: MessageStore, topic: str, *, near_max: int) -> None:
         self._store = store
@@ -58,7 +58,7 @@ class TimerQueue:
         self.near: SortedList[Unit] = SortedList()
         # Units of the slot above it are not in near; None if near has all of them.
         self._horizon: Unit | None = None
-        # The queue offset up to which the slot's queue has been looked at; -1 before.
+        # The queue offset up to which the slot's queue has been read; -1 before.
         self._seen_end = -1
         self._slot = 0
         self.mark = (0, OFFSET_MAX)
@@ -68,7 +68,7 @@ class TimerQueue:
         self._void: dict[int, int] = {}
 
     def start(self, mark: tuple[int, int] | None) -> None:
-        """Begin behind ``mark``; without a mark, at the earliest message there is."""
+        """Begin after ``mark``; without a mark, at the earliest existing message."""
         self.mark = mark or (self._earliest_ms() - 1, OFFSET_MAX)
         self._recalls_mark = (self.mark[0], _RECALLS - 1)
         self._slot = self.mark[0] // TIMER_SLOT_MS
@@ -94,7 +94,7 @@ class TimerQueue:
         return timer_queue(self._slot * TIMER_SLOT_MS)
 
     async def fill(self) -> None:
-        """Read the units of the slot that have not been looked at."""
+        """Read the units of the slot that have not been read yet."""
         queue_id = self._queue_id
         offset = self._seen_end
         if offset < 0:
@@ -134,7 +134,7 @@ class TimerQueue:
         del self.near[: len(units)]
 
     def go_on(self, now_ms: int) -> bool:
-        """Move to where the next messages may be; False if nothing is to be done before next_ms."""
+        """Move to where the next messages may be; False if nothing is due before next_ms."""
         if self.near:
             return False
         if self._horizon is not None:
@@ -161,17 +161,17 @@ class TimerQueue:
         self._seen_end = -1
 
     async def move(self, end: int, append: Callable[[list[tuple[int, bytes]]], None]) -> None:
-        """Let ``append`` append messages again that wait below the physical offset ``end``.
+        """Call ``append`` with waiting messages below the physical offset ``end``, to append again.
 
-        It is given (due time, record) of some messages at a time, of recalls the negative time. The
-        new records count from then on, the old ones do not.
+        It gets (due time, record) of some messages at a time; for recalls the time is negative. The
+        new records then replace the old ones.
         """
         queue_ids = sorted(
             queue_id for topic, queue_id in self._store.queues() if topic == self._topic
         )
         for queue_id in queue_ids:
             offset = max(self._void_of(queue_id), self._reader.min_offset(self._topic, queue_id))
-            # The records that are appended below come behind this offset.
+            # The records appended below come after this offset.
             last = self._reader.max_offset(self._topic, queue_id)
             while offset < last:
                 units = await self._units(queue_id, offset, MOVED_UNITS)
@@ -194,7 +194,7 @@ class TimerQueue:
         self._rescan()
 
     def _waits(self, code: int, queue_offset: int) -> bool:
-        """Return whether a unit is above the mark; a recall counts as long as its time does."""
+        """Return whether a unit is above the mark; a recall is valid as long as its time is."""
         return -code >= self.mark[0] if code < 0 else (code, queue_offset) > self.mark
 
     async def _units(self, queue_id: int, queue_offset: int, count: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The messages that waiting records become: in their own topics, or where they wait on.
+"""The messages made from waiting records: for their own topics, or to wait further.
 
 Owns: these messages. Must not touch: what is due, how far delivery has got (schedule), appends.
 """
@@ -34,7 +34,7 @@ _SYS_FLAG_TRANSACTION: Final = 0xC
 
 
 def restored(store: MessageStore, fields: tuple[Any, ...]) -> Iterator[AppendMessage]:
-    """Yield the message that a waiting record becomes."""
+    """Yield the message of a waiting record for its own topic."""
     _, _, _, physical, flag, sys_flag, born_ms, born_host, _, _, reconsume, _, text, body = fields
     pairs = decode_properties(text)
     tail = _real_tail(store, pairs)
@@ -64,7 +64,7 @@ def _real_tail(store: MessageStore, pairs: Mapping[str, str]) -> QueueTail | Non
 def moved(store: MessageStore, fields: tuple[Any, ...], due_ms: int) -> Iterator[AppendMessage]:
     """Yield the message that replaces a waiting record and waits for the same time.
 
-    Of a recall, ``due_ms`` is negative.
+    For a recall, ``due_ms`` is negative.
     """
     _, _, _, _, flag, sys_flag, born_ms, born_host, _, _, reconsume, _, text, body = fields
     pairs = decode_properties(text)
@@ -86,7 +86,7 @@ def moved(store: MessageStore, fields: tuple[Any, ...], due_ms: int) -> Iterator
 
 
 def decode_intact(records: bytes) -> list[tuple[Any, ...]]:
-    """Return the fields of records that are intact; a new CRC would hide damage of the others."""
+    """Return the fields of intact records; a new CRC would hide the damage of the others."""
     try:
         return decode(records, verify=True)
     except RecordError:

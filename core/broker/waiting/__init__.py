@@ -1,1 +1,1 @@
-"""Requests that are answered later: held pulls, reads from the disk, gates."""
+"""Requests with a later answer: held pulls, reads from the disk, gates."""

@@ -1,16 +1,16 @@
-"""The appends of one broker: at once, or in line while the next CommitLog file is not there.
+"""The appends of one broker: at once, or in line while the next CommitLog file does not exist.
 
-Owns: the line, how long and how much may wait in it. Must not touch: what a batch is, who is
-answered; each user says that when it puts a batch into the line.
+Owns: the line, how long and how much may wait in it. Must not touch: the content of a batch, the
+answers: users pass callbacks with a batch.
 
-    append -> the file is there                  -> appended at once, nothing waits
+    append -> the file exists                    -> appended at once, nothing waits
            -> no file yet, or others wait        -> None
     wait   -> in line                            -> appended, in the order of the line
-                                                 -> refused when the time is over
-           -> behind others for longer than it may be -> refused, as RocketMQ's queue of sends does
+                                                 -> refused after the timeout
+           -> too long behind other batches           -> refused, as RocketMQ's queue of sends does
 
-The line knows how long appends take: when its first batch has waited for ``busy_ms``, or an append
-has taken that long, RocketMQ calls the page cache busy. Flow control asks for it.
+The line knows how long appends take: if its first batch has waited for ``busy_ms``, or an append
+has taken that long, RocketMQ calls the page cache busy. Flow control uses this.
 
 Invariants: a batch is appended or refused once. While one waits, all later batches wait behind it,
 so that the messages of a publisher keep their order. The event loop does not wait: reads and all
@@ -65,7 +65,7 @@ class _Batch:
     bytes: int
     deadline_ms: int
     came_ms: int
-    #: How long it may stand behind others; None: as long as it takes.
+    #: How long it may wait behind other batches; None: no limit.
     behind_ms_max: int | None
     error: StoreError | None
     appended: Callable[[int], None]
@@ -73,7 +73,7 @@ class _Batch:
 
 
 class AppendLine:
-    """What a broker appends with, and the batches that wait."""
+    """A broker's appends, and the waiting batches."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class AppendLine:
         busy_ms: int,
         in_time: Callable[[AppendMessage], AppendMessage] = lambda message: message,
     ) -> None:
-        """``in_time`` returns what to append in place of a message that has waited."""
+        """``in_time`` returns the message to append in place of one that has waited."""
         self._append_now = append
         self._in_time = in_time
         self._clock = clock
@@ -98,7 +98,7 @@ class AppendLine:
         self.pauses = Pauses(clock)
         #: When the last append ended that took longer than ``busy_ms``; None: none has.
         self.slow_until_ms: int | None = None
-        #: Batches that stood behind others for longer than they may.
+        #: Batches that were behind others for too long.
         self.overdue_count = 0
 
     @property
@@ -145,7 +145,7 @@ class AppendLine:
     ) -> None:
         """Put a batch into the line; ``appended`` gets its end offset, or ``refused`` an error.
 
-        The line owns the list from now on. ``placed`` is filled as by an append. One that stands
+        The line owns the list from now on. ``placed`` is filled as by an append. A batch that is
         behind others for ``behind_ms_max`` is refused with BusyError.
         """
         size = sum(len(message[1]) for message in messages)
@@ -196,7 +196,7 @@ class AppendLine:
                     # A failure of one batch must not end the task that serves the others.
                     self._faults.fault("an append failed, a fault of this server; it is refused")
                     error = StoreError("the append failed, the broker's log says how")
-            # Removed before anybody is told: the callee may append.
+            # Removed before the callback, which may append.
             self.batches.popleft()
             self._bytes -= batch.bytes
             with self._faults.boundary(_TELLING_FAILED):
@@ -222,7 +222,7 @@ class AppendLine:
         return end_offset
 
     def _refuse_overdue(self) -> None:
-        """Refuse what has stood behind the first batch for longer than it may."""
+        """Refuse batches that have been behind the first one for too long."""
         now_ms = self._clock.monotonic_ms()
         head, *behind = self.batches
         overdue = [
@@ -263,7 +263,7 @@ class AppendLine:
 
 
 def waited_too_long(waited_ms: int, waiting_count: int) -> str:
-    """Return what RocketMQ's broker tells of a request that has waited in a queue for too long."""
+    """Return RocketMQ's remark for a request that has waited in a queue for too long."""
     return (
         "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue:"
         f" {waited_ms}ms, size of queue: {waiting_count}"

@@ -1,7 +1,7 @@
 """The queues of a topic on all brokers of the cluster, as a name server knows them.
 
-Owns: what other brokers have, for how long that counts, and who waits for it. Must not touch: who
-gets which queue (the assignment). This broker's own queues come from its table, always as they are.
+Owns: the queues of other brokers, how long they are cached, and who waits for them. Must not touch:
+who gets which queue (the assignment). This broker's own queues always come from its current table.
 Spec: RocketMQ TopicRouteInfoManager.
 
     queues -> known, or no name server -> these
@@ -31,7 +31,7 @@ from motelog.core.remoting.frames import (
 )
 from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX
 
-#: RocketMQ's broker asks again as often.
+#: The interval of RocketMQ's broker.
 FRESH_MS: Final = 30_000
 TOPICS_MAX: Final = 10_000
 WAITING_MAX: Final = 1_000
@@ -48,7 +48,7 @@ class _RouteJson(msgspec.Struct, rename="camel"):
 
 
 class ClusterQueues:
-    """What the name servers say of topics; ``run`` must be running for any to be asked."""
+    """The name servers' answers about topics; they are only asked while ``run`` is running."""
 
     def __init__(
         self, topics: TopicTable, registrars: Sequence[Registrar], clock: Clock, *, name: str
@@ -57,7 +57,7 @@ class ClusterQueues:
         self._registrars = registrars
         self._clock = clock
         self._name = name
-        # By topic: what other brokers have, and when that was asked.
+        # By topic: the queues of other brokers, and the time of the answer.
         self._others: dict[str, tuple[tuple[MessageQueue, ...], int]] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._waiting_count = 0
@@ -77,7 +77,7 @@ class ClusterQueues:
         return sorted([*own, *others], key=lambda queue: (queue.broker_name, queue.queue_id))
 
     def want(self, topic: str, then: Callable[[], None]) -> None:
-        """Have a name server asked, then call ``then``; BrokerError if too many wait."""
+        """Ask a name server, then call ``then``; BrokerError if too many requests wait."""
         if self._waiting_count >= WAITING_MAX:
             raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many requests wait for a route")
         self._waiting_count += 1
@@ -93,7 +93,7 @@ class ClusterQueues:
                 others = await self._ask(topic)
                 if len(self._others) >= TOPICS_MAX:
                     self._others.clear()
-                # Without an answer, what was known counts on: nobody loses queues by it.
+                # Without an answer the last one stays valid, so that no client loses queues.
                 before = self._others.get(topic)
                 if others is None:
                     others = () if before is None else before[0]
@@ -105,7 +105,7 @@ class ClusterQueues:
                 after()
 
     async def _ask(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """Return the queues that other brokers have; None if no name server answers."""
+        """Return the queues of other brokers; None if no name server answers."""
         for registrar in self._registrars:
             request = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic})
             with contextlib.suppress(RemotingError, RemotingDecodeError, msgspec.ValidationError):

@@ -1,7 +1,7 @@
-"""Reads of what is not in memory: threads page it in, a few at a time, then the reads run again.
+"""Reads of data that is not in memory: threads page it in, some at a time; the reads run again.
 
 Owns: the row of reads that wait for the disk, its limit, and the guard around processors that
-read. Must not touch: what is read, and who reads; a read that waits gives a callback.
+read. Must not touch: what is read, and who reads; a waiting read is a callback.
 
     request -> read -> answer
                     -> NotInMemoryError -> row -> paged in by a thread -> read again
@@ -23,13 +23,13 @@ from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, PageI
 
 logger = logging.getLogger(__name__)
 
-# A processor that reads. If the last argument says so, its reads may wait for the disk; else it
-# raises NotInMemoryError before it has had any effect, and later runs again from its beginning.
+# A processor that reads. The last argument says whether its reads may wait for the disk; if not, it
+# raises NotInMemoryError before it has any effect, and later runs again from its beginning.
 ReadingProcessor = Callable[[RemotingCommand, Connection, bool], RemotingCommand | None]
 
 
 class ColdReads:
-    """First come, first served; ``run`` must be running for anything to be paged in."""
+    """First come, first served; places are only paged in while ``run`` is running."""
 
     def __init__(
         self, page_in: Callable[[Sequence[Pageable]], Awaitable[None]], *, waiting_max: int
@@ -71,8 +71,8 @@ class ColdReads:
     ) -> RemotingCommand | None:
         """Return the answer to ``request`` that ``read`` finds, or None if it comes later.
 
-        ``read`` is called again whenever a thread has paged in what was missing. BrokerError
-        refuses the request if too many wait.
+        ``read`` is called again whenever a thread has paged in missing places. BrokerError refuses
+        the request if too many wait.
         """
         try:
             return read(page_ins is not None and page_ins.may_wait)
@@ -93,7 +93,7 @@ class ColdReads:
         page_ins: PageIns,
     ) -> None:
         if connection.is_congested:
-            # The server keeps the requests of such a client, and processes them from the beginning.
+            # The server keeps the requests of a congested client, and processes them later.
             connection.deferred.append(request)
         elif connection.is_open:
             answer_with(partial(self.attempt, read, page_ins=page_ins), request, connection)

@@ -1,8 +1,8 @@
 """Delays the first requests that need a SQL92 filter until its parser is loaded.
 
 Owns: the requests that wait. Must not touch: what a request does, what a filter means.
-Loading takes some 0.2 s, and no other request may wait for it. So it happens in a thread, once, and
-not before a consumer filters. The requests that wait are then processed as if they came now.
+Loading takes about 0.2 s, and no other request may wait for it. So it happens in a thread, once,
+and not before a consumer filters. The waiting requests are then processed as if they had just come.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FilterGate:
         return guarded
 
     async def run(self, server: RemotingServer) -> None:
-        """Return once the parser was needed and all requests that waited for it are processed."""
+        """Return when the parser has been needed and all requests waiting for it are processed."""
         await self._wanted.wait()
         await run_in_thread(compile_sql, "TRUE")
         self._filters.is_loaded = True

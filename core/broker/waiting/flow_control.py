@@ -1,6 +1,6 @@
-"""Flow control: when a broker with too much to do says SYSTEM_BUSY, at once and without work.
+"""Flow control: when an overloaded broker answers SYSTEM_BUSY, at once and without work.
 
-Owns: the three rules, how long each kind of request may have waited, what was refused by which.
+Owns: the three rules, the maximum wait of each kind of request, the count of refusals by rule.
 Must not touch: appends and how long they take (append_line), sockets.
 Spec: RocketMQ BrokerFastFailure, SendMessageProcessor.rejectRequest.
 
@@ -12,11 +12,12 @@ Spec: RocketMQ BrokerFastFailure, SendMessageProcessor.rejectRequest.
 
 What "waited" means here: RocketMQ's broker reads requests at once and lets them wait in queues.
 This one reads a request when it is about to process it, so requests wait in their sockets while the
-one thread is held up, and messages in the line while the next CommitLog file is not there. The
+one thread is held up, and messages in the line while the next CommitLog file does not exist. The
 kernel knows when a connection's last bytes came; it is asked only in the turns after the thread was
-held up (``HELD_UP_MS``), so that nothing of this costs while all goes well. A request behind which
-more has come has waited longer than it says: nobody is refused who did not wait. Time in which the
-process did not run (pauses) does not count: RocketMQ's broker would have read nothing either.
+held up (``HELD_UP_MS``), so that this costs nothing in normal operation. A request that is followed
+by others has waited longer than the kernel says, so no request is refused that did not wait. Time
+in which the process did not run (pauses) does not count: RocketMQ's broker would not have read
+either.
 Concurrency: state changes within a turn.
 """
 
@@ -34,9 +35,9 @@ from motelog.core.remoting.frames import RemotingCommand
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.store.message_store import MessageStore
 
-#: A turn that begins so long after the last one may have requests that waited.
+#: A turn that begins this long after the last one may have requests that waited.
 HELD_UP_MS: Final = 100
-#: So long after it all of these have been read.
+#: After this time all of these have been read.
 _CATCH_UP_MS: Final = 1000
 
 _REJECTED: Final = "[REJECTREQUEST]system busy, start flow control for a while"
@@ -51,7 +52,7 @@ _SENDS: Final = (
 
 
 def _limits(config: BrokerConfig) -> Mapping[int, int]:
-    """Return how many ms a request of each code may have waited; RocketMQ's queues have others."""
+    """Return how many ms a request of each code may have waited, as RocketMQ's queues do."""
     return {
         **dict.fromkeys(_SENDS, config.send_wait_ms_max),
         RequestCode.PULL_MESSAGE: config.pull_wait_ms_max,
@@ -66,7 +67,7 @@ def _limits(config: BrokerConfig) -> Mapping[int, int]:
 
 
 class FlowControl:
-    """What the server asks of late requests (``Lateness``), and processors of all sends."""
+    """The server's check of late requests (``Lateness``), and the processors' check of sends."""
 
     def __init__(
         self, config: BrokerConfig, line: AppendLine, store: MessageStore, clock: Clock
@@ -82,30 +83,30 @@ class FlowControl:
         self._least_ms_max = min(*self._limits.values(), self._others_ms_max)
         self._turn_ms = clock.monotonic_ms()
         self._watch_until_ms = 0
-        #: Requests refused as they had waited, as the page cache was busy, and before their turn.
+        #: Requests refused because they had waited, because the page cache was busy, or in advance.
         self.waited_count = 0
         self.page_cache_count = 0
         self.rejected_count = 0
 
     def enable(self, is_on: bool) -> None:
-        """Switch what RocketMQ calls brokerFastFailureEnable."""
+        """Set the switch that RocketMQ calls brokerFastFailureEnable."""
         self._is_enabled = is_on
 
     @property
     def send_wait_ms_max(self) -> int | None:
-        """How long a message may stand behind others in the line; None: as long as it takes."""
+        """How long a message may wait behind others in the line; None: no limit."""
         return self._send_wait_ms_max if self._is_enabled else None
 
     @property
     def is_refusing(self) -> bool:
-        """Whether all sends are refused, as nothing can be appended for now."""
+        """Whether all sends are refused because nothing can be appended at the moment."""
         line = self._line
         return (bool(line.batches) and line.is_busy) or (
             self._has_buffers and self._store.lacks_buffer
         )
 
     def guard(self, process: Processor) -> Processor:
-        """Return ``process`` for a send, which is refused while all of them are."""
+        """Return ``process`` for a send, with a refusal while all sends are refused."""
 
         def guarded(request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
             if self.is_refusing:
@@ -124,13 +125,13 @@ class FlowControl:
         return self._is_enabled and now_ms < self._watch_until_ms
 
     def is_late(self, waited_ms: int) -> bool:
-        """Whether a request that has waited so long may be too late, whatever it is."""
+        """Whether a request that has waited so long may be too late, whatever its code."""
         if waited_ms >= self._least_ms_max and self._counted(waited_ms) >= self._least_ms_max:
             return True
         return self._came_while_busy(waited_ms)
 
     def refusal(self, request: RemotingCommand, waited_ms: int, behind: int) -> str | None:
-        """Return why a request that has waited is refused, or None; ``behind`` it are others."""
+        """Return why a request that has waited is refused, or None; ``behind`` others follow it."""
         counted_ms = self._counted(waited_ms)
         if counted_ms >= self._limits.get(request.code, self._others_ms_max):
             self.waited_count += 1
@@ -144,7 +145,7 @@ class FlowControl:
         return None
 
     def _counted(self, waited_ms: int) -> int:
-        """Return for how long of that the thread was held up."""
+        """Return the part of this time in which the thread was held up."""
         return waited_ms - self._line.pauses.within(waited_ms)
 
     def _came_while_busy(self, waited_ms: int) -> bool:

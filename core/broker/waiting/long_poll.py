@@ -1,4 +1,4 @@
-"""Held requests: they found nothing, and wait until their key is woken or their deadline comes.
+"""Held requests: they found nothing, and wait until their key is woken or their deadline passes.
 
 Owns: HeldRequests: the requests by key, by owner and by deadline, and the limits. Must not touch:
 what a request is, the store, sockets, clocks; time enters as ``now_ms`` of a monotonic clock.
@@ -26,7 +26,7 @@ Callback = Callable[[bool], None]
 
 
 class _Held:
-    """One request that waits; ``bucket`` is the first that comes no earlier than its deadline."""
+    """One waiting request; ``bucket`` is the first that is not before its deadline."""
 
     __slots__ = ("bucket", "callback", "key", "owner")
 
@@ -48,7 +48,7 @@ class HeldRequests:
     def __init__(self, *, requests_max: int, requests_per_owner_max: int) -> None:
         self._requests_max = requests_max
         self._requests_per_owner_max = requests_per_owner_max
-        #: What is waited for; falsy where nothing is.
+        #: The held requests by key; falsy if there are none.
         self.by_key: _Index = {}
         self._by_owner: _Index = {}
         self._by_bucket: dict[int, dict[_Held, None]] = {}
@@ -67,7 +67,7 @@ class HeldRequests:
     def hold(self, key: Hashable, deadline_ms: int, callback: Callback, *, owner: Hashable) -> None:
         """Keep ``callback`` until the key is woken or the deadline comes.
 
-        The caller has asked ``is_full_for``. ``close_owner`` forgets all requests of an ``owner``.
+        The caller has checked ``is_full_for``. ``close_owner`` forgets all requests of an owner.
         """
         held = _Held(key, deadline_ms, callback, owner)
         self.by_key.setdefault(key, {})[held] = None
@@ -87,7 +87,7 @@ class HeldRequests:
         return len(self.by_key.get(key, ()))
 
     def keys_of(self, owner: Hashable) -> set[Hashable]:
-        """Return what the requests of an owner wait for."""
+        """Return the keys that the requests of an owner wait for."""
         return {held.key for held in self._by_owner.get(owner, ())}
 
     def wake(self, key: Hashable, count_max: int | None = None) -> int:
@@ -107,7 +107,7 @@ class HeldRequests:
             due += self._by_bucket[number]
             for held in list(self._by_bucket[number]):
                 self._drop(held)
-            # The bucket goes before anybody is called back, so that hold() can open it again.
+            # The bucket is removed before the callbacks, so that hold() can open it again.
             del self._by_bucket[number]
         for held in due:
             held.callback(True)
@@ -118,7 +118,7 @@ class HeldRequests:
         return self._buckets[0] * BUCKET_MS if self._buckets else None
 
     def close_owner(self, owner: Hashable) -> None:
-        """Forget the requests of an owner that is gone."""
+        """Forget the requests of a closed owner."""
         for held in list(self._by_owner.get(owner, ())):
             self._drop(held)
 

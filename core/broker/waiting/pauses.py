@@ -1,12 +1,12 @@
-"""When the broker's thread did not run, as far as its clocks tell.
+"""When the broker's thread did not run, as far as its clocks show.
 
-Owns: Pauses. Must not touch: what is refused because of it (flow_control).
+Owns: Pauses. Must not touch: which requests are refused (flow_control).
 
 A process is stopped, its container has used up its quota, the host runs others, a page of its code
-has to be read: then the clock goes on and the thread gets no processor time. What lies between two
-places that the thread comes by often is a pause, less what it has worked meanwhile. So is a wait
-for requests, during which none waits. An append is left out: it may stand still for the disk, and
-requests do wait for that.
+has to be read: then the clock goes on but the thread gets no processor time. A pause is the time
+between two points in the code that the thread passes often, minus the time that it worked. A wait
+for requests counts as one too, because no request waits meanwhile. An append does not: it may block
+on the disk, and requests do wait for that.
 Concurrency: state changes on the broker's thread.
 """
 
@@ -17,9 +17,9 @@ from typing import Final
 
 from motelog.core.clock import Clock
 
-#: Less is no pause.
+#: A shorter time is not a pause.
 PAUSE_MS: Final = 10
-# Those before are forgotten: a container that has half a processor pauses ten times a second.
+# Older ones are forgotten: a container with half a processor pauses ten times a second.
 _PAUSES_MAX: Final = 128
 
 
@@ -45,7 +45,7 @@ class Pauses:
         return now_ms
 
     def leave_out(self, now_ms: int) -> None:
-        """Note that the thread runs at the monotonic time ``now_ms``, and has not paused."""
+        """Note that the thread runs at the monotonic time ``now_ms``, without a pause before."""
         self._seen_ms, self._worked_ms = now_ms, self._clock.worked_ms()
 
     def within(self, ms: int) -> int:

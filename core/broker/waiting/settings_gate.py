@@ -1,10 +1,10 @@
-"""Holds back answers to requests that changed a table until the change is known to last.
+"""Holds back answers to requests that changed a table until the change is durable.
 
 Owns: the held answers. Must not touch: saving, registering (``registration``), what a request does.
-A client that hears "yes" relies on it even after a kill of the broker, so the change is on the disk
-by then. Next the client asks a name server: a consumer asks for the retry topic that its heartbeat
-has created, a tool for its new topic. RocketMQ's broker also saves and registers before it answers.
-Bounded: a name server that is away or slow holds up an answer for ``HOLD_S_MAX`` at most.
+A client relies on a success even if the broker is killed then, so the change must be on the disk
+before the answer. Next the client asks a name server: a consumer for the retry topic that its
+heartbeat has created, a tool for its new topic. RocketMQ's broker also saves and registers before
+it answers. Bounded: an unreachable or slow name server delays an answer by at most ``HOLD_S_MAX``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Held:
 class SettingsGate:
     """Answers in the order of the requests; state changes only between two awaits of ``run``.
 
-    ``save`` returns None when every change so far is on the disk, or the reason why it is not.
+    ``save`` returns None if every change so far is on the disk, or the reason why not.
     """
 
     def __init__(

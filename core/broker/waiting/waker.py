@@ -1,7 +1,7 @@
-"""Holds requests, and calls them back when what they wait for is there or their time is over.
+"""Holds requests, and calls them back when their queue grows or their time is over.
 
 Owns: Waker: the task that sleeps until there is something to do. Must not touch: which requests
-wait for what grew (its processor says), the registry's indexes (``long_poll``).
+wait for a queue (the processor's), the registry's indexes (``long_poll``).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Waker:
         self._held = held
         self._clock = clock
         self._wake = wake
-        # No Flag: each pull that is held would make a call more.
+        # Not a Flag, which would cost another call for each held pull.
         self._wanted = trio.Event()
 
     def want(self) -> None:
-        """Have ``wake`` called soon, within ``run``."""
+        """Make ``run`` call ``wake`` soon."""
         self._wanted.set()
 
     def hold(self, key: Hashable, deadline_ms: int, callback: Callback, *, owner: Hashable) -> None:
