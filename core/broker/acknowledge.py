@@ -1,16 +1,16 @@
-"""Acknowledging what was appended: the rule that allows it, and the answers that wait for it.
+"""Acknowledging appends: the rule that allows it, and the answers that wait for it.
 
 Owns: the rule (Acknowledge and its policies); AnswerQueue, the answers by end offset in the order
 of the log, and how long they may wait. Must not touch: an answer's bytes, connections, the disk.
 
     policy        acknowledged_offset
     Appended      the end of the log             (flush = "async")
-    Durable       what is surely on the disk     (flush = "sync")
+    Durable       the end on the disk            (flush = "sync")
 
     append -> may_answer? -> yes: answered at once, nothing is queued
-                          -> no: add -> want, once for all turns at hand
+                          -> no: add -> want, once for all turns in a row
                                      -> the offset has grown: answered
-                                     -> failure, or the time is over: refused, and why
+                                     -> failure or timeout: refused, with the reason
 
 Invariants: an answer is given once; a refused one is never acknowledged later. Answers leave in
 the order in which they came. The clock is an argument; only ``run`` waits.
@@ -52,7 +52,7 @@ class Acknowledge(Protocol):
 
     @property
     def failure(self) -> StoreError | None:
-        """Return why ``acknowledged_offset`` will not grow any more; None while all is well."""
+        """Return why ``acknowledged_offset`` will not grow any more; None without a failure."""
         ...
 
     @property
@@ -64,7 +64,7 @@ class Acknowledge(Protocol):
         ...
 
     def want(self, end_offset: int) -> None:
-        """Start what lets everything below ``end_offset`` be acknowledged."""
+        """Start the work that lets everything below ``end_offset`` be acknowledged."""
         ...
 
 
@@ -85,7 +85,7 @@ class Appended:
         return _fence(self._store)
 
     def want(self, end_offset: int) -> None:
-        """Do nothing: what was appended may be acknowledged."""
+        """Do nothing: appended records may be acknowledged."""
 
 
 class Durable:
@@ -107,7 +107,7 @@ class Durable:
 
 
 def policy_of(store: MessageStore) -> Acknowledge:
-    """Return what the store's configuration promises."""
+    """Return the policy of the store's configuration."""
     return Durable(store) if store.config.flush == "sync" else Appended(store)
 
 
@@ -116,7 +116,7 @@ def _fence(store: MessageStore) -> StoreError | None:
 
 
 def _send_nothing() -> None:
-    """Stand in for ``send_queued`` where there are no connections."""
+    """The ``send_queued`` of a queue without connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class AnswerQueue(Generic[Answers]):
     """Answers that wait until they may be given; the user chooses the type of one append's answers.
 
     ``answer`` gets all answers that one growth has released, ``refuse`` all that share a reason.
-    A broker's call ``send_queued`` then, which ``run`` is given.
+    A broker's callbacks then call ``send_queued``, an argument of ``run``.
     """
 
     def __init__(
@@ -148,16 +148,16 @@ class AnswerQueue(Generic[Answers]):
         self._answer = answer
         self._refuse = refuse
         self._entries: deque[_Entry[Answers]] = deque()
-        #: Sends what connections have queued.
+        #: Sends the output that connections have queued.
         self.send_queued: Callable[[], None] = _send_nothing
-        # Appends whose answers were too late since the log last kept up.
+        # Appends whose answers timed out since the log last kept up.
         self._late_count = 0
         acknowledge.listeners.append(self.release)
 
     def may_answer(self, end_offset: int) -> bool:
         """Return whether an append that ends at ``end_offset`` may be answered at once.
 
-        It may not overtake answers that wait.
+        It must not overtake waiting answers.
         """
         return not self._entries and self._acknowledge.acknowledged_offset >= end_offset
 
@@ -172,14 +172,14 @@ class AnswerQueue(Generic[Answers]):
         return bool(self._entries)
 
     def add_behind(self, answers: Answers) -> None:
-        """Queue answers that need nothing of the log, behind the last ones that wait."""
+        """Queue answers that do not wait for the log, after the last waiting ones."""
         last = self._entries[-1]
         self._entries.append(_Entry(last.end_offset, last.deadline_ms, answers))
 
     def want(self) -> None:
-        """Start what lets all waiting answers be given.
+        """Start the work that lets all waiting answers be given.
 
-        It is not called with each append: one sync serves all turns that a reactor has at hand.
+        Not called for each append: one sync serves all turns that a reactor takes in a row.
         """
         if self._entries:
             self._acknowledge.want(self._entries[-1].end_offset)
@@ -191,7 +191,7 @@ class AnswerQueue(Generic[Answers]):
             return
         failure = self._acknowledge.failure
         acknowledged_offset = self._acknowledge.acknowledged_offset
-        # Entries leave the queue before anybody is told: the callee may cause the next call.
+        # Entries leave the queue before the callbacks, which may cause the next call of this.
         released = []
         while entries and entries[0].end_offset <= acknowledged_offset:
             released.append(entries.popleft().answers)
@@ -208,7 +208,7 @@ class AnswerQueue(Generic[Answers]):
             self._refuse(refused, failure)
 
     def expire(self) -> int:
-        """Refuse the answers whose time is over; return in how many ms to look again."""
+        """Refuse the answers whose time is over; return in how many ms to call this again."""
         entries, now_ms = self._entries, self._clock.monotonic_ms()
         refused = []
         while entries and entries[0].deadline_ms <= now_ms:
@@ -249,7 +249,7 @@ class AnswerQueue(Generic[Answers]):
             await trio.sleep(pause_ms / 1000)
 
     def close(self) -> None:
-        """Forget all that wait, and stop listening: the connections are about to end."""
+        """Forget all waiting answers and stop listening: the connections are about to end."""
         self._entries.clear()
         if self.release in self._acknowledge.listeners:
             self._acknowledge.listeners.remove(self.release)

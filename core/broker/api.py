@@ -1,8 +1,8 @@
-"""The broker's face for users in the same process: the gateway appends and reads here.
+"""The broker's interface for users in the same process: the gateway appends and reads here.
 
-Owns: nothing; it hands on to the topic table and the store. Must not touch: sockets, files.
+Owns: nothing; it calls the topic table and the store. Must not touch: sockets, files.
 The system's topics and the consumer groups' retry topics cannot be reached from here: a device's
-message must not land where the broker reads its own state from.
+message must not get into topics from which the broker reads its own state.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _REVIVE = REVIVE_PREFIX.encode()
 
 
 def is_state_of_session(message: AppendMessage) -> bool:
-    """Whether it is a gateway's record of sessions, which is taken by a full disk too."""
+    """Whether it is a gateway's record of sessions, which is accepted even if the disk is full."""
     return message[0].topic == _SESSIONS
 
 
 def _is_state(message: AppendMessage) -> bool:
-    """Whether it is a record without which nothing can be read, so that a full disk takes it."""
+    """Whether it is a record that readers need, so that it is accepted even if the disk is full."""
     return is_state_of_session(message) or message[0].topic.startswith(_REVIVE)
 
 
@@ -69,11 +69,11 @@ class BrokerApi:
         cold_reads_max: int,
     ) -> None:
         self._store = store
-        #: How full the disk is, and why messages are refused while it has no room for them.
+        #: The usage of the disk, and why messages are refused while it has no room for them.
         self.disk = store.disk_watch
         self._topics = topics
         self.clock = clock
-        #: By which messages are dated: it knows its steps, also over a restart.
+        #: The clock that dates messages: it knows its jumps, even across a restart.
         self.steady_clock = store.clock
         self.store_host = store_host
         self.acknowledge = policy_of(store)
@@ -86,7 +86,7 @@ class BrokerApi:
         self.max_offset = store.reader.max_offset
         self.min_offset = store.reader.min_offset
         self.offset_by_time = store.reader.offset_by_time
-        # The event loop may not wait for a file.
+        # The event loop must not wait for a file.
         self.line = AppendLine(
             self._append,
             clock=clock,
@@ -98,7 +98,7 @@ class BrokerApi:
 
     @property
     def fence_reason(self) -> str | None:
-        """Why nothing is accepted until a restart; None while all is well."""
+        """Why nothing is accepted until a restart; None without a failure."""
         return self._store.fence_reason
 
     def _append(
@@ -108,11 +108,11 @@ class BrokerApi:
         *,
         store_timestamp_ms: int | None = None,
     ) -> int:
-        """Append without waiting; sessions and checkpoints while the disk is over its limit, too.
+        """Append without waiting; sessions and checkpoints even while the disk is over its limit.
 
-        Without them no gateway could start, nor a client come back and read on, nor a consumer pop
-        what is there. They are small, and the limit leaves room. A batch that has anything else too
-        is refused as a whole.
+        Without them no gateway could start, no client could return and read on, and no consumer
+        could pop stored messages. They are small, and the limit leaves room. A batch that contains
+        anything else is refused as a whole.
         """
         is_state = self.disk.full_reason is not None and all(map(_is_state, messages))
         return self._store.append(
@@ -126,22 +126,22 @@ class BrokerApi:
     def topic_queue_count(self, topic: str) -> int | None:
         """Return how many queues may be written to; None if there is no such topic.
 
-        Of the system's topics only those of gateways count.
+        Of the system's topics only those of gateways exist here.
         """
         config = self._config_of(topic)
         return config.write_queue_nums if config is not None and config.is_writable else None
 
     def topic_read_queue_count(self, topic: str) -> int:
-        """Return how many queues may be read, of the same topics; 0 if there is no such topic.
+        """Return how many queues of the same topics may be read; 0 if there is no such topic.
 
-        A topic that shrinks, or that may not be written to any more, has queues to read all the
-        same: what was acknowledged waits in them.
+        A topic that shrinks, or is not writable any more, still has queues to read, with
+        acknowledged messages.
         """
         config = self._config_of(topic)
         return config.read_queue_nums if config is not None and config.is_readable else 0
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue of the same topics is there, though it may be closed to readers."""
+        """Whether a queue of the same topics exists, even if it is closed to readers."""
         config = self._config_of(topic)
         if config is None:
             return False
@@ -178,7 +178,7 @@ class BrokerApi:
     def delayed(self, message: AppendMessage, delay_ms: int) -> AppendMessage:
         """Return the message that waits for ``delay_ms`` in place of ``message``.
 
-        As with every delayed message: it is in its own queue a moment after it is due. It is
+        Like every delayed message, it gets into its own queue a moment after it is due. It must be
         appended before anything else is delivered.
         """
         tail, body, properties = message[:3]

@@ -1,4 +1,4 @@
-"""The parts of one broker, put together: which part knows which, and which takes which request.
+"""The parts of one broker, put together: which parts use which, and which serves which request.
 
 Owns: BrokerParts, the table of request codes with the gates before it, the broker's counters.
 Must not touch: tasks and the order of starting (server), what the parts do.
@@ -6,8 +6,8 @@ Must not touch: tasks and the order of starting (server), what the parts do.
     request -> acl gate -> settings gate | filter gate -> processor -> api -> store
                                                                '----> tables, stats
 
-Without access control there is no such gate. With it, sends take no short cut: each is decoded, as
-what is signed are its header's fields.
+Without access control there is no acl gate. With it, sends have no fast path: each is decoded,
+because the signature is over its header's fields.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from motelog.core.store.message_store import MessageStore
 logger = logging.getLogger(__name__)
 
 _DELAY_PROGRESS: Final = "progress of delivery: delayed messages delivered since come again"
-# Requests that change topics, groups or users: their answers wait until the change will last.
+# Requests that change topics, groups or users: their answers wait until the change is durable.
 _CHANGING: Final = (
     RequestCode.HEART_BEAT,
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -97,7 +97,7 @@ _FILTERING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """One broker's processors, and what is shown of their work."""
+    """One broker's processors, and the figures of their work."""
 
     flow: FlowControl
     send: SendProcessor
@@ -125,7 +125,7 @@ class Processors:
         *,
         port: int,
     ) -> Processors:
-        """Make them for a broker that listens on ``port``."""
+        """Make the processors of a broker that listens on ``port``."""
         flow = FlowControl(shared.config, shared.api.line, shared.store, shared.clock)
         send = SendProcessor(shared, flow)
         reply = ReplyProcessor(shared)
@@ -170,7 +170,7 @@ class Processors:
         )
 
     def by_code(self) -> dict[int, Processor]:
-        """Return which processor takes which request code."""
+        """Return the processor of each request code."""
         return (
             self.send.processors()
             | self.send_back.processors()
@@ -186,11 +186,11 @@ class Processors:
         )
 
     def plain(self) -> PlainRequests:
-        """Return what takes requests that need not be decoded."""
+        """Return the handler of requests that need not be decoded."""
         return PlainRequests(self.flow, self.send, self.pull)
 
     def end_turn(self) -> None:
-        """Append what the turn's requests have gathered, and answer them."""
+        """Append the messages of the turn's requests, and answer them."""
         if self.send.turn.staged:
             self.send.end_turn()
         if self.recall.staged:
@@ -201,7 +201,7 @@ class Processors:
             self.pop_service.log.flush()
 
     def after_turns(self) -> None:
-        """Have the disk asked for what the answers of all turns at hand wait for."""
+        """Start the sync that the answers of the last turns wait for."""
         self.send.answers.queue.want()
         self.recall.queue.want()
         self.transactions.queue.want()
@@ -229,7 +229,7 @@ class PlainRequests:
     def split(self, data: Any, index: Any, count: int) -> list[Any]:
         """Return a plain send, a plain pull or None for each of the first ``count`` frames.
 
-        No send is plain while all of them are refused.
+        While all sends are refused, none is plain.
         """
         items: list[Any]
         if self._flow.is_refusing:
@@ -293,9 +293,9 @@ class BrokerParts:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may ask the broker for what, and as whom it registers; None: anybody, as nobody.
+    """The broker's access rules, and its credentials at name servers; None: everything, unsigned.
 
-    ``tls`` is what it speaks to name servers; None: none.
+    ``tls`` is for connections to name servers; None: plain.
     """
 
     acl: AclGate | None = None
@@ -338,7 +338,7 @@ def assemble(
     access: Access,
     reader_key: str | None = None,
 ) -> BrokerParts:
-    """Make a broker on an open store; it listens on ``port`` and clients are told ``address``."""
+    """Make a broker on an open store; it listens on ``port`` and clients use ``address``."""
     shared = make_shared(
         config,
         clock,
@@ -402,7 +402,7 @@ def _make_server(
 
 
 def make_check_back(shared: Shared, ledger: Ledger) -> CheckBack:
-    """Return what asks producers about open transactions; ``load`` it before the broker serves."""
+    """Return the checks with producers of open transactions; ``load`` before the broker serves."""
     config = shared.config
     rules = CheckRules(
         broker_name=config.name,
@@ -431,7 +431,7 @@ def make_shared(
     acl: AclGate | None = None,
     reader_key: str | None = None,
 ) -> Shared:
-    """Return what the processors of a broker on ``store`` share."""
+    """Return the objects that the processors of a broker on ``store`` share."""
     api = BrokerApi(
         store,
         tables.topics,
@@ -450,11 +450,11 @@ def make_shared(
 
 
 def make_reader_key(config: BrokerConfig) -> str | None:
-    """Return what shows that a client can read the log's files, None if all are to ask for records.
+    """Return the key of clients that can read the log's files; None if all must ask for records.
 
-    It is in the folder of the open store then; blocks.
+    The key is then in the folder of the open store; blocks.
     """
-    # What is in a write buffer is not in the file yet.
+    # Bytes in a write buffer are not in the file yet.
     if not config.mapped_reads or config.store.write_buffer:
         return None
     try:
@@ -467,7 +467,7 @@ def make_reader_key(config: BrokerConfig) -> str | None:
 def _switches(
     shared: Shared, reply: ReplyProcessor, recall: RecallProcessor, flow: FlowControl
 ) -> dict[str, Callable[[bool], None]]:
-    """Return what can be switched while the broker runs, by RocketMQ's names."""
+    """Return the switches of a running broker, by RocketMQ's names."""
     return {
         "autoCreateTopicEnable": lambda is_on: shared.tables.topics.allow_creation(
             is_on, shared.clock.now_ms()

@@ -1,4 +1,4 @@
-"""Light queues: what a message asks for that is to be in further queues, and whether it may.
+"""Light queues: the further queues that a message is to be in, and whether that is allowed.
 
 Owns: the check of INNER_MULTI_DISPATCH, how many light queues there may be. Must not touch: how
 messages are dispatched (core.store.multi_dispatch), the properties' text (core.records.dispatch).
@@ -17,7 +17,7 @@ from motelog.core.remoting.codes import ResponseCode
 from motelog.core.store.message_store import MessageStore
 from motelog.core.topic_names import is_lmq, shown
 
-# An offset, and what separates it from the next; and what a delay or a transaction may add.
+# An offset with a separator; and the most that a delay or a transaction may add.
 _OFFSET_BYTES: Final = 20
 _ADDED_BYTES: Final = 1024
 
@@ -32,7 +32,7 @@ class LightQueues:
         self._names: set[str] | None = None  # known from the first message on
 
     def check(self, pairs: Mapping[str, str], properties_bytes: int) -> None:
-        """Refuse a message that asks for queues that it cannot have."""
+        """Refuse a message that names queues that it cannot have."""
         if not self._is_on or MULTI_DISPATCH not in pairs:
             return
         names = pairs[MULTI_DISPATCH].split(SEPARATOR)

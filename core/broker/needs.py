@@ -1,11 +1,11 @@
-"""What each request to a broker needs where there is access control.
+"""The rights that each request to a broker needs under access control.
 
-Owns: the table. Must not touch: who has it (core.acl), what a request does. A code that is not here
-is closed. Spec: RocketMQ 4.9 PlainAccessResource, 5.3 DefaultAuthorizationContextBuilder; what 4.9
-leaves open to every account is judged as 5.3 does, or is an administrator's.
+Owns: the table. Must not touch: who has rights (core.acl), what a request does. A code that is not
+here is closed. Spec: RocketMQ 4.9 PlainAccessResource, 5.3 DefaultAuthorizationContextBuilder;
+requests that 4.9 allows to every account need the rights of 5.3, or an administrator.
 
-Producer groups have no rights of their own, as in RocketMQ. Some requests say where a message is
-and not of which topic it is; their processors demand the right when they have found it.
+Producer groups have no rights of their own, as in RocketMQ. Some requests give the place of a
+message but not its topic; their processors demand the right when they have found the message.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Registration: tells the name servers which topics this broker has, again and again.
+"""Registration: sends this broker's topics to the name servers, at intervals and on changes.
 
 Owns: one connection per name server, the registration body. Must not touch: the topic table beyond
 reading it. Spec: RocketMQ BrokerOuterAPI.registerBrokerAll, RegisterBrokerBody.
 
-A name server that cannot be reached is tried again soon, and does not delay the others. At a stop
-the broker unregisters, so that clients look elsewhere at once.
+An unreachable name server is tried again soon, and does not delay the others. When it stops, the
+broker unregisters, so that clients go elsewhere at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from motelog.core.remoting.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
 
-# Changes that follow each other within this time share one registration.
+# Changes within this time share one registration.
 _GATHER_S: Final = 0.01
 _RETRY_S: Final = 2.0
 _GOODBYE_S: Final = 1.0
@@ -85,12 +85,12 @@ class Registrar:
         return self._is_registered
 
     async def wait_registered(self, version: int) -> None:
-        """Return when the name server knows this state of the topic table, or is away."""
+        """Return when the name server has this state of the topic table, or is unreachable."""
         while self._is_registered and self._registered_version < version:
             await self._round_over.wait()
 
     async def ask(self, request: RemotingCommand) -> RemotingCommand:
-        """Return the name server's answer; RemotingError if it is away or takes too long."""
+        """Return the name server's answer; RemotingError if it is unreachable or too slow."""
         if self._client is None:
             raise RemotingError(f"the name server {self._namesrv} is not connected")
         return await self._client.request(request, timeout_s=self._timeout_s)
@@ -108,7 +108,7 @@ class Registrar:
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
         client = RemotingClient(stream, peer=self._namesrv, credentials=self._credentials)
-        # When the task is cancelled, the connection stays for one more request.
+        # If the task is cancelled, the connection stays open for one more request.
         scope = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_client, client, scope)
@@ -129,7 +129,7 @@ class Registrar:
     async def _run_client(self, client: RemotingClient, scope: trio.CancelScope) -> None:
         with scope:
             await client.run()
-            # The name server has closed the connection: the next registration finds that out.
+            # The name server has closed the connection: the next registration will notice.
             self._wanted.set()
 
     async def _pause(self) -> None:
@@ -161,7 +161,7 @@ class Registrar:
             RequestCode.REGISTER_BROKER,
             ext={
                 **self._names(),
-                # RocketMQ's name server wants the field; no port for slaves exists here.
+                # RocketMQ's name server requires the field; there is no port for slaves here.
                 "haServerAddr": "",
                 "compressed": "false",
                 "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
@@ -205,7 +205,7 @@ class Registrar:
 def encode_registration(topics: TopicTable, permission: int) -> bytes:
     """Return the registration body in its uncompressed form.
 
-    A topic may be used as far as both it and its broker allow that.
+    A topic has the permissions that both it and its broker allow.
     """
     table: Mapping[str, TopicConfig] = topics.table()
     if permission & _READ_WRITE != _READ_WRITE:

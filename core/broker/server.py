@@ -73,19 +73,19 @@ class Broker:
     ) -> None:
         self._config = config
         self._listener_configs = listeners
-        #: Where its further listeners are, by name, once started.
+        #: The addresses of its further listeners, by name, once started.
         self.listeners: dict[str, str] = {}
         self._opened: list[OpenListener] = []
         self._on_progress = on_progress
         self._clock = clock or SystemClock()
         self._address: tuple[str, int] | None = None
-        # The last report of a start that takes long.
+        # The last report of a long start.
         self.start_progress: StartProgress | None = None
         self.tables = Tables.of(config, self._clock)
         self._saved = SavedTables(config, self.tables)
         self._faults = LimitedLog(logger)
         self._parts: BrokerParts | None = None
-        # What a client knows that can read the files of the log.
+        # The key of clients that can read the files of the log.
         self._reader_key: str | None = None
 
     @property
@@ -106,9 +106,9 @@ class Broker:
         return self.parts.api
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take the keys of ``config`` that a running broker and its store take; others stay.
+        """Apply the keys of ``config`` that can change while it and its store run; others stay.
 
-        What was switched from afar stays as well, unless ``config`` changes it.
+        Switches that requests have set stay as well, unless ``config`` changes them.
         """
         changed = {name for name in LIVE if getattr(config, name) != getattr(self._config, name)}
         store = msgspec.structs.replace(
@@ -125,7 +125,7 @@ class Broker:
 
     @property
     def is_registered(self) -> bool:
-        """Whether at least one name server took the last registration; True without any."""
+        """Whether at least one name server accepted the last registration; True without any."""
         registrars = [] if self._parts is None else self._parts.registrars
         return not registrars or any(registrar.is_registered for registrar in registrars)
 
@@ -158,9 +158,9 @@ class Broker:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled.
 
-        OSError if the address cannot be had, ListenerError if that of another listener cannot;
-        StoreError if the store or a state file cannot be used, ConfigError if a file of accounts,
-        credentials or a certificate cannot; then nothing was changed.
+        OSError if the address cannot be used, ListenerError for that of another listener;
+        StoreError if the store or a state file cannot be used, ConfigError for a file of accounts,
+        credentials or a certificate; then nothing was changed.
         """
         keep_freed_memory()
         access = await run_in_thread(Access.read, self._config)
@@ -168,7 +168,7 @@ class Broker:
         try:
             await self._run(access, listeners, task_status)
         finally:
-            for listener in listeners:  # the server has closed those that it got
+            for listener in listeners:  # the server has closed the ones it received
                 listener.close()
 
     async def _run(
@@ -183,7 +183,7 @@ class Broker:
         pop_state = PopState(self._config, store, self.tables)
         await run_in_thread(self._open, store, schedule, pop_state)
         async with trio.open_nursery() as nursery:
-            # The store outlives all its users, so its end is chosen here.
+            # The store must outlive all its users, so it ends here.
             store_scope = trio.CancelScope()
             await nursery.start(run_lasting, store.run, store_scope)
             try:
@@ -241,8 +241,8 @@ class Broker:
             nursery.start_soon(self._tick_regularly, parts)
             for registrar in parts.registrars:
                 nursery.start_soon(run_again, registrar.run)
-            # Clients that start after the broker should find its topics at once; a name server
-            # that is away must not keep the broker from starting.
+            # Clients that start after the broker should find its topics at once; an unreachable
+            # name server must not keep the broker from starting.
             with trio.move_on_after(_FIRST_REGISTRATION_S_MAX):
                 for registrar in parts.registrars:
                     await registrar.first_round_over.wait()
@@ -252,7 +252,7 @@ class Broker:
             task_status.started()
 
     async def reload_certificates(self) -> list[CertificateFile]:
-        """Read the certificates of its listeners now; return what came of each file."""
+        """Read the certificates of its listeners now; return the result for each file."""
         return reload_certificates(self._opened)
 
     def _open_listeners(self) -> list[OpenListener]:
@@ -279,7 +279,7 @@ class Broker:
         return parse_address(self._config.advertise) if self._config.advertise else self.address
 
     def _open(self, store: MessageStore, schedule: ScheduleService, pop_state: PopState) -> None:
-        """Open the store and load the tables that are saved beside it; blocks."""
+        """Open the store and load the tables saved beside it; blocks."""
         store.open(self._note_progress)
         try:
             self._saved.load(is_expected=store.end_offset > 0)
@@ -304,7 +304,7 @@ class Broker:
             raise
 
     def _visible_queues(self, store: MessageStore) -> Iterator[tuple[str, int]]:
-        """Yield the store's queues without those that have only what was deleted."""
+        """Yield the store's queues except those with deleted messages only."""
         deleted = self.tables.topics.deleted
         for topic, queue_id in store.queues():
             end = deleted.get(topic, {}).get(queue_id)
@@ -312,7 +312,7 @@ class Broker:
                 yield topic, queue_id
 
     def _hide_deleted(self, store: MessageStore) -> None:
-        """Hide what deleted topics have in the log; a crash may have kept a group's offsets."""
+        """Hide the messages of deleted topics; a crash may have kept a group's offsets."""
         topics = self.tables.topics
         places = [
             (name, queue_id, end)
@@ -320,7 +320,7 @@ class Broker:
             for queue_id, end in ends.items()
         ]
         for name, queue_id, noted_end in places:
-            # If the log has lost its end, new messages get the offsets of lost ones.
+            # If the log has lost its end, new messages get the offsets of the lost ones.
             end = min(noted_end, store.reader.max_offset(name, queue_id))
             self.tables.offsets.forget_below(name, queue_id, end)
             is_needed = store.hide_below(name, queue_id, end)
@@ -329,7 +329,7 @@ class Broker:
     def _note_progress(self, progress: StartProgress) -> None:
         self.start_progress = progress
         self._on_progress(progress)
-        # A start that is given up leaves what a crash would: the next one recovers again.
+        # An aborted start leaves the same state as a crash: the next one recovers again.
         trio.from_thread.check_cancelled()
 
     async def _expire_regularly(self, parts: BrokerParts) -> None:
