@@ -1,12 +1,12 @@
-"""Which queues a member of a group consumes, and how: decided here for clients that ask for it.
+"""Which queues a member of a group consumes, and how: decided here for clients that ask.
 
 Owns: request codes 400 (which queues) and 401 (by pulls or by POP), dividing queues among members.
-Must not touch: which queues there are (cluster_queues), what was chosen (request_modes).
+Must not touch: which queues there are (cluster_queues), the chosen modes (request_modes).
 Spec: RocketMQ QueryAssignmentProcessor, AllocateMessageQueueAveragely(ByCircle).
 
     pulls  each queue has one member
-    POP    every member has all queues of each broker, named -1; or its own and those of the members
-           behind it, when a number is chosen
+    POP    every member has all queues of each broker, named -1; or its own and those of the next
+           members, if a number is chosen
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class AssignmentProcessor:
     def _assigned(
         self, query: _QueryJson, queues: list[MessageQueue], mode: RequestMode
     ) -> list[MessageQueue] | None:
-        """Return a client's queues; None if it is to keep those that it has."""
+        """Return a client's queues; None if it is to keep its current ones."""
         if not queues:
             return None
         if query.message_model == "BROADCASTING":
@@ -129,7 +129,7 @@ Divide = Callable[[str, list[MessageQueue], list[str]], list[MessageQueue]]
 
 
 def averagely(client: str, queues: list[MessageQueue], clients: list[str]) -> list[MessageQueue]:
-    """Return neighbouring queues, as many for each client, or one more for the first."""
+    """Return neighbouring queues: the same number for each client, or one more for the first."""
     if client not in clients:
         return []
     index = clients.index(client)
@@ -153,7 +153,7 @@ def divide_for_pop(
     clients: list[str],
     share_count: int,
 ) -> list[MessageQueue]:
-    """Return what a client pops from: all, or its queues and those of ``share_count`` others."""
+    """Return the queues that a client pops: all, or its own and those of ``share_count`` others."""
     if share_count <= 0 or share_count >= len(clients) - 1:
         return [MessageQueue(one.topic, one.broker_name, -1) for one in queues]
     if client not in clients:

@@ -35,11 +35,11 @@ from motelog.core.topic_names import group_name_fault, shown
 logger = logging.getLogger(__name__)
 
 CLIENT_ID_CHARACTERS_MAX: Final = 255
-# What one heartbeat may name; a client has a handful.
+# The most groups in one heartbeat; clients have a handful.
 GROUPS_PER_CLIENT_MAX: Final = 1000
 SUBSCRIPTIONS_PER_GROUP_MAX: Final = 1000
-# Answers to a heartbeat with a fingerprint: the next ones may leave the subscriptions out; but the
-# next one says all again.
+# Answers to a heartbeat with a fingerprint: the next ones may leave the subscriptions out; or the
+# next one must contain them again.
 _TAKES_FINGERPRINTS: Final = "IS_SUPPORT_HEART_BEAT_V2"
 _IS_TOLD_OTHERWISE: Final = "IS_SUB_CHANGE"
 
@@ -79,12 +79,12 @@ class ConsumerProcessor:
         }
 
     def connection_closed(self, connection: Connection) -> None:
-        """Forget the clients of a connection, and tell the groups that they left."""
+        """Forget the clients of a connection, and notify their groups."""
         self._producers.close_owner(connection)
         self._notify(self._consumers.close_owner(connection))
 
     def expire(self, silence_ms_max: int) -> None:
-        """Forget clients that were silent for too long, and locks that nobody renewed."""
+        """Forget clients that were silent for too long, and locks that were not renewed."""
         now_ms = self._clock.monotonic_ms()
         self._producers.expire(now_ms, silence_ms_max)
         gone = self._consumers.expire(now_ms, silence_ms_max)
@@ -106,7 +106,7 @@ class ConsumerProcessor:
         if known is not None and known >= 0:
             return request.answer(ext={"offset": str(known)})
         # A new group on a young queue begins at the queue's first message, whatever its clients
-        # would choose: they may have subscribed before that message was sent.
+        # prefer: they may have subscribed before that message was sent.
         is_zero_wanted = request.ext.get("setZeroIfNotFound") != "false"
         if is_zero_wanted and self._is_young(topic, queue_id, may_wait=may_wait):
             return request.answer(ext={"offset": "0"})
@@ -131,7 +131,7 @@ class ConsumerProcessor:
         if config is None:
             text = f"topic {shown(topic)[1:-1]} does not exist"
             raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, text)
-        # A topic that has fewer queues than it had: what was read of the others is done with, too.
+        # If a topic has fewer queues than before, groups may still commit in the others.
         is_there = queue_id < config.read_queue_nums or self._reader.max_offset(topic, queue_id) > 0
         if queue_id < 0 or not is_there or offset < 0:
             text = f"queue id {queue_id} or offset {offset} of topic {topic} is illegal"
@@ -155,7 +155,7 @@ class ConsumerProcessor:
         self, request: RemotingCommand, _: Connection, may_wait: bool
     ) -> RemotingCommand:
         timestamp_ms = int_field(request.ext, "timestamp")
-        # RocketMQ 5's BoundaryType; whatever is not UPPER is LOWER.
+        # RocketMQ 5's BoundaryType; everything except UPPER means LOWER.
         is_upper = request.ext.get("boundaryType", "").upper() == "UPPER"
         search = self._reader.last_offset_by_time if is_upper else self._reader.offset_by_time
         offset = search(*_queue(request), timestamp_ms, may_wait=may_wait)
@@ -187,8 +187,8 @@ class ConsumerProcessor:
         is_told_otherwise = False
         for consumer in beat.consumers:
             group = self._groups.find(consumer.group)
-            # The group's members look for this topic's route at once, so its creation also
-            # triggers a registration with the name servers.
+            # The group's members request this topic's route at once, so its creation also triggers
+            # a registration with the name servers.
             if group.retry_queue_nums > 0:
                 self._topics.create_retry_topic(consumer.group, now_ms, group.retry_queue_nums)
             is_told_otherwise |= self._consumers.is_told_otherwise(consumer.group, consumer)
@@ -201,10 +201,10 @@ class ConsumerProcessor:
         return request.answer(ext=ext)
 
     def _is_its_own(self, client_id: str, request: RemotingCommand, connection: Connection) -> bool:
-        """Whether an account may be a producer of this name; it is no other account's meanwhile.
+        """Whether an account may use a producer's client id: not while another account uses it.
 
-        Producer groups need no right, and what is asked of a producer or replied to it is told to
-        whoever has its name.
+        Producer groups need no right, and questions and replies to a producer go to the client that
+        has its id.
         """
         owner = self._producers.owner_of(client_id)
         if owner is None or owner is connection or self._acl is None:
@@ -222,7 +222,7 @@ class ConsumerProcessor:
         return False
 
     def _unregister(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        # Nobody leaves for another: as in RocketMQ, what another connection has registered stays.
+        # As in RocketMQ, a client that another connection has registered stays.
         client_id = text_field(request.ext, "clientID")
         producer_group = request.ext.get("producerGroup")
         if producer_group:
@@ -269,7 +269,7 @@ class ConsumerProcessor:
         return request.answer()
 
     def _notify(self, names: Iterable[str]) -> None:
-        """Tell the members of groups that their group changed, so that they rebalance."""
+        """Notify the members of groups that their group changed, so that they rebalance."""
         for name in dict.fromkeys(names):
             group = self._consumers.get(name)
             config = self._groups.get(name)
@@ -301,7 +301,7 @@ class _CheckClientJson(msgspec.Struct, rename="camel"):
 
 
 def _check_heartbeat(beat: Heartbeat) -> None:
-    """Refuse a heartbeat whose names or counts are out of bounds, before anything is kept of it."""
+    """Refuse a heartbeat whose names or counts are out of bounds, before any of it is kept."""
     names = [*beat.producer_groups, *(consumer.group for consumer in beat.consumers)]
     if len(names) > GROUPS_PER_CLIENT_MAX:
         raise BrokerError(ResponseCode.SYSTEM_ERROR, f"{len(names)} groups in one heartbeat")

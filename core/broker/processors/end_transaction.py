@@ -1,7 +1,7 @@
-"""Commits and rollbacks: what ends half messages, gathered in a turn, then one append.
+"""Commits and rollbacks: requests that end half messages, gathered in a turn, then one append.
 
-Owns: request codes 37 and 323, their answers' wait for the disk. Must not touch: what is made of a
-half message (transactions.half_message), questions to producers (transactions.check_back).
+Owns: request codes 37 and 323, their answers' wait for the disk. Must not touch: the records made
+from a half message (transactions.half_message), questions to producers (transactions.check_back).
 Spec: RocketMQ EndTransactionProcessor, AdminBrokerProcessor.resumeCheckHalfMessage.
 
     commit    -> the real message, then an op that names the half message: one append
@@ -9,9 +9,9 @@ Spec: RocketMQ EndTransactionProcessor, AdminBrokerProcessor.resumeCheckHalfMess
     unknown   -> nothing: the broker asks later
 
 What a crash leaves, right after
-    the real message, before its op   committed: its producers are not asked, and no second one is
-                                      made (transactions.past)
-    the op                            over; a repeated request is answered by what happened
+    the real message, before its op   committed: its producers are not asked, and there is no second
+                                      real message (transactions.past)
+    the op                            over; a repeated request is answered with what happened
 A transaction that is over is not ended again: the same end is answered with success, the other one
 with ILLEGAL_OPERATION.
 """
@@ -61,7 +61,7 @@ _ASKED_ABOUT: Final = frozenset({HALF_TOPIC.encode(), TRANS_CHECK_MAX_TOPIC.enco
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """One request, and what it appends; ``half`` is over then."""
+    """One request and the messages that it appends; after that ``half`` is over."""
 
     request: RemotingCommand
     connection: Connection
@@ -125,7 +125,7 @@ class EndTransactionProcessor:
             if past.is_committed != (end == COMMIT):
                 text = f"the transaction was {'committed' if past.is_committed else 'rolled back'}"
                 raise BrokerError(ResponseCode.ILLEGAL_OPERATION, text)
-            # Another copy was ended, or a crash has come before the op.
+            # Another copy was ended, or a crash came before the op.
             is_over = self._ledger.is_over(half.queue_offset)
             ops = () if is_over else (self._op(half),)
             self.staged.append(_Staged(request, connection, None, ops))
@@ -142,7 +142,7 @@ class EndTransactionProcessor:
     def _resume(
         self, request: RemotingCommand, connection: Connection, may_wait: bool
     ) -> RemotingCommand | None:
-        """Have producers asked again, from the first time on, about a transaction without end."""
+        """Restart the questions to producers about an open transaction, from the first one."""
         try:
             _, physical_offset = decode_offset_id(text_field(request.ext, "msgId"))
             record = self._store.reader.record_at(physical_offset, may_wait=may_wait)
@@ -150,7 +150,7 @@ class EndTransactionProcessor:
         except (ValueError, StoreError) as exc:
             text = f"there is no half message of that id: {exc}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text) from exc
-        # Where the index finds no newer copy, this one counts as over.
+        # If the index finds no newer copy, this one counts as over.
         half = replace(half_of(fields), queue_offset=-1)
         if fields[0] not in _ASKED_ABOUT or TRAN_MSG not in half.pairs:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "the message is no half message")
@@ -190,7 +190,7 @@ class EndTransactionProcessor:
     # -- the end of a turn -----------------------------------------------------------------
 
     def end_turn(self) -> None:
-        """Append what the turn's requests end, and answer them."""
+        """Append the ends that the turn's requests ask for, and answer them."""
         staged, self.staged = self.staged, []
         messages = [message for one in staged for message in one.messages]
         placed: list[tuple[int, int]] = []
@@ -258,5 +258,5 @@ class EndTransactionProcessor:
 
 
 def _wanted(staged: list[_Staged]) -> _Answers:
-    """Return the requests that want an answer, without what they append."""
+    """Return the requests that want an answer, without their messages."""
     return [(one.request, one.connection) for one in staged if not one.request.is_oneway]

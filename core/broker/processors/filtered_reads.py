@@ -1,11 +1,11 @@
 """Reads through a SQL92 filter: reads records in batches and keeps those that match.
 
-Owns: how many records one read looks at. Must not touch: sockets, files; what matches (sql_filter),
-what is held (the pull processor).
+Owns: how many records one read examines. Must not touch: sockets, files; what matches (sql_filter),
+which pulls are held (the pull processor).
 
-A read ends when the answer is full, at the queue's end, behind RECORDS_MAX records, when BUSY_MS
+A read ends when the answer is full, at the queue's end, after RECORDS_MAX records, when BUSY_MS
 have passed, or before records that are not in memory. Its result is like one of the store:
-``next_offset`` is behind the last record that was looked at; NO_MATCH means that no record matched.
+``next_offset`` is after the last record examined; NO_MATCH means that no record matched.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilter
 from motelog.core.records.decode import decode_values
 
-# The store looks at as many units for tags; a read that wants more records looks at more.
+# The store examines as many units for tags; a read that wants more records examines more.
 RECORDS_MAX: Final = 800
 BUSY_MS: Final = 2
 _BATCH_COUNT_MAX: Final = 256
 _BATCH_BYTES_MAX: Final = 262_144
-# Records read for each one that is wanted, while it is not known how many match.
+# Records read for each wanted one while the share of matches is unknown.
 _READ_PER_WANTED: Final = 4
 
 _LOOKED_AT: Final = (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVED)
@@ -45,7 +45,7 @@ def read_matching(
     """Return records from ``queue_offset`` on that match, as ``BrokerApi.read`` does for tags.
 
     At most ``count_max`` records and ``bytes_max`` bytes, but always the first that matches.
-    Records behind the first batch that are not in memory are left to the next read.
+    Records after the first batch that are not in memory are left to the next read.
     """
     search = _Search(wanted, clock, count_max, bytes_max, queue_offset)
     end_offset = queue_offset + max(RECORDS_MAX, count_max)
@@ -84,7 +84,7 @@ def read_matching(
 
 
 class _Search:
-    """What one read has found so far, and when it is to end."""
+    """The records that one read has found so far, and when it is to end."""
 
     __slots__ = (
         "_bytes_max",
@@ -129,7 +129,7 @@ class _Search:
                 self.count += 1
                 self.found_bytes += size
             at += size
-            # Checked behind each record: a hostile filter over a hostile message is slow.
+            # Checked after each record: a hostile filter on a hostile message is slow.
             if self.count >= self._count_max or monotonic_ms() >= self._stop_ms:
                 self.next_offset = queue_offset + 1
                 return True

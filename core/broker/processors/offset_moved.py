@@ -1,10 +1,10 @@
 """Events for consumers whose offset is outside its queue: records of OFFSET_MOVED_EVENT.
 
-Owns: what such a record says, how often one is written. Must not touch: the pull that found it, its
-answer. Spec: RocketMQ 4.9 DefaultPullMessageResultHandler.generateOffsetMovedEvent, read by
+Owns: the content of such a record, how often one is written. Must not touch: the pull that found
+it, its answer. Spec: RocketMQ 4.9 DefaultPullMessageResultHandler.generateOffsetMovedEvent, read by
 MonitorService of its tools.
 
-A client that asks again and again writes one record per PERIOD_MS, group and queue.
+A client that keeps asking causes one record per PERIOD_MS, group and queue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OffsetMovedEvents:
         self._unwritten = LimitedLog(logger)
 
     def note(self, group: str, topic: str, queue_id: int, asked: int, told: int) -> None:
-        """Write that a group has asked for an offset, and was told another one."""
+        """Write that a group has asked for one offset and was sent another one."""
         key, now_ms = (group, topic, queue_id), self._clock.monotonic_ms()
         last_ms = self._written.get(key)
         if last_ms is not None and now_ms - last_ms < PERIOD_MS:

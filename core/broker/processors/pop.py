@@ -1,17 +1,17 @@
 """Pops: messages of any queue of a topic, taken into work for a time; now, or when there are some.
 
 Owns: request codes 200050 (pop), 200052 (peek), 200054 (is there anything), 200055 (how many wait),
-reading for them, holding them, their answers. Must not touch: what is in work and comes again
-(core.broker.pop), acknowledgements (pop_ack), what a pop may ask for (pop_request).
+reading for them, holding them, their answers. Must not touch: messages in work and their next
+delivery (core.broker.pop), acknowledgements (pop_ack), what a pop may ask for (pop_request).
 Spec: RocketMQ PopMessageProcessor, PopLongPollingService, NotificationProcessor.
 
-    pop -> read queue after queue -> found -> checkpoints -> written down -> answer 0
+    pop -> read queue after queue -> found -> checkpoints -> appended -> answer 0
                                   -> in order: noted, answer 0
                                   -> nothing -> hold -> a queue grew | a queue is free -> read again
                                                      -> deadline -> answer 210, full: 209
 
-Each message wakes one pop of a group, the next only if that found something: a hundred consumers
-that wait do not all read for one message. Nothing is changed before all queues are read.
+Each message wakes one pop of a group, and the next only if that found something: so a hundred
+waiting consumers do not all read for one message. Nothing is changed before all queues are read.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from motelog.core.remoting.pop_fields import (
 from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
 from motelog.core.topic_names import RETRY_PREFIX, is_lmq
 
-#: Every fifth pop looks at retries first, as RocketMQ does by chance; the others look at them last.
+#: Every fifth pop reads retries first, as RocketMQ does at random; the others read them last.
 RETRIES_FIRST: Final = 5
 _MISPLACED: Final = (ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY)
-#: What is waited for: a pop or a notice, topic, group, queue id or -1.
+#: The key of held requests: a pop or a notice, topic, group, queue id or -1.
 _HeldKey: TypeAlias = tuple[str, str, str, int]
 _TakeUp: TypeAlias = "Callable[[Pop, _HeldKey, bool], None]"
 _POP: Final = "pop"
@@ -70,14 +70,14 @@ _NOTICE: Final = "notice"
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one queue has for a pop."""
+    """The messages that one queue has for a pop."""
 
     topic: str
     queue_id: int
     begin_offset: int
     result: ReadResult
     queue_offsets: list[int]
-    # Its group is new here: the offset that it begins at.
+    # If the group is new in the queue: the offset where it begins.
     first_offset: int | None
 
 
@@ -103,9 +103,9 @@ class PopProcessor:
             requests_max=config.held_pulls_max,
             requests_per_owner_max=config.held_pulls_per_connection_max,
         )
-        #: By each topic that they look at: what is waited for.
+        #: The keys of held requests, by each topic that these read.
         self.awaited: dict[bytes, dict[_HeldKey, None]] = {}
-        # What can go on without a queue having grown.
+        # The keys that can be read again although no queue has grown.
         self._freed: dict[_HeldKey, None] = {}
         self._waker = Waker(self.held, shared.clock, wake=self.wake_grown)
         self._growth = shared.api.follow(self.awaited, self._waker.want)
@@ -124,7 +124,7 @@ class PopProcessor:
     # -- waking ----------------------------------------------------------------------------
 
     def queue_freed(self, queue: QueueKey) -> None:
-        """Note that a group may pop a queue again that it could not; ``run`` wakes it."""
+        """Note that a group may pop a queue again; ``run`` wakes its requests."""
         topic, group, queue_id = queue
         for key in self.awaited.get(topic.encode(), ()):
             if key[2] == group and (key[3] in (-1, queue_id) or topic.startswith(RETRY_PREFIX)):
@@ -142,7 +142,7 @@ class PopProcessor:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Wake held requests and end those whose deadline has come."""
+        """Wake held requests and end those whose deadline has passed."""
 
         def flush() -> None:
             self._pop.log.flush()
@@ -151,7 +151,7 @@ class PopProcessor:
         await self._waker.run(flush, task_status=task_status)
 
     def wake_grown(self) -> None:
-        """Read again for those whose queues grew: one of a group, and the next if it found some."""
+        """Read again for requests whose queues grew: one per group, the next if it found some."""
         grown, self._freed = self._freed, {}
         for tail in self._growth.take():
             grown.update(dict.fromkeys(self._waiting_for(tail)))
@@ -166,9 +166,9 @@ class PopProcessor:
             self._forget_if_gone(key)
 
     def _waiting_for(self, tail: QueueTail) -> Iterator[_HeldKey]:
-        """Yield what waits for a queue."""
+        """Yield the keys of requests that wait for a queue."""
         for key in self.awaited.get(tail.topic, ()):
-            # A retry is for all who wait for the topic, whichever queue they name.
+            # A retry is for all requests that wait for the topic, whichever queue they name.
             if key[3] in (-1, tail.queue_id) or tail.topic.startswith(_RETRY_BYTES):
                 yield key
 
@@ -189,9 +189,9 @@ class PopProcessor:
         return self._cold.attempt(partial(self._read, pop), request, connection)
 
     def _read(self, pop: Pop, may_wait: bool) -> RemotingCommand | None:
-        """Read for a pop: have it answered, or hold it."""
+        """Read for a pop: answer it, or hold it."""
         if pop.connection.is_congested:
-            # The client asks again, and that request waits until it has read its queued output.
+            # The client asks again, and that request waits until the client has read its output.
             return self._empty(pop, ResponseCode.POLLING_TIMEOUT, 0)
         found, rest = self._look(pop, may_wait=may_wait)
         self._move_on(pop, found)
@@ -202,12 +202,12 @@ class PopProcessor:
         return self._hold(pop, rest)
 
     def _read_last(self, pop: Pop, may_wait: bool) -> RemotingCommand | None:
-        """Read for a pop whose time is over, and answer whatever there is."""
+        """Read for a pop whose time is over, and answer with or without messages."""
         pop.hold_ms = 0
         return self._read(pop, may_wait)
 
     def _look(self, pop: Pop, *, may_wait: bool) -> tuple[list[_Found], int]:
-        """Return what queues have for a pop, and how much is behind that."""
+        """Return the messages that queues have for a pop, and how many come after these."""
         found: list[_Found] = []
         rest = 0
         room, room_bytes = pop.count_max, self._bytes_max
@@ -242,7 +242,7 @@ class PopProcessor:
         return found, rest
 
     def _queues(self, pop: Pop) -> Iterator[tuple[str, int]]:
-        """Yield the queues that a pop looks at, in the order in which it does."""
+        """Yield the queues that a pop reads, in its order."""
         self._count += 1
         retries = [
             (config.topic_name, queue_id)
@@ -262,7 +262,7 @@ class PopProcessor:
             yield from retries
 
     def _begin_of(self, pop: Pop, key: QueueKey, *, may_wait: bool) -> tuple[int, int | None]:
-        """Return where a group goes on; for a new group, a second time."""
+        """Return a group's next offset; for a new group the same as its first offset, else None."""
         known = self._pop.progress.next_offset(key)
         if known is not None:
             return max(known, 0), None
@@ -274,7 +274,7 @@ class PopProcessor:
             and not is_retry
             and (begin > 0 or not self._is_in_memory(topic, queue_id, may_wait=may_wait))
         ):
-            # As in RocketMQ: the last message is the first that it gets.
+            # As in RocketMQ: the first message that it gets is the last one.
             begin = max(0, self._api.max_offset(topic, queue_id) - 1)
         return begin, begin
 
@@ -288,7 +288,7 @@ class PopProcessor:
     def _read_queue(
         self, pop: Pop, key: QueueKey, begin: int, room: int, room_bytes: int, may_wait: bool
     ) -> tuple[ReadResult, int]:
-        """Read one queue, and go on past messages that tags refuse; return where it began."""
+        """Read one queue, past messages that tags refuse; return the result and where it began."""
         result = self._read_at(pop, key, begin, room, room_bytes, may_wait)
         if result.status in _MISPLACED:
             begin = result.next_offset
@@ -329,7 +329,7 @@ class PopProcessor:
         )
 
     def _move_on(self, pop: Pop, found: list[_Found]) -> None:
-        """Note where a new group begins, and have it go on past what its filter refuses."""
+        """Note where a new group begins, and move a group past messages that its filter refuses."""
         for one in found:
             key = pop.queue_key(one.topic, one.queue_id)
             if one.first_offset is not None:
@@ -426,7 +426,7 @@ class PopProcessor:
         return pop.request.answer(ResponseCode.SUCCESS, "FOUND", ext, body)
 
     def _shown(self, pop: Pop, one: _Found, now_ms: int, revive_queue: int) -> bytes:
-        """Return the records of one queue as consumers see them: retries under their own topic."""
+        """Return the records of one queue for consumers: retries under their original topic."""
         if one.topic == pop.topic:
             return one.result.records
         receipt = Receipt(
@@ -459,7 +459,7 @@ class PopProcessor:
             return self._empty(pop, ResponseCode.POLLING_FULL, rest)
         key = self._keep(_POP, pop, self._take_up)
         if rest:
-            # A filter had no time for all: it goes on, after others have had their turn.
+            # A filter did not have time for all: it continues after other requests.
             self._freed[key] = None
             self._waker.want()
         return None
@@ -486,7 +486,7 @@ class PopProcessor:
                     del self.awaited[topic]
 
     def _take_up(self, pop: Pop, key: _HeldKey, is_over: bool) -> None:
-        """Go on with a pop that was held: a queue has grown, or its time is over."""
+        """Continue a held pop: a queue has grown, or its time is over."""
         read = partial(self._read_last if is_over else self._read, pop)
         answer_with(partial(self._cold.attempt, read), pop.request, pop.connection)
         self._forget_if_gone(key)
@@ -500,7 +500,7 @@ class PopProcessor:
         }
         return pop.request.answer(code, "NO_MESSAGE_IN_QUEUE", ext)
 
-    # -- what only looks -------------------------------------------------------------------
+    # -- requests that only look -----------------------------------------------------------
 
     def _peek(
         self, request: RemotingCommand, connection: Connection, may_wait: bool
@@ -558,15 +558,15 @@ _RETRY_BYTES: Final = RETRY_PREFIX.encode()
 
 
 def _topics_of(key: _HeldKey) -> tuple[str, str, str]:
-    """Return the topics whose growth may be what is waited for."""
+    """Return the topics for whose growth requests with this key wait."""
     _, topic, group, _ = key
     return topic, retry_topic(topic, group, RETRY_V1), retry_topic(topic, group, RETRY_V2)
 
 
 def _queue_offsets(result: ReadResult, topic: str, begin_offset: int) -> list[int]:
-    """Return where each record is in its queue: all that most pops need to know of them."""
-    # As many as there are places, and the store has checked that they are the queue's, in order.
-    # Records of a light queue say where they are in another.
+    """Return the queue offset of each record, which is all that most pops need."""
+    # One for each place, and the store has checked that they are the queue's, in order. Records of
+    # a light queue have the offsets of another queue.
     if result.count == result.next_offset - begin_offset and not is_lmq(topic):
         return list(range(begin_offset, result.next_offset))
     records = result.records

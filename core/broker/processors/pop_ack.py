@@ -1,13 +1,13 @@
-"""Acknowledgements of popped messages, and changes of when they come again.
+"""Acknowledgements of popped messages, and changes of their invisible time.
 
 Owns: request codes 200051, 200151 (acknowledge one, several) and 200053 (change the invisible
-time). Must not touch: what is in work (core.broker.pop), pops (pop).
+time). Must not touch: which messages are in work (core.broker.pop), pops (pop).
 Spec: RocketMQ AckMessageProcessor, ChangeInvisibleTimeProcessor.
 
-    receipt -> checkpoint       -> written down, answered 0
-            -> none (any more)  -> 0 to an acknowledgement: it is done with, or comes again
+    receipt -> checkpoint       -> appended, answered 0
+            -> none (any more)  -> 0 to an acknowledgement: acknowledged before, or delivered again
                                 -> 208 to a change
-            -> in order         -> the group goes on behind what is acknowledged
+            -> in order         -> the group moves past the acknowledged messages
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class PopAckProcessor:
         for ack in acks:
             queue, bits = _place_of(ack)
             if ack.rq == ORDER_QUEUE:
-                # As many messages as one pop may give out: what is beyond them is nobody's.
+                # At most as many messages as one pop may deliver: bits beyond have no message.
                 for offset in self._pop.orders.open_in(queue, ack.pt):
                     if _has_bit(bits, offset - ack.so):
                         self._ack_in_order(queue, offset, ack.pt)

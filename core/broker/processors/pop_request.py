@@ -1,4 +1,4 @@
-"""What a pop asks for, and whether it is allowed: the fields of its header, read and checked.
+"""Requests of POP: the fields of their headers, read and checked.
 
 Owns: Pop, PopRequests: the checks of requests of POP that do not need the store. Must not touch:
 the store, which pops wait, their answers (pop). Spec: RocketMQ PopMessageProcessor,
@@ -24,14 +24,14 @@ from motelog.core.remoting.server import Connection
 from motelog.core.remoting.topic_config import TopicConfig
 from motelog.core.topic_names import REVIVE_PREFIX, shown, topic_name_fault
 
-#: As long as RocketMQ's timer lets a message wait.
+#: The longest wait of a message in RocketMQ's timer.
 INVISIBLE_MS_MAX: Final = 3 * 86_400_000
 _FROM_MAX: Final = 1
 
 
 @dataclass(slots=True, eq=False)
 class Pop:
-    """One pop, or another request that looks where a pop would look."""
+    """One pop, or another request that looks at the same queues."""
 
     request: RemotingCommand
     connection: Connection
@@ -41,7 +41,7 @@ class Pop:
     queue_id: int
     count_max: int = 1
     invisible_ms: int = 0
-    # How long it is willing to wait; 0: not at all.
+    # How long the client is willing to wait; 0: not at all.
     hold_ms: int = 0
     is_from_end: bool = False
     is_order: bool = False
@@ -68,7 +68,7 @@ class PopRequests:
         self._filters = PullRequests(shared)
 
     def pop(self, request: RemotingCommand, connection: Connection) -> Pop:
-        """Return what a pop asks for."""
+        """Return the pop that a request asks for."""
         ext = request.ext
         pop = self.place(request, connection)
         pop.count_max = self._count(ext)
@@ -83,7 +83,7 @@ class PopRequests:
         return pop
 
     def notification(self, request: RemotingCommand, connection: Connection) -> Pop:
-        """Return where a request looks that wants to know whether there is anything to pop."""
+        """Return the place of a request that asks whether there is anything to pop."""
         pop = self.place(request, connection)
         pop.hold_ms = int_field(request.ext, "pollTime")
         pop.is_order = bool_field(request.ext, "order")
@@ -91,13 +91,13 @@ class PopRequests:
         return pop
 
     def peek(self, request: RemotingCommand, connection: Connection) -> Pop:
-        """Return what a request wants to see without taking it into work."""
+        """Return the pop of a request that does not take the messages into work."""
         pop = self.place(request, connection)
         pop.count_max = self._count(request.ext)
         return pop
 
     def sources(self, pop: Pop) -> list[TopicConfig]:
-        """Return the topics of messages that the group gets again, as far as there are any."""
+        """Return the group's existing retry topics for the topic."""
         if pop.is_order:
             return []
         names = [retry_topic(pop.topic, pop.group.group_name, k) for k in (RETRY_V1, RETRY_V2)]
@@ -113,7 +113,7 @@ class PopRequests:
         return topic, queue_id
 
     def topic(self, name: str) -> TopicConfig:
-        """Return a topic; BrokerError if there is none."""
+        """Return a topic; BrokerError if it does not exist."""
         config = self._topics.get(name)
         if config is None:
             text = f"topic {shown(name)[1:-1]} does not exist"
@@ -121,7 +121,7 @@ class PopRequests:
         return config
 
     def place(self, request: RemotingCommand, connection: Connection) -> Pop:
-        """Return where a request looks."""
+        """Return the place where a request looks."""
         ext = request.ext
         group_name = text_field(ext, "consumerGroup")
         name = text_field(ext, "topic")
@@ -155,7 +155,7 @@ class PopRequests:
 
 
 def invisible_field(ext: dict[str, str]) -> int:
-    """Return for how long a message is to be invisible; BrokerError if that is too long."""
+    """Return the requested invisible time; BrokerError if it is too long."""
     invisible_ms = int_field(ext, "invisibleTime")
     if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
         text = f"invisibleTime is {invisible_ms} ms, 0 to {INVISIBLE_MS_MAX} are allowed"

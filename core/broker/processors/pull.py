@@ -10,8 +10,8 @@ Spec: RocketMQ PullMessageProcessor, PullRequestHoldService.
                  -> anything else            -> answer 19 | 20 | 21
                  -> not in memory            -> paged in by a thread -> read again (cold_reads)
 
-A plain pull goes this way without being decoded. One that is refused, has a SQL92 filter or is not
-in memory, and one that hears of a reset, is decoded and begins anew.
+A plain pull takes this path without being decoded. If it is refused, has a SQL92 filter, is not in
+memory or is answered with a reset, it is decoded and begins again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PullProcessor:
         self._log_folder = os.path.abspath(config.store.directory)
         self._hold_ms_max = config.hold_ms_max
         self._short_poll_ms = None if config.long_poll else config.short_poll_ms
-        # So much of the log's end counts as in memory; None: no reader is sent to a slave.
+        # This much of the log's end counts as in memory; None: readers are never sent to a slave.
         self._cached_bytes = shared.store.reader.cached_bytes if config.slave_read_enable else None
         self._moved = OffsetMovedEvents(shared)
         self.held = HeldRequests(
@@ -84,10 +84,10 @@ class PullProcessor:
         return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
 
     def take(self, plain: PlainPull, connection: Connection) -> bool:
-        """Answer or hold a plain pull that reads what is in memory; False for any other.
+        """Answer or hold a plain pull that reads from memory; False for any other.
 
-        Then nothing is counted. Its request is decoded and processed, which has it wait for the
-        disk or says what there is to say against it.
+        Then nothing is counted. Its request is decoded and processed, which lets it wait for the
+        disk, or refuses it with a reason.
         """
         _, opaque, form, _, topic, queue_id, queue_offset, sys_flag, commit_offset = plain[:9]
         accepted = self._requests.accept_plain(plain)
@@ -126,11 +126,11 @@ class PullProcessor:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Wake held pulls and end those whose deadline has come."""
+        """Wake held pulls and end those whose deadline has passed."""
         await self._waker.run(server.flush, task_status=task_status)
 
     def wake_grown(self) -> None:
-        """Read again for pulls that wait for a queue that grew, and for no others."""
+        """Read again for the pulls that wait for a queue that grew."""
         for tail in self._growth.take():
             self.woken_count += self.held.wake((tail.topic, tail.queue_id))
 
@@ -139,7 +139,7 @@ class PullProcessor:
 
     def _pull(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
         pull = self._requests.accept(request, connection)
-        # Once, before anything is read: when the disk has answered, the group may be further on.
+        # Once, before the first read: after a wait for the disk the group may have moved on.
         if pull.commit_offset is not None:
             group = pull.group.group_name
             self._offsets.commit(group, pull.topic, pull.queue_id, pull.commit_offset)
@@ -149,7 +149,7 @@ class PullProcessor:
         return self._cold.attempt(partial(self._read_first, pull), request, connection)
 
     def _tell_reset(self, pull: Pull, queue_offset: int) -> RemotingCommand:
-        """Have a group go on at the offset that an operator has set."""
+        """Answer with the offset that an operator has set, where the group is to continue."""
         begin = self._api.min_offset(pull.topic, pull.queue_id)
         end = self._api.max_offset(pull.topic, pull.queue_id)
         ext = {
@@ -207,18 +207,18 @@ class PullProcessor:
         return None
 
     def _take_up(self, pull: Pull, is_over: bool) -> None:
-        """Go on with a pull that was held: its queue has grown, or its time is over."""
+        """Continue a held pull: its queue has grown, or its time is over."""
         read = partial(self._read_last if is_over else self._try, pull)
         answer_with(partial(self._cold.attempt, read), pull.request, pull.connection)
 
     def _try(self, pull: Pull, may_wait: bool) -> RemotingCommand | None:
-        """Read for a held pull whose queue grew: return its answer, or hold it on."""
+        """Read for a held pull whose queue grew: return its answer, or hold it again."""
         if pull.connection.is_congested:
-            # The client asks again, and that request waits until it has read its queued output.
+            # The client asks again, and that request waits until the client has read its output.
             return self._retry_later(pull)
         result = self._read(pull, may_wait=may_wait)
-        # Go on past messages that tags refuse, as long as there are some. A SQL92 filter takes so
-        # much longer that the rest is left to the client's next pull.
+        # Continue past messages that tags refuse, as long as there are some. A SQL92 filter takes
+        # so much longer that the rest is left to the client's next pull.
         while (
             result.status == ReadStatus.NO_MATCH
             and result.next_offset < result.max_offset
@@ -234,7 +234,7 @@ class PullProcessor:
         return self._answer(pull, result)
 
     def _read_last(self, pull: Pull, may_wait: bool) -> RemotingCommand | None:
-        """Read for a pull whose time is over, and answer whatever there is."""
+        """Read for a pull whose time is over, and answer with or without messages."""
         return self._answer(pull, self._read(pull, may_wait=may_wait))
 
     def _retry_later(self, pull: Pull) -> RemotingCommand:
@@ -248,9 +248,9 @@ class PullProcessor:
         return pull.request.answer(code, "NO_MATCHED_MESSAGE", ext)
 
     def _answer(self, pull: Pull, result: ReadResult) -> RemotingCommand | None:
-        """Answer what a read has found, or return the answer."""
+        """Send the messages that a read has found, or return another answer."""
         request = pull.request
-        # The first message may be larger than was asked for, and perhaps than an answer may be.
+        # The first message may be larger than requested, and perhaps than an answer may be.
         is_usual = result.count and len(result.records) <= pull.bytes_max
         if is_usual and not (pull.wants_folder or pull.as_units or request.is_oneway):
             opaque, form = request.opaque, request.serialize
@@ -266,7 +266,7 @@ class PullProcessor:
         ext = self._places(pull.group, result)
         if pull.wants_folder:
             ext[LOG_FOLDER] = self._log_folder
-        # A SQL92 filter has looked into the records, and its answer has them.
+        # A SQL92 filter has read the records, so its answer contains them.
         elif pull.as_units and pull.sql_filter is None:
             ext[LOG_UNITS] = str(self._reader.verified_from)
         return pull.request.answer(code, remark, ext, result.records)
@@ -281,7 +281,7 @@ class PullProcessor:
         queue_id: int,
         result: ReadResult,
     ) -> None:
-        """Count what a group is given, and send it."""
+        """Count and send the messages for a group."""
         self._note_found(group, topic, queue_id, result)
         head = encode_found(
             opaque,
@@ -297,7 +297,7 @@ class PullProcessor:
     def _note_found(
         self, group: SubscriptionGroup, topic: str, queue_id: int, result: ReadResult
     ) -> None:
-        """Count what a group is given."""
+        """Count the messages for a group."""
         name = group.group_name
         if name == CONSOLE_GROUP:
             return
@@ -305,7 +305,7 @@ class PullProcessor:
         self._offsets.note_pulled(name, topic, queue_id, result.next_offset)
 
     def _places(self, group: SubscriptionGroup, result: ReadResult) -> dict[str, str]:
-        """Return the fields that say where a queue begins and ends, and where to go on."""
+        """Return the fields with a queue's begin and end, and the next offset."""
         return {
             "suggestWhichBrokerId": str(self._suggested_broker(group, result)),
             "nextBeginOffset": str(result.next_offset),
@@ -316,7 +316,7 @@ class PullProcessor:
     def _nothing(self, pull: Pull, result: ReadResult) -> tuple[ResponseCode, str]:
         """Return code and remark for a read without messages; note an offset that was moved."""
         code = _code(pull, result)
-        # The filter refused messages while the pull was held: the client goes on behind them.
+        # The filter refused messages while the pull was held: the client continues after them.
         if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.first_offset:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
         if code == ResponseCode.PULL_OFFSET_MOVED:
@@ -325,7 +325,7 @@ class PullProcessor:
         return code, _OUTCOMES[result.status][1]
 
     def _suggested_broker(self, group: SubscriptionGroup, result: ReadResult) -> int:
-        """Return the id of the broker that the group is to read from next; 0 is the master."""
+        """Return the id of the broker for the group's next reads; 0 is the master."""
         if self._cached_bytes is None:
             return 0
         if result.behind_bytes > self._cached_bytes:

@@ -1,4 +1,4 @@
-"""What a pull asks for, and whether it is allowed: the fields of its header, read and checked.
+"""Requests of pulls: the fields of their headers, read and checked.
 
 Owns: Pull, PullRequests: the checks of a pull that do not need the store, the limits of an answer,
 which messages it wants. Must not touch: the store, which pulls wait, their answers (pull).
@@ -31,12 +31,12 @@ from motelog.core.topic_names import shown
 
 _EXPRESSIONS_MAX: Final = 10_000
 _ALL_TAGS: Final = ("", "*")
-# Each pull asks for these bits; a member of an enumeration takes half a microsecond to combine.
+# Each pull tests these bits; a member of an enumeration takes half a microsecond to combine.
 COMMIT_OFFSET: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
-# RocketMQ's own limits for a request without maxMsgBytes. Clients send that field from 5.0 on;
-# older ones are written for small answers.
+# RocketMQ's own limits for a request without maxMsgBytes. Clients send that field since 5.0; older
+# ones expect small answers.
 _UNSIZED_COUNT_MAX: Final = 32
 _UNSIZED_BYTES_MAX: Final = 262_144
 
@@ -61,11 +61,11 @@ class Pull:
     sql_filter: SqlFilter | None
     # Up to where the group has consumed, if the request says so.
     commit_offset: int | None
-    # How long it is willing to wait; 0: not at all.
+    # How long the client is willing to wait; 0: not at all.
     hold_ms: int
-    # Whether its client reads the records itself, where the units say that they are.
+    # Whether its client reads the records itself, at the places that the units give.
     as_units: bool
-    # Whether to tell the client where the log is, since it could do so.
+    # Whether to send the client the log's folder, because it could read the records.
     wants_folder: bool
     # Until when it waits, once it is held.
     deadline_ms: int = 0
@@ -86,7 +86,7 @@ class PullRequests:
         self._tag_codes: dict[str, frozenset[int] | None] = {}
 
     def accept(self, request: RemotingCommand, connection: Connection) -> Pull:
-        """Return what a request asks for."""
+        """Return the pull that a request asks for."""
         if not self._is_readable:
             text = "this broker gives out no messages: it is not readable"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
@@ -119,9 +119,9 @@ class PullRequests:
         )
 
     def accept_plain(self, plain: PlainPull) -> Accepted | None:
-        """Return what a pull may have; None for any other.
+        """Return the limits and tags of a plain pull; None if ``accept`` must decide.
 
-        What is refused, and what has a SQL92 filter, is for ``accept``.
+        That is the case for a pull that is refused or has a SQL92 filter.
         """
         (
             _, _, _, group_name, topic, queue_id, _, sys_flag, _, _, count, bytes_wanted, version,
@@ -144,7 +144,7 @@ class PullRequests:
             return None
 
     def pull_of(self, plain: PlainPull, accepted: Accepted, connection: Connection) -> Pull:
-        """Return an accepted plain pull that is not answered at once."""
+        """Return an accepted plain pull, to be answered later."""
         _, _, _, _, topic, queue_id, queue_offset, sys_flag, _, suspend_ms = plain[:10]
         group, count_max, bytes_max, tag_codes = accepted
         return Pull(
@@ -166,14 +166,14 @@ class PullRequests:
         )
 
     def _reads_log(self, ext: dict[str, str], connection: Connection) -> tuple[bool, bool]:
-        """Return whether the client has shown that it can read the log, and whether it may try.
+        """Return whether the client has proved that it can read the log, and whether it may try.
 
-        Who is on another machine cannot, and need not know how folders are named here.
+        A client on another machine cannot, and need not know the names of folders here.
         """
         key = ext.get(LOG_KEY)
         if key is None or self._reader_key is None:
             return False, False
-        # Compared so that the time it takes tells nothing.
+        # Compared in constant time.
         is_shown = compare_digest(key.encode(errors="replace"), self._reader_key.encode())
         return is_shown, not is_shown and is_this_machine(connection.peer[0])
 
@@ -221,7 +221,7 @@ class PullRequests:
         return self.parse_filter(subscription.expression_type, subscription.sub_string or "")
 
     def _told(self, group: SubscriptionGroup, topic: str) -> Subscription:
-        """Return what a group's members have told that they subscribe to."""
+        """Return the subscription that a group's members have sent."""
         members = self._consumers.get(group.group_name)
         if members is None:
             text = (
@@ -246,7 +246,7 @@ class PullRequests:
         return None, self._filters.get(expression_type, expression)
 
     def _codes(self, expression: str) -> frozenset[int] | None:
-        """Return the hashes of a tag expression; remembered, since each pull repeats it."""
+        """Return the hashes of a tag expression; cached, because each pull repeats it."""
         if expression in _ALL_TAGS:
             return None
         if expression not in self._tag_codes:
@@ -260,7 +260,7 @@ class PullRequests:
 
 
 def _request(plain: PlainPull) -> RemotingCommand:
-    """Return the request that a plain pull was: it may have to be processed once more."""
+    """Return the request of a plain pull, in case it has to be processed again."""
     (
         code, opaque, form, group_name, topic, queue_id, queue_offset, sys_flag, commit_offset,
         suspend_ms, count, bytes_wanted, version, expression_type, expression,

@@ -1,15 +1,15 @@
-"""Recalls: a message that waits for a time of its own is not delivered after all.
+"""Recalls: a message that waits for its own due time is not delivered after all.
 
-Owns: request code 370, its answer's wait for the disk. Must not touch: which of the messages that
-are due were recalled (delay.recalls).
+Owns: request code 370, its answer's wait for the disk. Must not touch: which of the due messages
+were recalled (delay.recalls).
 Spec: RocketMQ RecallMessageProcessor; off by default there.
 
-    handle -> a record beside the message, in the queue of its due time -> answered when that lasts
+    handle -> a record beside the message, in the queue of its due time -> durable -> answered
 
-Invariants: a recall is appended only while the message's time has not come, and is then answered
-with success, however late: its record can be read before anything of that time is delivered, so
-that the message is not. What is told to be too late is never appended. Nobody looks whether there
-is such a message, as in RocketMQ.
+Invariants: a recall is appended only before the message is due, and is then answered with success,
+however late: its record can be read before anything of that time is delivered, so the message is
+not delivered. A recall that is refused as too late is never appended. As in RocketMQ, it is not
+checked that there is such a message.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RecallProcessor:
         return {RequestCode.RECALL_MESSAGE: self._recall}
 
     def enable(self, is_on: bool) -> None:
-        """Take recalls, or refuse them all."""
+        """Accept recalls, or refuse them all."""
         self._is_enabled = is_on
 
     def _recall(self, request: RemotingCommand, connection: Connection) -> None:
@@ -111,7 +111,7 @@ class RecallProcessor:
 
     def end_turn(self) -> None:
         """Append the recalls of the turn, and answer them."""
-        # A turn takes a while. Nothing is delivered between this look at the clock and the append.
+        # A turn takes a while. Nothing is delivered between this reading and the append.
         now_ms = self._api.now_ms()
         staged, messages = [], []
         for recall, message in self.staged:
@@ -134,7 +134,7 @@ class RecallProcessor:
             self._refuse_all([staged], StoreError("the append failed, the broker's log says how"))
             raise
         if end_offset is None:
-            # It does not wait in line: appended too late, it would count all the same.
+            # It must not wait in line: if it were appended too late, it would still take effect.
             self._refuse_all([staged], BusyError("the next CommitLog file is not there yet"))
         elif self.queue.may_answer(end_offset):
             self._answer_all([staged])

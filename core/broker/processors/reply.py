@@ -1,13 +1,13 @@
 """Replies to requests that were sent as messages: pushed to the client that waits for them.
 
-Owns: request codes 324 and 325, the push of a reply (326). Must not touch: who is connected
+Owns: request codes 324 and 325, the push of a reply (326). Must not touch: connected clients
 (tables.consumer_groups), how a message is written. Spec: RocketMQ ReplyMessageProcessor.
 
     asker -- message with REPLY_TO_CLIENT, CORRELATION_ID --> broker --> consumer
     asker <------------- 326 --------------- broker <-- 325 -- consumer
 
-The consumer hears how the push went. With ``store_replies`` the reply is in the topic
-``<cluster>_REPLY_TOPIC`` as well, as with RocketMQ: for the record, nobody needs to consume it.
+The consumer gets the result of the push. With ``store_replies`` the reply is also stored in the
+topic ``<cluster>_REPLY_TOPIC``, as by RocketMQ: only as a record, no client needs to consume it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from motelog.core.topic_names import TOPICS_CLOSED_TO_SENDERS, shown
 
 logger = logging.getLogger(__name__)
 
-#: Whoever replies waits about as long for the answer to its send.
+#: The replying client waits about as long for the answer to its send.
 PUSH_TIMEOUT_S: Final = 3.0
 #: The bits of sysFlag that say how a body is compressed.
 _SYS_FLAG_CLIENT: Final = 0x1 | 0x700
 #: The time of the push is added.
 _PROPERTIES_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - 64
-#: A field of 325 -> what it is called in 324 and 326.
+#: A field's name in 325 -> its name in 324 and 326.
 _NAMES: Final = {
     "a": "producerGroup",
     "b": "topic",
@@ -61,7 +61,7 @@ _NAMES: Final = {
 
 
 class ReplyProcessor:
-    """Takes replies; state changes only within a turn and when a client has answered."""
+    """Processes replies; state changes only within a turn and when a client has answered."""
 
     def __init__(self, shared: Shared) -> None:
         self._api = shared.api
@@ -143,7 +143,7 @@ class ReplyProcessor:
         asker.ask(push, pushed, timeout_s=PUSH_TIMEOUT_S)
 
     def _check(self, ext: dict[str, str], body: bytes) -> None:
-        """Refuse what could not be stored, whether it will be or not."""
+        """Refuse a reply that could not be stored, whether or not it will be."""
         topic = text_field(ext, "topic")
         config = self._topics.get(topic)
         if config is None:
@@ -172,10 +172,10 @@ class ReplyProcessor:
     ) -> tuple[str, int] | None:
         """Append the reply; return its id and offset, None if it waits for a file or is refused.
 
-        It has been delivered by then, so that a refusal is only logged.
+        It has been delivered by then, so a refusal is only logged.
         """
         pairs = decode_properties(ext.get("properties", "").encode())
-        # Where a message is in light queues, the store alone says.
+        # Only the store sets the offsets of a message in light queues.
         pairs.pop(MULTI_OFFSET, None)
         properties = encode_properties(pairs)
         tail = self._api.queue_tail(ext["topic"], max(0, int(ext["queueId"])))
@@ -208,7 +208,7 @@ class ReplyProcessor:
 
 
 def _refusal(outcome: RemotingCommand | RemotingError) -> str | None:
-    """Return why a client has not got what it was pushed; None if it has."""
+    """Return why a client has not received a push; None if it has."""
     if isinstance(outcome, RemotingError):
         return str(outcome)
     if outcome.code != ResponseCode.SUCCESS:

@@ -7,10 +7,9 @@ disk (send_answers). Spec: RocketMQ SendMessageProcessor.
     plain sends of a turn -> take, staged ------------.
     any other request     -> decoded, checks, staged ---> end_turn: append all -> answers
 
-A message that asks for a delay is stored where it waits (delays), and a transactional one where it
-waits for its end (transactions). A message that a consumer sends to its own retry topic once too
-often goes to the group's dead letters. Messages that say WAIT=false are answered without waiting
-for the disk.
+A message with a delay is stored where it waits (delays), and a transactional one where it waits for
+its end (transactions). A message that a consumer sends to its own retry topic once too often goes
+to the group's dead letters. Messages with WAIT=false are answered without waiting for the disk.
 """
 
 from __future__ import annotations
@@ -88,13 +87,13 @@ _BATCH_DELAYED: Final = "the messages of a batch cannot be delayed"
 
 @dataclass(slots=True)
 class _Turn:
-    """What one turn appends, and whom it answers then."""
+    """The messages that one turn appends, and the sends that it answers afterwards."""
 
     messages: list[AppendMessage] = field(default_factory=list)
     staged: list[StagedSend] = field(default_factory=list)
     #: (topic, group) of messages that consumers send back.
     sent_back: list[tuple[str, str]] = field(default_factory=list)
-    #: (group, topic, message id) of messages that consumers have given up.
+    #: (group, topic, message id) of messages that consumers gave up.
     dead: list[tuple[str, str, str]] = field(default_factory=list)
     #: The delays of the messages begin at this time; their records are dated with it.
     stamp_ms: int | None = None
@@ -104,7 +103,7 @@ class _Turn:
         self.dead.append((group, pairs.get(RETRY_TOPIC, ""), message_id))
 
     def take_state(self) -> _Turn:
-        """Take the sends whose messages are state of sessions out of the turn; return them."""
+        """Remove the sends with state of sessions from the turn; return them."""
         messages, staged = self.messages, self.staged
         self.messages, self.staged = [], []
         state = _Turn(stamp_ms=self.stamp_ms)
@@ -119,7 +118,7 @@ class _Turn:
 
 
 class SendProcessor:
-    """Takes sends; state changes only within a turn and in ``run``, between two awaits."""
+    """Processes sends; state changes only within a turn and in ``run``, between two awaits."""
 
     def __init__(self, shared: Shared, flow: FlowControl) -> None:
         config = shared.config
@@ -153,9 +152,9 @@ class SendProcessor:
         }
 
     def take(self, send: PlainSend, connection: Connection) -> bool:
-        """Stage a plain send; False if there is anything to say against it, or to do before it.
+        """Stage a plain send; False if it must be refused, or needs something done before.
 
-        Then its request is decoded and processed as any other, which says what.
+        Then its request is decoded and processed like any other, which finds out what.
         """
         (
             _, opaque, serialize, is_oneway, is_batch, topic, queue_id, sys_flag, born_ms, flag,
@@ -194,7 +193,7 @@ class SendProcessor:
         """Append the messages that the turn has staged, and answer their sends."""
         turn, self.turn = self.turn, _Turn()
         if self._disk.full_reason is not None:
-            # What gateways tell of sessions is taken all the same, so it must be on its own.
+            # The state of gateways' sessions is accepted nevertheless, so it must be by itself.
             state = turn.take_state()
             if state.staged:
                 self._append(state)
@@ -247,7 +246,7 @@ class SendProcessor:
             self.answers.refuse(send, exc)
 
     def _send(self, request: RemotingCommand, connection: Connection) -> None:
-        # C++ clients mark a batch by "1", Java by "true".
+        # C++ clients mark a batch by "1", Java clients by "true".
         if bool_field(request.ext, FULL.batch):
             self._stage_batch(request, connection, FULL)
         else:
@@ -334,7 +333,7 @@ class SendProcessor:
         """Stage a message that was stored before: (body, born time and host, sysFlag, flag, times).
 
         It is answered with the turn's sends; under sync flush, when it is on disk. ``sent_back``:
-        the topic that it was first in, and the group that has sent it back.
+        its original topic, and the group that has sent it back.
         """
         body, born_ms, born_host, sys_flag, flag, reconsume_times = message
         topic, queue_id = queue
@@ -399,7 +398,7 @@ class SendProcessor:
         )
 
     def _item_properties(self, item_text: bytes) -> tuple[bytes, int]:
-        """Return the properties to store of one message of a batch, and its tag hash."""
+        """Return the properties to store for one message of a batch, and its tag hash."""
         properties, pairs = self._requests.properties(item_text.decode(errors="replace"))
         refuse_transactional(0, pairs)
         refuse_delayed(pairs, _BATCH_DELAYED)
@@ -419,7 +418,7 @@ class SendProcessor:
 
 
 def _recallable(broker_name: str, pairs: dict[str, str]) -> bytes | Recallable:
-    """Return what is told of a message that waits with these properties: how to recall it."""
+    """Return the part of a waiting message's answer that says how to recall it."""
     key, topic = pairs[UNIQ_KEY], pairs[REAL_TOPIC]
     if TIMER_OUT_MS not in pairs or is_group_topic(topic):
         return key.encode()
@@ -445,7 +444,7 @@ def _short_tags_code(tags: str) -> int:
 
 
 def _tags_code(tags: str | None) -> int:
-    """Return the tag hash, remembered when the tag is short: most messages repeat one."""
+    """Return the tag hash, cached if the tag is short: most messages repeat one."""
     if tags is None:
         return 0
     return _short_tags_code(tags) if len(tags) <= 64 else tags_code(tags)

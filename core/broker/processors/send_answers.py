@@ -3,7 +3,7 @@
 Owns: the header of a send's answer, the response code of an error. Must not touch: checks of a
 message, the store, when an answer may be given (acknowledge).
 
-The usual answers are made by a kernel (core.remoting.sends), all of a turn at once.
+A kernel makes the usual answers (core.remoting.sends), all of a turn at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BINARY_BEGIN: Final = struct.Struct(">hBh")
 
 
 class Recallable(NamedTuple):
-    """What is told of a message that its producer may recall, in place of its key alone."""
+    """The handle of a message that its producer may recall, in addition to its key."""
 
     key: bytes
     handle: str
@@ -71,7 +71,7 @@ class SendAnswers:
         self.queue: AnswerQueue[_Waiting] = AnswerQueue(
             api.acknowledge, clock=clock, answer=self._release, refuse=self._refuse_waiting
         )
-        #: Sends that wait for the disk, that were refused, that were told that it is too slow.
+        #: Sends that wait for the disk, that were refused, that were answered as too slow.
         self.waiting_count = 0
         self.refused_count = 0
         self.timed_out_count = 0
@@ -102,16 +102,16 @@ class SendAnswers:
             self.waiting_count += len(waiting)
 
     def refuse(self, send: StagedSend, exc: StoreError) -> None:
-        """Tell a producer that its message must not be considered stored."""
+        """Answer a producer that its message must not be considered stored."""
         connection, _, _, is_oneway, _, count, _, _ = send
         self.refused_count += count
         if not is_oneway:
-            # RocketMQ has one code for all that makes a store refuse; a gateway can tell by this.
+            # RocketMQ has one code for all refusals of a store; this tells gateways the reason.
             ext = {STORE_FULL: "true"} if isinstance(exc, StoreFullError) else None
             connection.reply(_request(send).answer(store_error_code(exc), str(exc), ext))
 
     def _encode(self, send: StagedSend, placed: list[tuple[int, int]]) -> bytes:
-        """Return the frame that says where the messages are, whatever the send's key is."""
+        """Return the frame with the places of the messages, whatever the send's key is."""
         _, _, _, _, queue_id, _, key, _ = send
         ext = {
             "msgId": ",".join([f"{self._host}{physical:016X}" for physical, _ in placed]),
@@ -143,7 +143,7 @@ class SendAnswers:
         self.queue.send_queued()
 
     def _tell_late(self, send: StagedSend, frame: bytes, exc: StoreError) -> None:
-        """Answer a send whose message is stored where ``frame`` says, but not on the disk yet."""
+        """Answer a send whose message is stored as in ``frame``, but not on the disk yet."""
         self.timed_out_count += send[5]
         answer = decode(frame)
         answer.code, answer.remark = store_error_code(exc), str(exc)
@@ -151,7 +151,7 @@ class SendAnswers:
 
 
 def make_rules(store_host: bytes, region: str, added: bytes, odd_names: Iterable[str]) -> SendRules:
-    """Return what plain sends get, and how they are answered."""
+    """Return the rules for properties of and answers to plain sends."""
     shown = msgspec.json.encode(region).decode()
     told = {"MSG_REGION": region, "TRACE_ON": "true"}
     ext = [
@@ -173,13 +173,13 @@ def make_rules(store_host: bytes, region: str, added: bytes, odd_names: Iterable
 
 
 def _request(send: StagedSend) -> RemotingCommand:
-    """Return what is left of a send's request: enough to be answered."""
+    """Return a request with the fields of a send that its answer needs."""
     _, opaque, serialize, *_ = send
     return RemotingCommand(0, opaque=opaque, serialize=Serialize(serialize))
 
 
 def store_error_code(exc: StoreError) -> ResponseCode:
-    """Return what a client is told whose message was not appended, or not in time."""
+    """Return the response code for a message that was not appended, or not in time."""
     if isinstance(exc, RecordTooLargeError):
         return ResponseCode.MESSAGE_ILLEGAL
     if isinstance(exc, FlushTimeoutError):
@@ -187,6 +187,6 @@ def store_error_code(exc: StoreError) -> ResponseCode:
     if isinstance(exc, BusyError):
         return ResponseCode.SYSTEM_BUSY
     if isinstance(exc, StoreFencedError | StoreFullError | NextFileError):
-        # At this code producers try another broker.
+        # With this code producers try another broker.
         return ResponseCode.SERVICE_NOT_AVAILABLE
     return ResponseCode.SYSTEM_ERROR

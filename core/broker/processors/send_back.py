@@ -39,7 +39,7 @@ _FIRST_LEVEL: Final = 3
 
 
 class SendBackProcessor:
-    """Takes messages back; state changes only within a turn."""
+    """Processes messages that are sent back; state changes only within a turn."""
 
     def __init__(self, shared: Shared, send: SendProcessor, flow: FlowControl) -> None:
         self._flow = flow
@@ -54,7 +54,7 @@ class SendBackProcessor:
         self._next_queue = 0
 
     def processors(self) -> dict[int, Processor]:
-        # A message that comes back is often old: the consumer has tried for a while.
+        # A message that is sent back is often old: the consumer has tried for a while.
         take_back = self._flow.guard(self._cold.guard(self._take_back))
         return {RequestCode.CONSUMER_SEND_MSG_BACK: take_back}
 
@@ -79,7 +79,7 @@ class SendBackProcessor:
             text, body,
         ) = self._find(int_field(ext, "offset"), may_wait=may_wait)  # fmt: skip
         if self._acl is not None:
-            # It becomes one of the group's messages, so that who may not read it must not do this.
+            # It becomes one of the group's messages, so accounts that may not read it are refused.
             self._acl.demand(request, connection, *consumed(topic, group.group_name))
         pairs = decode_properties(text)
         pairs.setdefault(RETRY_TOPIC, topic)

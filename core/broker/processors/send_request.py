@@ -1,8 +1,8 @@
-"""What a send asks for, and whether it is allowed: the fields of its header and its properties.
+"""Requests of sends: the fields of their headers and their properties, read and checked.
 
-Owns: SendRequests: the checks of a send that need its header and properties alone, where it goes,
-what the broker adds to its properties. Must not touch: the store, what waits and where, answers
-(send).
+Owns: SendRequests: the checks of a send that only need its header and properties, its topic and
+queue, the properties that the broker adds. Must not touch: the store, which messages wait and
+where, answers (send).
 Spec: RocketMQ SendMessageProcessor, SendMessageRequestHeader, SendMessageRequestHeaderV2.
 """
 
@@ -39,7 +39,7 @@ _SYS_FLAG_TRANSACTION: Final = 0xC
 _MSG_REGION: Final = "MSG_REGION"
 _TRACE_ON: Final = "TRACE_ON"
 _CLUSTER: Final = "CLUSTER"
-#: A message with one of these is looked at by itself.
+#: A message with one of these is not plain.
 ODD_NAMES: Final = (
     _MSG_REGION, _TRACE_ON, _CLUSTER, TRAN_MSG, MULTI_DISPATCH, MULTI_OFFSET,
     *sorted(DELAY_PROPERTIES),
@@ -51,7 +51,7 @@ Numbers = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the header fields are called: in full (10) or as letters (310, 320)."""
+    """The names of the header fields: in full (10) or as letters (310, 320)."""
 
     group: str = "producerGroup"
     topic: str = "topic"
@@ -80,11 +80,11 @@ class SendRequests:
         self._groups = shared.tables.groups
         self._locks = shared.tables.locks
         self._clock = shared.clock
-        #: What each message's properties get.
+        #: The properties that each message gets.
         self.added = {_MSG_REGION: config.region, _TRACE_ON: "true", _CLUSTER: config.cluster}
         self.added_text = join_properties(self.added)
         self._ids = UniqueIds(address=shared.api.store_host[:-4], process_id=os.getpid())
-        #: Whether messages are taken for topics alone whose producers go elsewhere by themselves.
+        #: Whether messages are only accepted for topics whose producers go elsewhere by themselves.
         self.is_closing = not config.permission & Permission.WRITE
         self._rejects_transactions = config.reject_transaction_message
         self._next_queue = 0
@@ -105,7 +105,7 @@ class SendRequests:
         if not config.is_writable:
             raise BrokerError(ResponseCode.NO_PERMISSION, f"topic {topic} is not writable")
         if self.is_closing and config.order:
-            # Its producers do not go elsewhere by themselves, as others do.
+            # Unlike others, its producers do not go elsewhere by themselves.
             text = f"this broker takes nothing for the ordered topic {topic}: it is not writable"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
         if queue_id < 0:
@@ -118,7 +118,7 @@ class SendRequests:
         return topic, queue_id
 
     def check_transactional(self, pairs: dict[str, str], group: str) -> None:
-        """Refuse the first half of a transaction that the broker cannot carry out."""
+        """Refuse a half message whose transaction the broker cannot carry out."""
         if self._rejects_transactions:
             text = "this broker is configured to take no transactional messages"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
@@ -132,9 +132,9 @@ class SendRequests:
     ) -> bool:
         """Return whether a consumer sends a message to its retry topic once too often.
 
-        Clients do so when sending it back (code 36) fails; they have counted this retry already.
-        Those that consume in order do so only with a message that they give up, and not all have
-        counted. Java's clients before 5 are used to brokers that compare with >=.
+        Clients do so if sending it back (code 36) fails; they have counted this retry already.
+        Those that consume in order only do so with a message that they give up, and not all have
+        counted. Java clients before 5 expect brokers that compare with >=.
         """
         group = self._groups.find(retry_topic.removeprefix(RETRY_PREFIX))
         times_max = int32_field(request.ext, names.reconsume_times_max, group.retry_max_times)
@@ -147,9 +147,9 @@ class SendRequests:
         )
 
     def properties(self, text: str, *, is_named: bool = False) -> tuple[bytes, dict[str, str]]:
-        """Return the property text to store, the broker's part included, and the client's pairs.
+        """Return the property text to store, including the broker's part, and the client's pairs.
 
-        With ``is_named`` a message whose client has not given it a unique id gets one.
+        With ``is_named`` a message without a unique id gets one.
         """
         pairs = {}
         for item in text.split(VALUE_END):
@@ -157,14 +157,14 @@ class SendRequests:
             if found and value:
                 pairs[name] = value
         if MULTI_OFFSET in pairs:
-            # Where a message is in light queues, the store alone says.
+            # Only the store sets the offsets of a message in light queues.
             del pairs[MULTI_OFFSET]
             text = join_properties(pairs)
         added_text = self.added_text
         if is_named and UNIQ_KEY not in pairs:
             pairs[UNIQ_KEY] = self._ids.next(self._clock.now_ms())
             added_text = join_properties({UNIQ_KEY: pairs[UNIQ_KEY]}) + added_text
-        # A message that was consumed and is sent again has the broker's properties already.
+        # A message that was consumed and is sent again already has the broker's properties.
         if _MSG_REGION in pairs or _TRACE_ON in pairs or _CLUSTER in pairs:
             text = join_properties(pairs | self.added)
         elif text and not text.endswith(VALUE_END):
@@ -185,7 +185,7 @@ def encode_properties(text: str) -> bytes:
 
 
 def refuse_transactional(sys_flag: int, pairs: dict[str, str]) -> None:
-    """Refuse what only a send of one message, with its property, may be."""
+    """Refuse a transaction; only a send of one message, with its property, may begin one."""
     if sys_flag & _SYS_FLAG_TRANSACTION or pairs.get(TRAN_MSG) == "true":
         text = "a transactional message is sent alone, with the property TRAN_MSG"
         raise BrokerError(ResponseCode.NO_PERMISSION, text)
@@ -201,7 +201,7 @@ def join_properties(pairs: dict[str, str]) -> str:
 
 
 def read_numbers(ext: dict[str, str], names: Names) -> Numbers:
-    """Return the numbers of a send's header; BrokerError if anything required is missing or bad."""
+    """Return the numbers of a send's header; BrokerError if a required one is missing or bad."""
     try:
         numbers = (
             int(ext[names.default_queue_count]),
@@ -226,7 +226,7 @@ def read_numbers(ext: dict[str, str], names: Names) -> Numbers:
 
 
 def _check_fields(ext: dict[str, str], names: Names) -> Numbers:
-    """Read the fields one by one, so that the first bad one can be named."""
+    """Read the fields one by one, to name the first bad one."""
     for name in (names.group, names.topic, names.default_topic):
         text_field(ext, name)
     return (

@@ -1,7 +1,7 @@
 """What all processors of one broker share.
 
 Owns: nothing; it is filled in one place (core.broker.assembly, or a test's stage). Must not touch:
-sockets, tasks. What only one processor needs is an argument of that processor.
+sockets, tasks. Things that only one processor needs are arguments of that processor.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ class Shared:
     filters: SqlFilters
     stats: BrokerStats
     acl: AclGate | None = None
-    # What a client knows that can read the files of the log; None: none is to do so.
+    # The key of clients that can read the files of the log; None: clients are not to read them.
     reader_key: str | None = None
