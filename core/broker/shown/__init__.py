@@ -1,1 +1,1 @@
-"""What tools are shown of the broker: runtime figures, statistics."""
+"""The broker's figures for tools: runtime information, statistics."""

@@ -1,4 +1,4 @@
-"""What /metrics shows of a broker and its store.
+"""The part of /metrics about a broker and its store.
 
 Owns: the table of the broker's sample; which topics and groups are shown by name.
 Must not touch: what is counted (``assembly``, ``store.stats``, ``stats``), the exposition.
@@ -141,7 +141,7 @@ BROKER_METRICS: Final[Mapping[str, Shown]] = {
 }
 
 
-#: What is shown of topics and groups by name; the labels' values come with each reading.
+#: The metrics of topics and groups by name; the labels' values come with each reading.
 TOPIC_METRICS: Final[Mapping[str, Shown]] = {
     shown.family: shown
     for shown in (
@@ -156,7 +156,7 @@ TOPIC_METRICS: Final[Mapping[str, Shown]] = {
 
 
 def topics_by_name(stats: BrokerStats) -> Iterator[Reading]:
-    """Yield what the busiest topics were put, and what busy groups have got of topics."""
+    """Yield the appends of the busiest topics, and what the busiest groups have read of topics."""
     for (topic, *_), (_, messages, put_bytes) in nlargest(NAMED_MAX, stats.puts(), key=_messages):
         yield _reading("topic_put_messages", messages, topic)
         yield _reading("topic_put_bytes", put_bytes, topic)
@@ -175,10 +175,10 @@ def _messages(item: tuple[Key, Sequence[int]]) -> int:
 
 
 def lag_by_group(offsets: ConsumerOffsets, reader: StoreReader, now_ms: int) -> Iterator[Reading]:
-    """Yield how far the groups that lag most are behind, in messages and in seconds.
+    """Yield the lag of the groups that lag most, in messages and in seconds.
 
-    The time is the age of the oldest message that a group has not confirmed; it is left out where
-    this is not in memory.
+    The time is the age of the oldest message that a group has not confirmed; it is left out if that
+    message is not in memory.
     """
     lags = []
     for group, topic, queues in offsets.entries():

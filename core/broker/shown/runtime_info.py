@@ -1,12 +1,12 @@
-"""What RocketMQ's tools show of a running broker: the table of request code 28.
+"""The runtime information of a broker for RocketMQ's tools: the table of request code 28.
 
 Owns: the keys and the texts of their values, the totals at the last two midnights. Must not touch:
 what is counted. Spec: RocketMQ AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService,
 BrokerStats; what `mqadmin brokerStatus` and `clusterList` read.
 
-Some keys are about parts that this broker does not have: its requests wait in no pool's queue. They
-have the values of an idle RocketMQ broker, since the tools fail if a key is missing. The queue of
-sends is the line of appends, and the time of the page cache's lock how long its first one waits.
+Some keys are about parts that this broker does not have, such as the queues of thread pools. They
+have the values of an idle RocketMQ broker, because the tools fail if a key is missing. The queue of
+sends is the line of appends, and the lock time of the page cache is how long its first batch waits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ABSENT: Final = (
     "timerEnqueueTps",
     "timerDequeueTps",
 )
-# The value that RocketMQ shows when it has no write buffer of its own.
+# The value that RocketMQ shows if it has no write buffer of its own.
 _NO_POOL: Final = 2**31 - 1
 
 
@@ -82,10 +82,10 @@ class RuntimeInfo:
         self._yesterday_morning = (0, 0)
 
     def tick(self) -> None:
-        """Note the counters for the rates, and the totals when a new day has begun."""
+        """Note the counters for the rates, and the totals if a new day has begun."""
         self._store.stats.take_sample(self._clock.monotonic_ms())
         today = _day(self._clock.now_ms())
-        # A clock that is set back does not make a morning.
+        # A clock that is set back does not begin a new day.
         if today > self._day:
             self._day = today
             self._yesterday_morning = self._today_morning
@@ -185,7 +185,7 @@ def _rates(rates: list[float]) -> str:
 
 
 def _classes(histogram: Histogram) -> str:
-    """Return counts since the start by RocketMQ's classes, as it writes them."""
+    """Return counts since the start by RocketMQ's classes, in its text form."""
     text = ""
     below = 0
     for name, end_us in _PUT_CLASSES:

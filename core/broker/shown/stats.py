@@ -5,7 +5,7 @@ be. Must not touch: what is counted; callers report it, once for a batch or an a
 Spec: RocketMQ BrokerStatsManager, StatsItemSet, StatsItem.
 
     TOPIC_PUT_NUMS   TOPIC_PUT_SIZE     topic         messages appended, bytes of their records
-    GROUP_GET_NUMS   GROUP_GET_SIZE     topic@group   the same of what pulls were answered with
+    GROUP_GET_NUMS   GROUP_GET_SIZE     topic@group   the same for the answers to pulls
     SNDBCK_PUT_NUMS                     topic@group   messages that consumers have sent back
     BROKER_PUT_NUMS  BROKER_GET_NUMS    cluster       messages appended; pulled
 
@@ -13,12 +13,12 @@ Spec: RocketMQ BrokerStatsManager, StatsItemSet, StatsItem.
     sum = newest - oldest; tps = sum / the time between them; avgpt = sum / calls between them
 
 All three windows end with the minute's newest sample. RocketMQ's day ends with its own newest one:
-it would not change for an hour, and its sum is what ``mqadmin statsAll`` shows as of 24 hours.
+it would not change for an hour, and ``mqadmin statsAll`` shows its sum as that of 24 hours.
 Each queue counts its appended messages (QueueTail.take_put); the counts are fetched from there each
 second. RocketMQ's ``avgpt`` of puts is per send, here it is per message. Its GROUP_GET_LATENCY, in
 whole milliseconds, would be 0 for nearly every read, and is left out.
-Invariants: an item whose counters have not changed for longer than its day is forgotten. There are
-at most ``items_max`` of each kind; further ones are not counted by name.
+Invariants: an item whose counters have not changed for more than its day is forgotten. There are at
+most ``items_max`` of each kind; further ones are not counted by name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from motelog.core.clock import Clock
 from motelog.core.records.append import QueueTail
 
 ITEMS_MAX: Final = 10_000
-# Items are sampled in turn, so that no second samples all of them.
+# Items are sampled in turn, so that there is no second in which all of them are.
 TURNS: Final = 10
 MINUTE_STEP_MS: Final = 10_000
 HOUR_STEP_MS: Final = 600_000
@@ -43,12 +43,12 @@ IDLE_MS_MAX: Final = 25 * DAY_STEP_MS
 FIELDS: Final = 4
 CALLS, MESSAGES, BYTES = 1, 2, 3
 
-Key = tuple[str, str]  # (topic, group); the group is empty where there is none
+Key = tuple[str, str]  # (topic, group); the group is empty if there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one window says of one counter."""
+    """The figures of one counter in one window."""
 
     sum: int = 0
     tps: float = 0.0
@@ -80,7 +80,7 @@ class BrokerStats:
         self._clock = clock
         self._messages_in = messages_in
         self._take_grown = take_grown
-        #: Messages that pulls were answered with.
+        #: Messages in answers to pulls.
         self.messages_out = 0
         self._puts = _Items(items_max)
         self._gets = _Items(items_max)
@@ -99,16 +99,16 @@ class BrokerStats:
         self._ticks = 0
 
     def note_get(self, topic: str, group: str, messages: int, stored_bytes: int) -> None:
-        """Count what one pull was answered with."""
+        """Count the messages of one answer to a pull."""
         self.messages_out += messages
         self._gets.add((topic, group), 1, messages, stored_bytes)
 
     def note_sent_back(self, topic: str, group: str) -> None:
-        """Count a message that a consumer has sent back and that was appended."""
+        """Count a message that a consumer sent back and that was appended."""
         self._backs.add((topic, group), 1, 1, 0)
 
     def tick(self) -> None:
-        """Fetch what was put since the last time, and sample the items whose turn it is."""
+        """Fetch the appends since the last call, and sample the items whose turn it is."""
         for tail in self._take_grown():
             messages, put_bytes = tail.take_put()
             self._puts.add((tail.topic.decode(), ""), messages, messages, put_bytes)
@@ -136,11 +136,11 @@ class BrokerStats:
         return item.data(column)
 
     def puts(self) -> Iterator[tuple[Key, Sequence[int]]]:
-        """Yield what was put since the start by topic: calls, messages, bytes."""
+        """Yield the appends since the start by topic: calls, messages, bytes."""
         return self._puts.counters()
 
     def gets(self) -> Iterator[tuple[Key, Sequence[int]]]:
-        """Yield what pulls were answered with by (topic, group): calls, messages, bytes."""
+        """Yield the answers to pulls by (topic, group): calls, messages, bytes."""
         return self._gets.counters()
 
     def put_rate(self, topic: str) -> float:
@@ -172,7 +172,7 @@ class _Window:
     def sample(self, now_ms: int, counters: list[int]) -> None:
         samples = self._samples
         if not samples:
-            # The first sample's counts came within the step that ends with it.
+            # The counts of the first sample are from the step that ends with it.
             samples.extend((now_ms - self._step_ms, 0, 0, 0))
         samples.extend((now_ms, *counters))
         if len(samples) > self._size_max:
@@ -183,7 +183,7 @@ class _Window:
         return self._samples[-FIELDS:]
 
     def snapshot(self, column: int, last: array[int]) -> Snapshot:
-        """Return what there is from the oldest sample to ``last``, which may be another's."""
+        """Return the figures from the oldest sample to ``last``, maybe from another window."""
         first = self._samples[:FIELDS]
         if not first:
             return Snapshot()
@@ -213,7 +213,7 @@ class _Item:
         return StatsData(*[window.snapshot(column, last) for window in self.windows])
 
     def sample(self, now_ms: int) -> bool:
-        """Take a sample; return False once nothing was counted within the longest window."""
+        """Take a sample; return False if nothing was counted within the longest window."""
         counters = self.counters
         total = counters[0] + counters[1]
         if total != self.sampled_sum:
@@ -225,14 +225,14 @@ class _Item:
 
 
 class _Items:
-    """The items of one kind by key, in as many parts as there are turns."""
+    """The items of one kind by key, in one part per turn."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._items: dict[Key, _Item] = {}
         self._parts: list[dict[Key, _Item]] = [{} for _ in range(TURNS)]
         self._next_part = 0
-        # They get their first sample at once, the next ones in turn.
+        # New items get their first sample at once, the next ones in turn.
         self._new: list[_Item] = []
 
     def get(self, key: Key) -> _Item | None:
