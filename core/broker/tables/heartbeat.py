@@ -22,7 +22,7 @@ from motelog.core.remoting.fields import Int64
 from motelog.core.remoting.frames import loads
 
 EXPRESSION_CHARACTERS_MAX: Final = 65_536
-#: The types of a tag expression, which is also the type if there is none.
+#: The types that mean a tag expression, the default without a type.
 TAG_TYPES: Final = (None, "", TAG_EXPRESSION_TYPE)
 _CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 _MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")

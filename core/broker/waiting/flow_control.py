@@ -52,7 +52,7 @@ _SENDS: Final = (
 
 
 def _limits(config: BrokerConfig) -> Mapping[int, int]:
-    """Return how many ms a request of each code may have waited, as RocketMQ's queues do."""
+    """Return how many ms a request of each code may have waited; all others share a limit."""
     return {
         **dict.fromkeys(_SENDS, config.send_wait_ms_max),
         RequestCode.PULL_MESSAGE: config.pull_wait_ms_max,
