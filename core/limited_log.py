@@ -133,7 +133,7 @@ class LimitedByKey:
         self._keys: dict[str, tuple[float, int]] = {}
 
     def warning(self, key: str, message: str, *values: object, count: int = 1) -> None:
-        """Log ``message`` with ``values`` and, behind them, how many events of ``key`` there were.
+        """Log ``message`` with ``values``, followed by how many events of ``key`` there were.
 
         That number is ``count`` plus the events since the last line.
         """

@@ -118,7 +118,7 @@ class AclGate:
         return account is None or account.access_key in other.access_keys
 
     def _account(self, request: RemotingCommand, connection: Connection) -> Principal | None:
-        """Return the account of a request; None if its address may do everything."""
+        """Return the account of a request; None if its address needs no rights."""
         rules = self._rules
         host = connection.peer[0]
         if rules.white.holds(host):
@@ -244,7 +244,7 @@ _NOBODY: Final = _InForce()
 
 
 def _has_lost(before: _InForce, now: _InForce) -> Callable[[Connection], bool]:
-    """Return a test whether a connection was used by an account whose rights have changed."""
+    """Return a test whether a connection was used under rights that have changed since."""
     changed = {key for key, each in before.principals.items() if now.principals.get(key) != each}
     is_whitelist_changed = before.white != now.white
 

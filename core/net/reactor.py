@@ -1,7 +1,7 @@
 """Sockets in batches: accept, receive, cut into frames by length, send, fan out.
 
-Owns: nothing; the kernel (``_reactor.pyx``) does the work, and its stub documents every call. Must
-not touch: anything else.
+Owns: nothing; the kernel (``_reactor.pyx``) does the work, and its stub documents every call.
+Must not touch: anything else.
 
     kernel   one poll() per turn ---> Turn: data  [frame][frame][frame]...  of all sockets
     Python   decides on the batch           index (connection, variant, begin, end) per frame

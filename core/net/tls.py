@@ -285,7 +285,7 @@ def tls_fault(exc: BaseException) -> str:
 
 
 def _fault_of(exc: ssl.SSLError | _RefusedError, *, is_open: bool) -> str:
-    """Return why a stream ended, and which side's certificate was the reason."""
+    """Return why a stream ended, and whose certificate was refused, if one was."""
     if isinstance(exc, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {exc.verify_message}"
     reason = getattr(exc, "reason", None)

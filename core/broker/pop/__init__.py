@@ -1,1 +1,1 @@
-"""POP: which messages are in work, when they come again, and where each group goes on."""
+"""POP: which messages are in work, when they are delivered again, and each group's progress."""

@@ -1,7 +1,7 @@
 """Messages to be delivered again: read as stored, for the retry topic or the dead letters.
 
-Owns: Retries: reading such a message, which topic it goes to, how many became dead letters. Must
-not touch: when it is due, what is in work (service), appends.
+Owns: Retries: reading such a message, which topic it goes to, how many became dead letters.
+Must not touch: when it is due, what is in work (service), appends.
 """
 
 from __future__ import annotations

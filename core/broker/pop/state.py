@@ -1,7 +1,8 @@
 """POP's state in memory, and how a start reads it from the log.
 
-Owns: PopState: the checkpoints and each group's next offset; reading the revive topic. Must not
-touch: appends (service), files except through the store, apart from RocketMQ's timer checkpoint.
+Owns: PopState: the checkpoints and each group's next offset; reading the revive topic.
+Must not touch: appends (service), files except through the store, apart from RocketMQ's timer
+checkpoint.
 ``load`` blocks.
 
     revive topic  ck, ack, ck, bAck, ...  from the last finished record on

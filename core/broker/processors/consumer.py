@@ -35,7 +35,7 @@ from motelog.core.topic_names import group_name_fault, shown
 logger = logging.getLogger(__name__)
 
 CLIENT_ID_CHARACTERS_MAX: Final = 255
-# The most groups in one heartbeat; clients have a handful.
+# The most names in one heartbeat; clients have a handful.
 GROUPS_PER_CLIENT_MAX: Final = 1000
 SUBSCRIPTIONS_PER_GROUP_MAX: Final = 1000
 # Answers to a heartbeat with a fingerprint: the next ones may leave the subscriptions out; or the

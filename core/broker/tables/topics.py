@@ -45,7 +45,7 @@ from motelog.core.topic_names import (
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
 _TEMPLATE = _READ_WRITE | int(Permission.INHERIT)
 SCHEDULE_LEVELS = 18
-# As many as RocketMQ has: with another number it reads the queues too, but not more than 8.
+# As many as RocketMQ has; it can read another number of queues, but not a larger one.
 REVIVE_QUEUES = 8
 # The limit for a folder of RocketMQ, which has no limit itself: as many as the store has queue ids.
 _KEPT_QUEUES_MAX = 65_536

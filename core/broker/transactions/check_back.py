@@ -1,8 +1,8 @@
 """Asks producers about half messages that are still open, and gives up those without an answer.
 
-Owns: the regular passes over the half queue, which producer gets a question (request code 39). Must
-not touch: commits and rollbacks (processors.end_transaction), when a half message needs a question
-(half_message), how progress is kept (progress).
+Owns: the regular passes over the half queue, which producer gets a question (request code 39).
+Must not touch: commits and rollbacks (processors.end_transaction), when a half message needs a
+question (half_message), how progress is kept (progress).
 Spec: RocketMQ TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheckListener.
 
     pass, each interval: from ``begin`` on, up to the first half message that is still young

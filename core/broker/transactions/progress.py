@@ -1,7 +1,7 @@
 """A broker's progress with half messages, kept over restarts as RocketMQ keeps it.
 
-Owns: reading the ledger from log and saved offsets at the start, saving its progress. Must not
-touch: what ends a half message, which producers are asked.
+Owns: reading the ledger from log and saved offsets at the start, saving its progress.
+Must not touch: what ends a half message, which producers are asked.
 
     consumerOffset.json   RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS      queue 0: begin
                           RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS   queue 0: op_begin

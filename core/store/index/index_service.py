@@ -135,7 +135,7 @@ class IndexService:
         self._is_behind = True
 
     def begin_feed(self, begin: int) -> None:
-        """Note that recovery walks the log from ``begin`` on; no use if the index ends below."""
+        """Note that recovery walks the log from ``begin`` on; ignored if the index ends below."""
         assert self._missing_from is not None, "load comes first"
         self._is_fed = self._missing_from >= begin
 

@@ -1,7 +1,7 @@
 """The findings and actions of a start: damage, repaired and rebuilt queues, bytes cut or moved.
 
-Owns: RecoveryReport and Damage, shared by both halves of a start (recovery, queue_recovery). Must
-not touch: files.
+Owns: RecoveryReport and Damage, shared by both halves of a start (recovery, queue_recovery).
+Must not touch: files.
 """
 
 from __future__ import annotations
