@@ -204,7 +204,7 @@ async def test_paused_queues_wait_and_both_ways_are_not_mixed(tmp_path: Path) ->
             assert await consumer.poll(timeout_s=0.3) == []
             consumer.resume(consumer.assigned)
             assert await read([consumer], 1) == [b"x"]
-            with pytest.raises(ClientError, match="subscribes"):
+            with pytest.raises(ClientError, match="has subscriptions"):
                 consumer.assign([])
         async with member(stack) as consumer:
             consumer.assign(await consumer.queues("T"))
