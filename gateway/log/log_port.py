@@ -25,7 +25,7 @@ from zlib import crc32
 
 import trio
 
-from motelog.core.errors import MotelogError
+from motelog.core.errors import MotelogError, StoreFullError
 
 #: A queue of the log; only its port knows its content.
 QueueHandle: TypeAlias = Hashable
@@ -43,6 +43,8 @@ class Ticket:
 
 #: The ticket of every batch that settled at once without an error: the hot path makes no object.
 SETTLED: Final = Ticket(is_settled=True)
+#: The ticket of a batch for which there is no memory.
+LACKING: Final = Ticket(StoreFullError("no memory for an append"), is_settled=True)
 
 #: Called with a ticket's error, None if there is none, once the ticket has settled.
 Then: TypeAlias = Callable[[MotelogError | None], None]

@@ -11,10 +11,7 @@ Spec: MQTT 5.0 sections 3.3.1.3, 4.3 and 4.6; 3.1.1 likewise.
 
 from __future__ import annotations
 
-from typing import Final
-
-from motelog.gateway.errors import GatewayError
-from motelog.gateway.log.log_port import LogPort, Ticket
+from motelog.gateway.log.log_port import LACKING, LogPort
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import PINGRESP
 from motelog.gateway.mqtt.packet_types import PacketType
@@ -23,9 +20,6 @@ from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.exchanges import Exchanges
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.turn import Turn
-
-#: The ticket of messages that are not appended, because there is no memory for them.
-LOST: Final = Ticket(GatewayError("there is no memory for it"), is_settled=True)
 
 
 class Commit:
@@ -104,7 +98,7 @@ class Commit:
         turn = self._turn
         self._exchanges.lose()
         for written in turn.retained:
-            written.ticket = LOST
+            written.ticket = LACKING
         turn.retained.clear()
         for collected in (turn.messages, turn.acks, turn.recs, turn.pings):
             collected.clear()

@@ -34,11 +34,10 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from motelog.core.clock import LastingClock
-from motelog.core.errors import StoreFullError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
-from motelog.gateway.log.log_port import SETTLED, After, LogPort, QueueHandle, Then, Ticket
+from motelog.gateway.log.log_port import LACKING, SETTLED, After, LogPort, QueueHandle, Then, Ticket
 from motelog.gateway.state.follower import Follower
 from motelog.gateway.state.progress import Marked, SessionState, move, state_of
 from motelog.gateway.state.records import (
@@ -80,8 +79,6 @@ DOUBT_MS: Final = 3_000
 #: Otherwise, when a fleet connects, a second's records would be in memory, and the process does not
 #: return memory to the system.
 UNREAD_MAX: Final = 250
-#: The ticket of records for which there is no memory.
-_NO_MEMORY: Final = Ticket(StoreFullError("no memory for an append"), is_settled=True)
 #: The place of records that are not read back: after everything in the view.
 _NOT_READ: Final = 1 << 62
 
@@ -411,7 +408,7 @@ class SessionJournal:
         if not self._marks:
             return []
         marks, self._marks = self._marks, []
-        self._marked = _NO_MEMORY  # unless they get into an append
+        self._marked = LACKING  # unless they get into an append
         return [MarksRecord(*self._head(), part) for part in _parts(marks)]
 
     def _head(self) -> tuple[str, int, int]:
@@ -462,7 +459,7 @@ class SessionJournal:
         except NO_MEMORY:
             # If the log has the records after all, reading back finds them.
             self._faults.fault("changes of sessions lack memory and are refused: free memory")
-            return _NO_MEMORY
+            return LACKING
         return ticket
 
     def _note(self, record: Record, body: bytes, ticket: Ticket) -> None:
