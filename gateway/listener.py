@@ -108,7 +108,7 @@ class Listener:
             self._receive(received)
             self._settle()
             self._delivery.deliver(turn.now_ms)
-            if turn.ended:
+            if turn.ended or turn.again or turn.stored:
                 self._settle()
         finally:
             turn.is_open = self._journal.is_gathering = False

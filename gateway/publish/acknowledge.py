@@ -264,7 +264,6 @@ class Answers:
                 elif acks and owed.connections[0] is not None:
                     self._refuse(owed.kind, owed.connections[0], acks[0][1], owed.error)
         self._send_ready(ready)
-        self._output.flush()
 
     def _send_ready(self, ready: dict[AnswerKind, Acks]) -> None:
         for kind, acks in ready.items():
