@@ -65,7 +65,7 @@ class OnAsyncio(Generic[Service]):
         scope = trio.CancelScope()
 
         def settle(outcome: Callable[[], object]) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 loop.call_soon_threadsafe(outcome)
 
         def refuse() -> None:

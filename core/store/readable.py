@@ -12,8 +12,8 @@ whose end may have to be taken back: a message that a reader has seen must not g
 where a record begins or ends.
 An append calls no reader. It notes the queues that grew with those who wait for them, and wakes
 each of these once until it has taken what was noted.
-Invariants: hidden records alone wake nobody. A queue is noted whenever it has more that may be read
-and is waited for.
+Invariants: hidden records alone do not wake a reader. A queue is noted whenever it has more
+readable records and a reader waits for it.
 Concurrency: the thread of the trio run.
 """
 
@@ -32,7 +32,7 @@ from motelog.core.store.queues.consume_queue import ConsumeQueue
 _faults: Final = LimitedLog(logging.getLogger(__name__))
 
 NO_LIMIT: Final = (1 << 63) - 1
-#: What somebody waits for who wants to know of all queues.
+#: What a reader waits for that wants to know about all queues.
 ALL_QUEUES: Final = (True,)
 
 
