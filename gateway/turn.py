@@ -55,7 +55,7 @@ that is too large without refusing the publishes of others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeAlias
 
@@ -95,6 +95,13 @@ class Ending(NamedTuple):
     why: str
 
 
+class Changed(NamedTuple):
+    """The filters of a session that a turn has changed, and who waits until the log has them."""
+
+    filters: dict[str, None]
+    thens: list[Then]
+
+
 class Turn:
     """The current turn of one gateway. Lists that a loop refers to are cleared in place."""
 
@@ -129,8 +136,8 @@ class Turn:
         self.ended: list[Ending] = []
         #: Packets that have waited and are to be handled now, with the connection that sent them.
         self.again: list[tuple[Connection, list[Packet]]] = []
-        #: Connected sessions that have changed and must be stored -> callbacks for when they are.
-        self.stored: dict[Session, list[Then]] = {}
+        #: Connected sessions whose filters have changed, and must be stored.
+        self.stored: dict[Session, Changed] = {}
         #: Sessions that have room in their window or socket again.
         self.have_room: dict[Session, None] = {}
 
@@ -143,13 +150,18 @@ class Turn:
             if not self.is_open:
                 self.wake()
 
-    def store(self, session: Session, then: Then) -> None:
+    def store(self, session: Session, filters: Iterable[str], then: Then) -> None:
         """Store a connected session once, however often it changes in the turn.
 
-        ``then`` is called when the log has the session, or with the error. It is not called if the
-        client leaves before the turn ends, because leaving stores the session.
+        ``filters`` have been added, replaced or removed. ``then`` is called when the log has the
+        session, or with the error. It is not called if the client leaves before the turn ends,
+        because leaving stores the session.
         """
-        self.stored.setdefault(session, []).append(then)
+        changed = self.stored.get(session)
+        if changed is None:
+            changed = self.stored[session] = Changed({}, [])
+        changed.filters.update(dict.fromkeys(filters))
+        changed.thens.append(then)
         if not self.is_open:
             self.wake()
 

@@ -19,7 +19,7 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -418,8 +418,8 @@ class Delivery:
 
     # --- progress, as it is stored -------------------------------------------------------
 
-    def cursors(self, session: Session) -> dict[str, int]:
-        """Return the offset at which delivery continues, for each queue that its filters need."""
+    def cursors(self, session: Session, topic_filters: Iterable[str]) -> dict[str, int]:
+        """Return the offset at which delivery continues, for each queue that the filters need."""
         lagging = session.lagging or {}
         cursors: dict[str, int] = {}
         since: Mapping[WatchedQueue, int] = {}
@@ -429,7 +429,7 @@ class Delivery:
                 # So places of retained messages are not stored as delivered: ``after`` says which
                 # messages were.
                 cursors[RETAINED_QUEUE] = max(replay.before, cursors.get(RETAINED_QUEUE, 0))
-        for topic_filter in session.filters:
+        for topic_filter in topic_filters:
             for queue in self._queues.needed(topic_filter):
                 if queue in lagging:
                     cursors[queue.name] = self._catch_up.cursor_of(session, queue)
@@ -495,7 +495,7 @@ class Delivery:
                     of_group = flights[receiver.group] = self.shares.flights(receiver.group)
                 now = self.shares.progress(receiver, of_group)
             else:
-                now = self._progress_of(receiver)
+                now = self.progress_of(receiver)
             if now.cursors or now.inflight or now.replays:
                 changed[receiver] = now
             else:
@@ -504,7 +504,8 @@ class Delivery:
                 told.append(now)
         return told
 
-    def _progress_of(self, session: Session) -> Progress:
+    def progress_of(self, session: Session) -> Progress:
+        """Return where a session is not at the live positions."""
         lagging = session.lagging or ()
         cursors = {q.name: self._catch_up.cursor_of(session, q) for q in lagging}
         replays = self._replays.stored(session)

@@ -39,6 +39,7 @@ class Particulars:
         "away",
         "delivered",
         "dropped",
+        "has_base",
         "identifiers",
         "is_unsure",
         "received",
@@ -46,6 +47,7 @@ class Particulars:
         "resend",
         "shares",
         "since",
+        "stores",
         "will",
         "withdrawn",
     )
@@ -81,6 +83,9 @@ class Particulars:
         self.awaiting: dict[Group, None] = {}
         #: Whether subscriptions were dropped at a reconnect because the client lost the right.
         self.withdrawn = False
+        #: How many whole records of it were appended; whether the log certainly has the last one.
+        self.stores = 0
+        self.has_base = False
 
 
 class Session:

@@ -39,10 +39,11 @@ from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import LACKING, SETTLED, After, LogPort, QueueHandle, Then, Ticket
 from motelog.gateway.state.follower import Follower
-from motelog.gateway.state.progress import Marked, SessionState, move, state_of
+from motelog.gateway.state.progress import Changing, SessionState, move, state_of
 from motelog.gateway.state.records import (
     ClaimRecord,
     EndRecord,
+    FiltersRecord,
     LostRecord,
     MarksRecord,
     Record,
@@ -54,7 +55,7 @@ from motelog.gateway.state.records import (
     message_of,
 )
 from motelog.gateway.state.session_rows import ClaimHeard, Heard, Run, SessionRows
-from motelog.gateway.state.stored import Mark, Progress, StoredSession
+from motelog.gateway.state.stored import FiltersChange, Mark, Progress, StoredSession
 from motelog.gateway.state.view import View, ViewError
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ _NOT_READ: Final = 1 << 62
 
 #: A change of one session: an entry or mark of a record, or a record. A whole state is kept as its
 #: bytes: there may be thousands, and they are rarely needed before they are read back.
-_Change: TypeAlias = bytes | EndRecord | Progress | Mark
+_Change: TypeAlias = bytes | EndRecord | Progress | Mark | FiltersChange
 
 #: Collected records are appended when they have this many bytes, for about a hundred sessions,
 #: because all clients may leave in one turn. Until it is appended, a change takes several times the
@@ -223,10 +224,27 @@ class SessionJournal:
         ``then`` is called when the append has settled, perhaps before this returns.
         """
         self._owe(session, lagging)
+        records = self._marks_records() if self._marks else []
+        records.append(SessionRecord(*self._head(), session, None, claim))
+        self._collect(session.client_id, records, then)
+
+    def collect_filters(self, change: FiltersChange, then: Then) -> None:
+        """Append what a connected session's filters have changed, with the rest of the turn.
+
+        The log must have a whole record of the session, appended by this run since the client
+        connected. ``then`` as for ``collect``.
+        """
+        client_id = change.progress.client_id
+        self._owe_entry(client_id, change.progress)
+        records = self._marks_records() if self._marks else []
+        records.append(FiltersRecord(*self._head(), change))
+        self._collect(client_id, records, then)
+
+    def _collect(self, client_id: str, records: list[Record], then: Then | None) -> None:
         now_ms = self.clock.now_ms()
         size_bytes = 0
         collected: list[tuple[Record, tuple[Any, ...]]] = []
-        for record in (*self._marks_records(), SessionRecord(*self._head(), session, None, claim)):
+        for record in records:
             message = message_of(record, self._queue, now_ms)
             size_bytes += len(message[1])
             collected.append((record, message))
@@ -234,7 +252,7 @@ class SessionJournal:
         if is_large:
             self._flush()
         self.collected += collected
-        self._collected_names.add(session.client_id)
+        self._collected_names.add(client_id)
         self._collected_bytes += size_bytes
         if then is not None:
             self._thens.append(then)
@@ -244,15 +262,19 @@ class SessionJournal:
 
     def _owe(self, session: StoredSession, lagging: Iterable[str]) -> None:
         """Make the next tick write what a whole record that is appended now does not contain."""
-        client_id = session.client_id
-        self._owed.pop(client_id, None)
+        client_id, entry = session.client_id, None
+        if session.left_ms is None and (lagging or session.inflight or session.replays):
+            cursors = {queue: session.cursors[queue] for queue in lagging}
+            entry = Progress(client_id, cursors, session.inflight, session.replays)
+        self._owe_entry(client_id, entry)
+
+    def _owe_entry(self, client_id: str, entry: Progress | None) -> None:
         self._tick[1].pop(client_id, None)
         self._has_saved = True
-        if session.left_ms is None:
-            cursors = {queue: session.cursors[queue] for queue in lagging} if lagging else {}
-            if cursors or session.inflight or session.replays:
-                entry = Progress(client_id, cursors, session.inflight, session.replays)
-                self._owed[client_id] = entry
+        if entry is not None and (entry.cursors or entry.inflight or entry.replays):
+            self._owed[client_id] = entry
+        else:
+            self._owed.pop(client_id, None)
 
     def end(self, client_id: str, *, claim: int = 0, unless: str = "") -> Ticket:
         """Append that the session has ended; ``claim`` as for ``save``.
@@ -469,6 +491,8 @@ class SessionJournal:
             changes = ((record.session.client_id, body),)
         elif isinstance(record, EndRecord):
             changes = ((record.client_id, record),)
+        elif isinstance(record, FiltersRecord):
+            changes = ((record.change.progress.client_id, record.change),)
         elif isinstance(record, MarksRecord):
             changes = ((mark.client_id, mark) for mark in record.marks)
         elif isinstance(record, TickRecord):
@@ -513,20 +537,24 @@ class SessionJournal:
 
     def _find(self, client_id: str) -> tuple[StoredSession, SessionState] | None:
         state = self._rows.state(client_id)
-        marked: Marked | None = None
+        changing: Changing | None = None
         positions = _Positions(self._rows.runs.get(self._run), self._moves)
         for number, ticket, change in self._written.get(client_id, ()):
             if ticket.error is not None:
                 continue
             positions.go_to(number)
-            if isinstance(change, Mark):
-                if marked is None and state is not None and state.run == self._run:
-                    marked = Marked(state)
-                if marked is not None:
-                    marked.take(change, positions.now)
+            if isinstance(change, Mark | FiltersChange):
+                if changing is None and state is not None and state.run == self._run:
+                    changing = Changing(state)
+                if changing is None:
+                    continue
+                if isinstance(change, Mark):
+                    changing.take(change, positions.now)
+                else:
+                    changing.take_filters(change)
                 continue
-            if marked is not None:
-                state, marked = marked.state(positions.now), None
+            if changing is not None:
+                state, changing = changing.state(positions.now), None
             if isinstance(change, bytes):
                 state = state_of(_whole(change), _NOT_READ + number)
             elif isinstance(change, EndRecord):
@@ -534,8 +562,8 @@ class SessionJournal:
             elif state is not None and state.run == self._run:
                 state = state.with_progress(change, positions.now)
         positions.go_to(_NOT_READ)
-        if marked is not None:
-            state = marked.state(positions.now)
+        if changing is not None:
+            state = changing.state(positions.now)
         if state is None:
             return None
         own = positions.now if state.run == self._run else None

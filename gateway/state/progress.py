@@ -1,6 +1,6 @@
 """The state of one session from its records: the last whole record, and later changes.
 
-Owns: SessionState and how each kind of record changes it (marks: Marked); Positions.
+Owns: SessionState and how each kind of record changes it (marks and filters: Changing); Positions.
 Must not touch: the log, the view.
 
 A connected session has received everything up to its gateway's live positions, except as its whole
@@ -25,6 +25,8 @@ Rules:
   reads it again later, the position is written again.
 - A Progress entry replaces cursors that were pinned and all flights. Its tick's positions come with
   it or after it, never before it.
+- A change of filters has a Progress entry. Its cursors are those of the queues that the new filters
+  need. Queues that no filter needs any longer may keep a cursor; it is not used.
 - ``delivered`` has places that the cursor has not passed and that must not be read again. The
   places of flights are among them. What the cursor has passed is dropped.
 - A cursor can only be too low: then QoS 1 messages are sent again, and QoS 2 messages are not, as
@@ -41,11 +43,13 @@ import msgspec
 
 from motelog.gateway.state.records import SessionRecord
 from motelog.gateway.state.stored import (
+    FiltersChange,
     FlightState,
     Mark,
     MarkKind,
     Progress,
     Received,
+    StoredFilter,
     StoredFlight,
     StoredSession,
 )
@@ -150,14 +154,19 @@ class SessionState(msgspec.Struct, frozen=True):
         return tuple(found)
 
 
-class Marked:
-    """A state that marks change, each at constant cost however many exchanges are open."""
+class Changing:
+    """A state that marks and new filters change, each at constant cost however much there is.
 
-    __slots__ = ("_delivered", "_flights", "_received", "_state")
+    It must not be changed after ``state``.
+    """
+
+    __slots__ = ("_cursors", "_delivered", "_filters", "_flights", "_received", "_state")
 
     def __init__(self, state: SessionState) -> None:
         session = state.session
         self._state = state
+        self._filters: dict[str, StoredFilter] | None = None
+        self._cursors: dict[str, int] = {}
         self._flights = {flight.packet_id: flight for flight in session.inflight}
         self._received = {received.packet_id: received for received in session.received}
         self._delivered = state.places()
@@ -196,11 +205,31 @@ class Marked:
             case MarkKind.COMPLETED:
                 self._flights.pop(packet_id, None)
 
+    def take_filters(self, change: FiltersChange) -> None:
+        """Change the state by a SUBSCRIBE or UNSUBSCRIBE."""
+        session, progress = self._state.session, change.progress
+        filters = self._filters
+        if filters is None:
+            filters = self._filters = {one.topic_filter: one for one in session.filters}
+            self._cursors = session.cursors.copy()
+        for topic_filter in change.removed:
+            filters.pop(topic_filter, None)
+        filters.update((one.topic_filter, one) for one in change.filters)
+        self._cursors.update(change.cursors)
+        session = msgspec.structs.replace(session, cursors=self._cursors, replays=progress.replays)
+        self._state = msgspec.structs.replace(
+            self._state, session=session, pinned=progress.cursors, is_told=True
+        )
+        self._flights = {flight.packet_id: flight for flight in progress.inflight}
+        self._delivered.update(((f.queue, f.queue_offset), None) for f in progress.inflight)
+
     def state(self, positions: Mapping[str, Position]) -> SessionState:
-        """Return the state after the marks so far."""
+        """Return the state after the changes so far."""
         state = self._state
+        filters = self._filters
         session = msgspec.structs.replace(
             state.session,
+            filters=state.session.filters if filters is None else tuple(filters.values()),
             inflight=tuple(self._flights.values()),
             received=tuple(self._received.values()),
             delivered=state.not_passed(self._delivered, positions),

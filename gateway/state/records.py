@@ -18,7 +18,7 @@ import msgspec
 
 from motelog.core.message import KEYS, TAGS, encode_host, encode_properties, tags_code
 from motelog.gateway.log.log_port import QueueHandle
-from motelog.gateway.state.stored import Mark, Progress, StoredSession
+from motelog.gateway.state.stored import FiltersChange, Mark, Progress, StoredSession
 
 _HOST: Final = encode_host("127.0.0.1", 0)
 
@@ -52,6 +52,19 @@ class EndRecord(msgspec.Struct, frozen=True, array_like=True, tag="end"):
     client_id: str
     claim: int = 0
     unless: str = ""
+
+
+class FiltersRecord(msgspec.Struct, frozen=True, array_like=True, tag="filters"):
+    """Filters that a connected session has got or lost since its last whole record.
+
+    So SUBSCRIBE costs the same however many filters the session has. It has an effect only if the
+    run that wrote it has the session.
+    """
+
+    gateway: str
+    run: int
+    number: int
+    change: FiltersChange
 
 
 class MarksRecord(msgspec.Struct, frozen=True, array_like=True, tag="marks"):
@@ -132,6 +145,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
 Record: TypeAlias = (
     SessionRecord
     | EndRecord
+    | FiltersRecord
     | MarksRecord
     | TickRecord
     | StartedRecord
@@ -157,6 +171,8 @@ def message_of(record: Record, queue: QueueHandle, now_ms: int) -> tuple[Any, ..
         text += encode_properties({KEYS: record.session.client_id})
     elif isinstance(record, EndRecord):
         text += encode_properties({KEYS: record.client_id})
+    elif isinstance(record, FiltersRecord):
+        text += encode_properties({KEYS: record.change.progress.client_id})
     return (queue, _encoder.encode(record), text, code, now_ms, _HOST, 0, 0, 0, 0)
 
 
@@ -167,6 +183,7 @@ def _kind(kind: str) -> tuple[bytes, int]:
 _KINDS: Final = {
     SessionRecord: _kind("session"),
     EndRecord: _kind("end"),
+    FiltersRecord: _kind("filters"),
     MarksRecord: _kind("marks"),
     TickRecord: _kind("tick"),
     StartedRecord: _kind("started"),

@@ -41,7 +41,7 @@ from motelog.gateway.mqtt.topics import SHARED_PREFIX
 from motelog.gateway.state.follower import ReadBack
 from motelog.gateway.state.progress import (
     AWAY,
-    Marked,
+    Changing,
     Position,
     SessionState,
     move,
@@ -50,6 +50,7 @@ from motelog.gateway.state.progress import (
 from motelog.gateway.state.records import (
     ClaimRecord,
     EndRecord,
+    FiltersRecord,
     LostRecord,
     MarksRecord,
     Record,
@@ -205,7 +206,7 @@ class SessionRows:
         # Within one transaction: the new states of sessions; None for a session that has ended.
         self._changed: dict[str, SessionState | None] = {}
         # Newer still: states that marks are changing, with the positions of their run.
-        self._marked: dict[str, tuple[Marked, Mapping[str, Position]]] = {}
+        self._changing: dict[str, tuple[Changing, Mapping[str, Position]]] = {}
         self._changed_ms: dict[str, int] = {}
         self._changed_runs: set[int] = set()
         self._begin_offset = 0
@@ -226,7 +227,7 @@ class SessionRows:
     def _load(self) -> None:
         self.fetched.clear()
         self._changed.clear()
-        self._marked.clear()
+        self._changing.clear()
         self._changed_ms.clear()
         self._changed_runs.clear()
         execute = self._view.execute
@@ -287,13 +288,18 @@ class SessionRows:
             case EndRecord():
                 self._end(record)
                 return 1
+            case FiltersRecord():
+                changing = self._changing_by(record.change.progress.client_id, run)
+                if changing is not None:
+                    changing.take_filters(record.change)
+                return 1
             case MarksRecord():
-                before = len(self._marked)
+                before = len(self._changing)
                 for mark in record.marks:
-                    marked = self._marked_by(mark.client_id, run)
-                    if marked is not None:
-                        marked.take(mark, run.positions)
-                return len(self._marked) - before
+                    changing = self._changing_by(mark.client_id, run)
+                    if changing is not None:
+                        changing.take(mark, run.positions)
+                return len(self._changing) - before
             case TickRecord():
                 run.heard = max(run.heard, record.heard)
                 self._move(run, record, read.queue_offset)
@@ -532,9 +538,9 @@ class SessionRows:
 
     def _move(self, run: Run, record: TickRecord, at: int) -> None:
         # This makes a row the same however many records are read at once.
-        for client_id, (marked, _) in list(self._marked.items()):
-            if marked.run == run.key:
-                self._end_marks(client_id)
+        for client_id, (changing, _) in list(self._changing.items()):
+            if changing.run == run.key:
+                self._end_changing(client_id)
         told = record.positions
         move(run.positions, record.left, told, at)
         for queue in record.left:
@@ -547,29 +553,29 @@ class SessionRows:
             [(run.number, self._queue_id(queue), *run.positions[queue]) for queue in told],
         )
 
-    def _marked_by(self, client_id: str, run: Run) -> Marked | None:
+    def _changing_by(self, client_id: str, run: Run) -> Changing | None:
         """Return the state that marks of ``run`` change; None if another run has the session."""
-        if client_id in self._marked:
-            marked, _ = self._marked[client_id]
-            return marked if marked.run == run.key else None
+        if client_id in self._changing:
+            changing, _ = self._changing[client_id]
+            return changing if changing.run == run.key else None
         state = self._current(client_id)
         if state is None or state.run != run.key:
             return None
-        marked = Marked(state)
-        self._marked[client_id] = marked, run.positions
-        return marked
+        changing = Changing(state)
+        self._changing[client_id] = changing, run.positions
+        return changing
 
-    def _end_marks(self, client_id: str) -> None:
-        marked, positions = self._marked[client_id]
-        self._change(client_id, marked.state(positions))
+    def _end_changing(self, client_id: str) -> None:
+        changing, positions = self._changing[client_id]
+        self._change(client_id, changing.state(positions))
 
     def _change(self, client_id: str, state: SessionState | None) -> None:
-        self._marked.pop(client_id, None)
+        self._changing.pop(client_id, None)
         self._changed[client_id] = state
 
     def _current(self, client_id: str) -> SessionState | None:
-        if client_id in self._marked:
-            self._end_marks(client_id)
+        if client_id in self._changing:
+            self._end_changing(client_id)
         if client_id in self._changed:
             return self._changed[client_id]
         return self.state(client_id)
@@ -577,8 +583,8 @@ class SessionRows:
     # --- states to rows ------------------------------------------------------------------
 
     def _write(self) -> None:
-        for client_id in list(self._marked):
-            self._end_marks(client_id)
+        for client_id in list(self._changing):
+            self._end_changing(client_id)
         execute_many = self._view.execute_many
         ended: list[tuple[str]] = []
         whole: list[tuple[Any, ...]] = []

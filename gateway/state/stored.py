@@ -155,6 +155,19 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     replays: tuple[StoredReplay, ...] = ()
 
 
+class FiltersChange(msgspec.Struct, frozen=True, array_like=True):
+    """What SUBSCRIBE and UNSUBSCRIBE have changed in one connected session.
+
+    ``filters`` are added, or replace those of the same name. ``cursors`` has the queues that they
+    need. ``progress`` says where the session is in all queues.
+    """
+
+    progress: Progress
+    filters: tuple[StoredFilter, ...]
+    removed: tuple[str, ...]
+    cursors: dict[str, int]
+
+
 class MarkKind(IntEnum):
     """What a mark says about one QoS 2 exchange."""
 

@@ -6,8 +6,9 @@ Owns: the state of a session as it is stored. Must not touch: when to store it (
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -15,11 +16,15 @@ from motelog.core.errors import MotelogError
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import Then
 from motelog.gateway.sessions.groups import Receiver
-from motelog.gateway.sessions.session import Session
+from motelog.gateway.sessions.session import Particulars, Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
-from motelog.gateway.state.stored import Received, StoredFilter, StoredSession
-from motelog.gateway.subscribe.sharing import SharedSubscriptions
+from motelog.gateway.state.stored import FiltersChange, Received, StoredFilter, StoredSession
+from motelog.gateway.subscribe.sharing import SharedSubscriptions, is_shared
+from motelog.gateway.turn import Changed
+
+#: A session with more filters is not stored whole at each SUBSCRIBE: the changes are stored.
+WHOLE_FILTERS_MAX: Final = 16
 
 
 class Storing:
@@ -44,13 +49,46 @@ class Storing:
         called with None when the state is in the log, or with the error.
         """
         lagging = [queue.name for queue in session.lagging] if session.lagging else ()
+        if session.has_particulars:
+            session.particulars.stores += 1
+            session.particulars.has_base = False
         self._journal.collect(self.state(session), lagging=lagging, claim=claim, then=then)
 
-    def store_all(self, changed: Mapping[Session, Sequence[Then]]) -> None:
-        """Store the sessions that a turn has changed; see ``Turn.store``."""
-        for session, thens in changed.items():
-            if session.connection is not None:
-                self.store(session, then=partial(_call_all, thens))
+    def store_all(self, stored: Mapping[Session, Changed]) -> None:
+        """Store the sessions whose filters a turn has changed; see ``Turn.store``."""
+        for session, changed in stored.items():
+            if session.connection is None:
+                continue
+            if session.has_particulars and self._may_add(session, changed.filters):
+                self._journal.collect_filters(
+                    self._change(session, changed.filters), partial(_call_all, changed.thens)
+                )
+                continue
+            if len(session.filters) > WHOLE_FILTERS_MAX:
+                stores = session.particulars.stores + 1  # with the record that follows
+                changed.thens.append(partial(_note_base, session, stores))
+            self.store(session, then=partial(_call_all, changed.thens))
+
+    def _may_add(self, session: Session, filters: Iterable[str]) -> bool:
+        """Whether the log has a whole record of a session, to which these filters may be added.
+
+        Not while another gateway lives, which may have written a record of the session meanwhile.
+        """
+        return (
+            session.particulars.has_base
+            and not self._journal.others_live
+            and not any(map(is_shared, filters))
+        )
+
+    def _change(self, session: Session, filters: Iterable[str]) -> FiltersChange:
+        present = session.filters
+        now = [text for text in filters if text in present]
+        return FiltersChange(
+            self._delivery.progress_of(session),
+            tuple([self._filter(session, text, session.particulars) for text in now]),
+            tuple([text for text in filters if text not in present]),
+            self._delivery.cursors(session, now),
+        )
 
     def leave(self, session: Session) -> None:
         """Put the state of a session whose client has gone into the log."""
@@ -58,23 +96,23 @@ class Storing:
 
     def state(self, session: Session, *, left_ms: int | None = None) -> StoredSession:
         """Return the state of a session as the log keeps it."""
+        particulars = session.particulars if session.has_particulars else None
         filters: tuple[StoredFilter, ...] = ()
         if session.filters:
-            filters = tuple([self._filter(session, text) for text in session.filters])
-        if session.has_particulars:
+            filters = tuple([self._filter(session, text, particulars) for text in session.filters])
+        if particulars is not None:
             filters += self._shared.filters(session)
         stored = StoredSession(
             session.client_id,
             session.expiry_s,
             left_ms,
             filters,
-            self._delivery.cursors(session),
+            self._delivery.cursors(session, session.filters),
             self._delivery.inflight(session),
             owner=session.owner,
         )
-        if not session.has_particulars:
+        if particulars is None:
             return stored
-        particulars = session.particulars
         return msgspec.structs.replace(
             stored,
             received=tuple(
@@ -86,15 +124,22 @@ class Storing:
             replays=self._delivery.replays(session),
         )
 
-    def _filter(self, session: Session, topic_filter: str) -> StoredFilter:
+    def _filter(
+        self, session: Session, topic_filter: str, particulars: Particulars | None
+    ) -> StoredFilter:
         options = self._subscriptions.options(topic_filter, session)
         assert options is not None, "a session's filters are in the tree"
-        if not session.has_particulars:
+        if particulars is None:
             return StoredFilter(topic_filter, options)
-        particulars = session.particulars
         since = {queue.name: at for queue, at in particulars.since.get(topic_filter, {}).items()}
         identifier = particulars.identifiers.get(topic_filter, 0)
         return StoredFilter(topic_filter, options, identifier, since)
+
+
+def _note_base(session: Session, stores: int, error: MotelogError | None) -> None:
+    """Note that the log has a whole record, unless another one was appended since."""
+    if error is None and session.particulars.stores == stores:
+        session.particulars.has_base = True
 
 
 def _call_all(thens: Sequence[Then], error: MotelogError | None) -> None:

@@ -13,7 +13,7 @@ Spec: MQTT 5.0 sections 3.8 to 3.11.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -137,12 +137,14 @@ class Subscribing:
         suback: bytes,
     ) -> None:
         """Carry out the decisions; ``starts`` has the offsets at which streams begin."""
+        changed = []
         for decision in subscribed.decisions:
             if isinstance(decision, Granted):
+                changed.append(decision.topic_filter)
                 self._add_subscription(session, decision, starts)
             else:
                 self._log_refusal(session, decision)
-        self._answer_stored(connection, session, suback)
+        self._answer_stored(connection, session, changed, suback)
 
     def _find_starts(
         self,
@@ -202,8 +204,10 @@ class Subscribing:
             if now_ms - waits.begun_ms >= TAILS_MS_MAX:
                 waits.give_up()
 
-    def _answer_stored(self, connection: Connection, session: Session, packet: bytes) -> None:
-        """Send an answer once the state that it confirms is in the log."""
+    def _answer_stored(
+        self, connection: Connection, session: Session, changed: Sequence[str], packet: bytes
+    ) -> None:
+        """Send an answer once the filters that it confirms are in the log."""
         if not session.expiry_s:
             connection.send(packet)
             self._delivery.begin_replays(session)
@@ -219,7 +223,7 @@ class Subscribing:
                 code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
                 self._turn.end(connection, code, f"the session cannot be stored: {error}")
 
-        self._turn.store(session, stored)
+        self._turn.store(session, changed, stored)
 
     def _add_subscription(
         self, session: Session, granted: Granted, starts: dict[str, Starts]
@@ -265,7 +269,7 @@ class Subscribing:
                 self._shared.leave(session, topic_filter)
             else:
                 self._remove_subscription(session, topic_filter)
-        self._answer_stored(connection, session, unsubscribed.unsuback)
+        self._answer_stored(connection, session, unsubscribed.removed, unsubscribed.unsuback)
 
     def _remove_subscription(self, session: Session, topic_filter: str) -> None:
         self._subscriptions.remove(topic_filter, session)

@@ -85,6 +85,8 @@ DISK_BYTES = 1 << 30
 #: Time for the gateway to meet the errors of a disk without power.
 AFTERMATH_S = 0.1
 EXIT_NOT_PERMITTED = 3
+#: Filters that match nothing.
+OTHER_FILTERS = tuple(f"none/{number}" for number in range(24))
 LOAD_S_MAX = 1.5
 DRAINED_WITHIN_S = 60.0
 #: Connections that a client makes to have one thing sent again.
@@ -513,19 +515,24 @@ class SessionKills:
         """Connect and subscribe, while others publish."""
         self._subscribers.append(one)
         self._connect(one.client)
+        # With so many filters, the gateway stores what a SUBSCRIBE changes.
+        self._subscribe(one.client, *((name, 1) for name in OTHER_FILTERS))
         one.received.subscribing()
-        one.client.session.subscribe((one.received.filter, one.received.qos))
-        one.client.flush()
+        self._subscribe(one.client, (one.received.filter, one.received.qos))
+        one.received.subscribed()
+
+    def _subscribe(self, client: DurableClient, *filters: tuple[str, int]) -> None:
+        client.session.subscribe(*filters)
+        client.flush()
 
         def has_suback() -> bool:
             for publisher in self._publishers:
                 if not publisher.client.is_away:
                     publisher.publish(self._chance, self._number // ROUNDS_PER_TOPIC)
             self._wait(0.01)
-            return one.client.session.granted is not None
+            return client.session.granted is not None
 
-        _wait_until(has_suback, f"{one.client.session.client_id} gets no SUBACK")
-        one.received.subscribed()
+        _wait_until(has_suback, f"{client.session.client_id} gets no SUBACK")
 
     # --- load ----------------------------------------------------------------------------
 
@@ -548,6 +555,9 @@ class SessionKills:
             for one in self._clients():
                 if chance.random() < 0.03:
                     one.session.holds_back = not one.session.holds_back
+                if not one.is_away and chance.random() < 0.02:
+                    one.session.subscribe((chance.choice(OTHER_FILTERS), chance.randrange(3)))
+                    one.session.unsubscribe(chance.choice(OTHER_FILTERS))
                 if not one.session.holds_back:
                     one.session.acknowledge()
                     one.flush()

@@ -2,7 +2,9 @@
 
 The gateway delivers two queues through a window, as delivery does, and may die between any two
 records. What it goes on with then must lack no message that the client has not got, and must send
-no QoS 2 message again but as the same exchange.
+no QoS 2 message again but as the same exchange, and have the same filters.
+
+The session subscribes to a third queue now and then, from the tail on or from an earlier message.
 """
 
 from __future__ import annotations
@@ -19,17 +21,21 @@ from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import choose_queue
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import (
+    FiltersChange,
     FlightState,
     Mark,
     MarkKind,
     Progress,
+    StoredFilter,
     StoredFlight,
     StoredSession,
 )
 from motelog.gateway.state.view import IN_MEMORY, View
 from tests.support.fake_log import FakeLog
 
-QUEUES = ("a/0", "b/1")
+ALWAYS = ("a/0", "b/1")
+SOMETIMES = "c/2"
+QUEUES = (*ALWAYS, SOMETIMES)
 WINDOW = 3
 KEY = (MQTT_SESSION_TOPIC, 0)
 
@@ -44,6 +50,8 @@ class Truth:
     got: frozenset[Place]
     sent: dict[Place, int]
     completed: frozenset[Place]
+    filters: dict[str, int]
+    begin: int
 
 
 @dataclass
@@ -52,6 +60,8 @@ class Gateway:
 
     log: FakeLog = field(default_factory=FakeLog)
     clock: ManualClock = field(default_factory=lambda: ManualClock(1_000_000))
+    #: All messages, and those that are for the session.
+    all_qos: dict[Place, int] = field(default_factory=dict)
     qos: dict[Place, int] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=lambda: dict.fromkeys(QUEUES, 0))
     got: set[Place] = field(default_factory=set)
@@ -63,6 +73,10 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.live = dict(self.ends)
+        #: Topic filter -> its options; SOMETIMES needs one of the same name.
+        self.filters = dict.fromkeys(ALWAYS, 0)
+        #: Where the last subscription to SOMETIMES began, and the one before ended.
+        self.begin = self.unsubscribed_at = 0
         self.lagging: dict[str, int] = {}
         self.flights: dict[int, StoredFlight] = {}
         self.delivered: set[Place] = set()
@@ -79,11 +93,46 @@ class Gateway:
     # --- what a gateway does -------------------------------------------------------------
 
     def publish(self, queue: str, qos: int) -> None:
-        self.qos[queue, self.ends[queue]] = qos
+        place = queue, self.ends[queue]
+        self.all_qos[place] = qos
         self.ends[queue] += 1
+        if queue in self.filters:
+            self.qos[place] = qos
+        else:
+            self.live[queue] += 1
+
+    def subscribe(self, topic_filter: str, options: int, back: int) -> None:
+        """Add or replace a filter; a new one begins up to ``back`` messages before the tail."""
+        is_new = topic_filter not in self.filters
+        self.filters[topic_filter] = options
+        if is_new:
+            live = self.live[topic_filter]
+            self.begin = start = max(live - back, self.unsubscribed_at)
+            places = [(topic_filter, at) for at in range(start, live)]
+            self.qos.update((place, self.all_qos[place]) for place in places)
+            if places:
+                self.lagging[topic_filter] = start
+        cursors = {topic_filter: self.lagging.get(topic_filter, self.live[topic_filter])}
+        self.change((StoredFilter(topic_filter, options),), (), cursors)
+
+    def unsubscribe(self, queue: str) -> None:
+        if self.filters.pop(queue, None) is None:
+            return
+        self.live[queue] = self.unsubscribed_at = self.ends[queue]
+        self.lagging.pop(queue, None)
+        self.qos = {place: qos for place, qos in self.qos.items() if place[0] != queue}
+        self.change((), (queue,), {})
+
+    def change(
+        self, filters: tuple[StoredFilter, ...], removed: tuple[str, ...], cursors: dict[str, int]
+    ) -> None:
+        progress = Progress("dev", dict(self.lagging), tuple(self.flights.values()))
+        change = FiltersChange(progress, filters, removed, cursors)
+        self.journal.collect_filters(change, lambda _: None)
+        self.note()
 
     def deliver(self, queue: str, *, fails: bool) -> None:
-        while self.live[queue] < self.ends[queue]:
+        while queue in self.filters and self.live[queue] < self.ends[queue]:
             at = self.live[queue]
             if queue not in self.lagging and not self.send(queue, at, fails=fails):
                 self.lagging[queue] = at
@@ -148,10 +197,11 @@ class Gateway:
         self.note()
 
     def save(self, *, left_ms: int | None = None) -> None:
-        cursors = self.live | self.lagging
-        places = tuple(p for p in sorted(self.delivered) if p[1] >= cursors[p[0]])
+        cursors = {queue: self.lagging.get(queue, self.live[queue]) for queue in self.filters}
+        places = tuple(p for p in sorted(self.delivered) if p[1] >= cursors.get(p[0], 0))
+        filters = tuple(StoredFilter(*one) for one in self.filters.items())
         session = StoredSession(
-            "dev", 60, left_ms, (), cursors, tuple(self.flights.values()), (), places
+            "dev", 60, left_ms, filters, cursors, tuple(self.flights.values()), (), places
         )
         self.journal.save(session, lagging=self.lagging)
         self.told = dict(self.lagging), tuple(self.flights.values())
@@ -174,7 +224,7 @@ class Gateway:
         self.live = dict(self.ends)
         self.flights = {flight.packet_id: flight for flight in found.inflight}
         self.delivered = set(found.delivered)
-        cursors = {queue: found.cursors.get(queue, 0) for queue in QUEUES}
+        cursors = {queue: found.cursors.get(queue, 0) for queue in self.filters}
         self.lagging = {q: at for q, at in cursors.items() if at < self.live[q]}
         self.save()
 
@@ -188,7 +238,12 @@ class Gateway:
     def note(self) -> None:
         """Note what is so while the log is as long as it is."""
         self.last[len(self.log.records[KEY])] = truth = Truth(
-            dict(self.qos), frozenset(self.got), dict(self.sent), frozenset(self.completed)
+            dict(self.qos),
+            frozenset(self.got),
+            dict(self.sent),
+            frozenset(self.completed),
+            dict(self.filters),
+            self.begin,
         )
         self.first.setdefault(len(self.log.records[KEY]), truth)
 
@@ -220,6 +275,9 @@ def check(found: StoredSession, before: Truth, after: Truth) -> None:
     flights = {(f.queue, f.queue_offset): f for f in found.inflight}
     assert len({f.packet_id for f in found.inflight}) == len(found.inflight)
     delivered = set(found.delivered)
+    assert {one.topic_filter: one.options for one in found.filters} == before.filters
+    if SOMETIMES in before.filters:
+        assert found.cursors.get(SOMETIMES, 0) >= before.begin, "it would get what is older"
     for place, qos in before.qos.items():
         is_read = place[1] >= found.cursors.get(place[0], 0) and place not in delivered
         if place not in before.got:
@@ -238,11 +296,14 @@ steps = st.one_of(
     st.tuples(st.just("deliver"), queues, st.sampled_from((False, False, False, True))),
     st.tuples(st.just("catch_up"), queues, st.sampled_from((False, False, False, True))),
     st.tuples(st.just("acknowledge"), st.integers(0, WINDOW), st.booleans()),
-    st.tuples(st.sampled_from(("tick", "tick", "save", "reconnect", "crash", "read"))),
+    st.tuples(st.just("subscribe"), queues, st.integers(0, 2), st.integers(0, 3)),
+    st.tuples(
+        st.sampled_from(("tick", "tick", "save", "reconnect", "crash", "read", "unsubscribe"))
+    ),
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(steps=st.lists(steps, min_size=5, max_size=60))
 def test_session_that_is_reloaded_lacks_nothing_and_repeats_no_qos2_message(
     steps: list[tuple[object, ...]],
@@ -258,6 +319,10 @@ def test_session_that_is_reloaded_lacks_nothing_and_repeats_no_qos2_message(
                 gateway.catch_up(queue, fails=fails)
             case "acknowledge", int(number), bool(is_lazy):
                 gateway.acknowledge(number, is_lazy=is_lazy)
+            case "subscribe", str(queue), int(options), int(back):
+                gateway.subscribe(queue, options, back)
+            case ("unsubscribe",):
+                gateway.unsubscribe(SOMETIMES)
             case ("tick",):
                 gateway.tick()
             case ("save",):

@@ -105,6 +105,26 @@ def message_to_many_identifiers(count: int) -> Step:
     return lambda: writer.put("t/7", b"x", 1)
 
 
+def with_filters(count: int) -> Peer:
+    """Return a client that has subscribed so often, to one filter at a time."""
+    gateway = roomy(subscriptions_max=10_000)
+    reader = gateway.connect_persistent(5, "reader")
+    for n in range(count):
+        reader.subscribe(f"t/{n}")
+    gateway.pass_s(1)
+    return reader
+
+
+def subscribe_beside_filters(count: int) -> Step:
+    reader = with_filters(count)
+    return lambda: reader.subscribe("one/more")
+
+
+def unsubscribe_beside_filters(count: int) -> Step:
+    reader = with_filters(count)
+    return lambda: reader.unsubscribe("t/7")
+
+
 def message_to_many_filters(count: int) -> Step:
     gateway = roomy(subscriptions_max=10_000)
     reader = gateway.connect_persistent(5, "reader")
@@ -153,6 +173,8 @@ def connect_beside_sessions(count: int) -> Step:
         pubrel_beside_unreleased,
         message_to_many_identifiers,
         message_to_many_filters,
+        subscribe_beside_filters,
+        unsubscribe_beside_filters,
         retained_by_one_client,
         subscribe_beside_retained,
         connect_beside_sessions,

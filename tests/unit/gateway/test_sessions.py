@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from motelog.core.errors import StoreFullError
 from motelog.core.net.reactor import CloseReason
+from motelog.core.records.decode import decode
+from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver import elevator
+from motelog.gateway.deliver.replay import QUEUE_NAME as RETAINED_QUEUE
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.disconnect import encode_disconnect
 from motelog.gateway.mqtt.frames import split_one
@@ -24,6 +28,9 @@ from motelog.gateway.mqtt.packet_types import (
     Will,
 )
 from motelog.gateway.mqtt.subscribe import encode_subscribe, encode_unsubscribe
+from motelog.gateway.state.records import decode_record
+from motelog.gateway.state.stored import StoredFilter, StoredSession
+from motelog.gateway.subscribe import storing
 from tests.support.gateway_stage import Stage
 from tests.support.mqtt import body_of
 
@@ -166,6 +173,114 @@ def test_session_survives_a_restart_of_the_gateway() -> None:
     message = published(packet)
     assert (message.qos, message.payload) == (1, b"a")
     assert message.properties == b"\x0b\x05"
+
+
+def connect_with_filters(stage: Stage, number: int) -> None:
+    """Connect a client, and subscribe to t/0, t/1, ... one by one."""
+    connect(stage, number)
+    for n in range(20):
+        subscribe(stage, number, f"t/{n}", identifier=n + 1)
+
+
+def kinds(stage: Stage, begin: int) -> list[str]:
+    """Return the kinds of the records of sessions from ``begin`` on."""
+    records = stage.log.records[MQTT_SESSION_TOPIC, 0][begin:]
+    return [type(decode_record(decode(record)[0][-1])).__name__ for record in records]
+
+
+def test_client_with_many_filters_stores_what_it_changes() -> None:
+    stage = Stage()
+    connect_with_filters(stage, 1)
+    begin = len(stage.log.records[MQTT_SESSION_TOPIC, 0])
+    subscribe(stage, 1, "u/1", "t/3", qos=0)
+    stage.turn((1, encode_unsubscribe(5, Unsubscribe(8, ("t/4", "t/5")))))
+    assert kinds(stage, begin) == ["FiltersRecord", "FiltersRecord"]
+    subscribe(stage, 1, "$share/g/s")
+    assert set(kinds(stage, begin)[2:]) == {"SessionRecord"}
+    subscribe(stage, 1, "u/2")
+    assert kinds(stage, begin)[-1] == "FiltersRecord"
+    Stage(log=stage.log, name="another").tick()
+    while stage.read_back(100):
+        pass
+    subscribe(stage, 1, "u/3")
+    assert kinds(stage, begin)[-1] == "SessionRecord", "while another gateway lives"
+
+
+def test_record_that_the_log_may_not_have_is_no_base_for_changes() -> None:
+    stage = Stage()
+    connect_with_filters(stage, 1)
+    stage.log.settles_at_once = False
+    ask_to_subscribe(stage, 1, "$share/g/s")
+    for n in range(5):
+        begin = len(stage.log.records[MQTT_SESSION_TOPIC, 0])
+        ask_to_subscribe(stage, 1, f"u/{n}")
+        assert kinds(stage, begin) == ["SessionRecord"], "the log may not have the last one"
+        stage.log.settle(1)
+    stage.log.settle()
+    begin = len(stage.log.records[MQTT_SESSION_TOPIC, 0])
+    ask_to_subscribe(stage, 1, "v")
+    assert kinds(stage, begin) == ["FiltersRecord"]
+
+
+def busy_session(stage: Stage) -> StoredSession:
+    """Return what the log has of a session with many filters, after its gateway was killed."""
+    publish(stage, b"old", topic="t/2")
+    publish(stage, b"old", topic="t/1")
+    stage.turn()
+    connect(stage, 9, "retainer", properties=NO_PROPERTIES)
+    stage.turn((9, b"\x31\x07\0\x03r/1\0r"), closed=[(9, CloseReason.PEER)])
+    connect_with_filters(stage, 1)
+    publish(stage, b"a", b"b", topic="t/1")
+    publish(stage, b"c", topic="t/2", qos=2)
+    settle(stage)
+    ack(stage, 1, 0x40, 1)
+    stage.tick()
+    publish(stage, *(b"%d" % n for n in range(8)), topic="t/1")  # more than its window
+    settle(stage)
+    subscribe(stage, 1, "u/#", "t/1", qos=2)
+    stage.turn((1, encode_unsubscribe(5, Unsubscribe(8, ("t/4", "t/5", "u/#")))))
+    publish(stage, b"d", topic="u/2")
+    subscribe(stage, 1, "u/2", "r/#")
+    publish(stage, b"e", topic="u/2", qos=2)
+    stage.tick()
+    subscribe(stage, 1, "t/4")
+    publish(stage, b"f", topic="t/4")
+    settle(stage)
+    stored = restart(stage).journal.load("dev")
+    assert stored is not None
+    return stored
+
+
+def filters_of(session: StoredSession) -> dict[str, StoredFilter]:
+    return {one.topic_filter: one for one in session.filters}
+
+
+@pytest.mark.parametrize("window", [3, 100])
+def test_changes_of_filters_are_worth_whole_records(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_changes = busy_session(Stage(GatewayConfig(inflight_max=window)))
+    monkeypatch.setattr(storing, "WHOLE_FILTERS_MAX", 1000)
+    whole = busy_session(Stage(GatewayConfig(inflight_max=window)))
+    assert filters_of(by_changes) == filters_of(whole)
+    if not whole.replays:
+        by_changes.cursors.pop(RETAINED_QUEUE)  # which only replays use
+    assert msgspec.structs.replace(by_changes, filters=whole.filters) == whole
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_filters_that_were_added_are_there_after_a_crash(leaves: bool) -> None:
+    stage = Stage()
+    connect_with_filters(stage, 1)
+    publish(stage, b"before", topic="u/1")
+    subscribe(stage, 1, "u/1")
+    if leaves:
+        lose(stage, 1)
+    publish(stage, b"after", topic="u/1")
+    stage = restart(stage)
+    assert connect(stage, 1)
+    settle(stage)
+    assert [payload for _, _, payload in got(stage, 1)] == [b"after"]
 
 
 def test_session_without_expiry_ends_with_its_connection() -> None:

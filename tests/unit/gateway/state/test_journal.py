@@ -15,6 +15,7 @@ from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import (
     EXPIRY_NEVER,
+    FiltersChange,
     FlightState,
     Mark,
     MarkKind,
@@ -22,6 +23,7 @@ from motelog.gateway.state.stored import (
     Received,
     StoredFilter,
     StoredFlight,
+    StoredReplay,
     StoredSession,
     StoredWill,
 )
@@ -172,6 +174,131 @@ def test_entry_tells_of_positions_that_were_told_before_the_save() -> None:
     stage.journal.tick({}, [])
     stage.journal.tick({}, [Progress("dev", {}, ())])
     assert stage.load().cursors[QUEUE] == 50
+
+
+def change(
+    stage: Stage,
+    *filters: StoredFilter,
+    removed: tuple[str, ...] = (),
+    cursors: dict[str, int] | None = None,
+    progress: Progress | None = None,
+) -> list[MotelogError | None]:
+    """Append a change of filters; return with what its callback has been called."""
+    called: list[MotelogError | None] = []
+    told = progress or Progress("dev", {}, ())
+    stage.journal.collect_filters(
+        FiltersChange(told, filters, removed, cursors or {}), called.append
+    )
+    return called
+
+
+def test_changes_of_filters_are_added_to_the_whole_record() -> None:
+    stage = Stage()
+    stage.journal.save(SESSION)
+    new = StoredFilter("new/#", 1, 3, {"new/0": 9})
+    replaced = StoredFilter("telemetry/#", 2)
+    assert change(stage, new, replaced, cursors={"new/0": 5}) == [None]
+    assert stage.load() == msgspec.structs.replace(
+        SESSION,
+        filters=(replaced, SESSION.filters[1], new),
+        cursors={**SESSION.cursors, "new/0": 5},
+    )
+    change(stage, removed=("telemetry/#", "unknown"))
+    assert stage.load().filters == (SESSION.filters[1], new)
+    assert stage.start().load("dev") == left(stage.load(), 1_000_000)
+
+
+def test_change_of_filters_says_where_the_session_is() -> None:
+    stage = Stage()
+    stage.journal.save(SESSION, lagging=[QUEUE])
+    stage.journal.tick({QUEUE: 90, OTHER: 91, "new/0": 92}, [])
+    flights = (StoredFlight(1, QUEUE, 70, 1),)
+    replays = (StoredReplay("new/#", "new/a", 8),)
+    progress = Progress("dev", {QUEUE: 71, "new/0": 80}, flights, replays)
+    change(stage, StoredFilter("new/#", 1), cursors={"new/0": 80}, progress=progress)
+    assert stage.load().cursors == {QUEUE: 71, OTHER: 91, "new/0": 80}
+    assert stage.load().inflight == flights
+    assert stage.load().replays == replays
+    change(stage, StoredFilter("more", 1))
+    assert stage.load().cursors == {QUEUE: 90, OTHER: 91, "new/0": 92}
+    assert not stage.load().inflight
+    assert not stage.load().replays
+
+
+def test_tick_does_not_take_back_what_a_change_of_filters_has_said() -> None:
+    stage = Stage()
+    stage.journal.save(SESSION, lagging=[QUEUE])
+    change(stage, StoredFilter("new", 1), progress=Progress("dev", {QUEUE: 20}, ()))
+    stage.journal.tick({QUEUE: 90, OTHER: 91}, [])
+    assert stage.load().cursors == {QUEUE: 20, OTHER: 91}
+    change(stage, StoredFilter("more", 1))
+    stage.journal.tick({QUEUE: 92}, [])
+    assert stage.load().cursors == {QUEUE: 92, OTHER: 91}
+    stage.journal.save(SESSION, lagging=[QUEUE])
+    change(stage, StoredFilter("new", 1))
+    assert stage.load().cursors == {QUEUE: 92, OTHER: 91}, "it has caught up since"
+
+
+def test_change_of_filters_keeps_its_place_among_the_steps_of_exchanges() -> None:
+    stage = Stage()
+    stage.journal.save(SESSION)
+    stage.journal.mark(Mark(MarkKind.SENT, "dev", 1, QUEUE, 14))
+    progress = Progress("dev", {}, (StoredFlight(1, QUEUE, 14, 2),))
+    change(stage, StoredFilter("new", 1), progress=progress)
+    stage.journal.mark(Mark(MarkKind.RELEASED, "dev", 1))
+    stage.journal.commit()
+    assert stage.load().inflight == (StoredFlight(1, QUEUE, 14, 2, FlightState.RELEASED),)
+    assert stage.load().delivered == ((QUEUE, 14),)
+
+
+@pytest.mark.parametrize("base", ["none", "ended", "left", "elsewhere"])
+def test_change_of_filters_without_its_base_has_no_effect(base: str) -> None:
+    stage = Stage()
+    here = stage.journal
+    there = SessionJournal(stage.log, stage.view, stage.clock, gateway="there")
+    stage.journal = there
+    stage.read()
+    here.save(SESSION)
+    if base == "none":
+        here.end("other")
+    elif base == "ended":
+        here.end("dev")
+    elif base == "left":
+        here.save(left(SESSION, 5))
+    else:
+        there.save(SESSION)
+    client_id = "other" if base == "none" else "dev"
+    stage.journal = here
+    change(stage, StoredFilter("new", 1), progress=Progress(client_id, {QUEUE: 3}, ()))
+    stage.journal = there
+    stage.read()
+    expected = {"none": None, "ended": None, "left": left(SESSION, 5), "elsewhere": SESSION}[base]
+    assert there.load(client_id) == expected
+
+
+def test_change_of_filters_that_the_log_refuses_is_not_found() -> None:
+    stage = Stage()
+    stage.journal.save(SESSION)
+    stage.log.error = StoreFullError("full")
+    (error,) = change(stage, StoredFilter("new", 1))
+    stage.log.error = None
+    assert isinstance(error, StoreFullError)
+    assert stage.load() == SESSION
+
+
+def test_old_record_is_written_again_with_the_changes_of_its_filters() -> None:
+    stage = Stage()
+    stage.journal.save(SESSION)
+    change(stage, StoredFilter("new", 1), removed=("telemetry/#",), cursors={"new/0": 4})
+    now = stage.load()
+    stage.later()
+    assert stage.journal.rewrite_older(stage.clock.now_ms(), 10) == 1
+    assert stage.load() == now
+    key = MQTT_SESSION_TOPIC, 0
+    stage.log.begin_offsets[key] = len(stage.log.records[key]) - 1
+    found = stage.start().load("dev")
+    assert found is not None
+    assert (found.filters, found.cursors) == (now.filters, now.cursors)
 
 
 def test_exchange_towards_the_client_is_followed_step_by_step() -> None:
