@@ -24,6 +24,7 @@ from motelog.core.errors import MotelogError
 from motelog.core.flag import Flag
 from motelog.core.message import MessageQueue
 from motelog.core.records.decode import StoredMessage
+from motelog.core.spare_memory import NO_MEMORY
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class Reader:
                     if self._ends(reading, exc):
                         return
                     await self._pause(reading, exc)
-                except MemoryError as exc:
+                except NO_MEMORY as exc:
                     await self._pause(reading, exc)
 
     async def _read_once(self, reading: Reading) -> None:

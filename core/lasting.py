@@ -19,6 +19,7 @@ import trio
 
 from motelog.core.errors import leaves
 from motelog.core.limited_log import LimitedLog
+from motelog.core.spare_memory import NO_MEMORY
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +48,8 @@ async def run_again(run: Callable[..., Awaitable[None]], *args: object) -> None:
     while True:
         try:
             await run(*args)
-        except (MemoryError, BaseExceptionGroup) as exc:
-            if not all(isinstance(one, MemoryError) for one in leaves(exc)):
+        except (*NO_MEMORY, BaseExceptionGroup) as exc:
+            if not all(isinstance(one, NO_MEMORY) for one in leaves(exc)):
                 raise
             faults.fault("a service lacks memory and begins again: free memory")
         else:

@@ -22,6 +22,7 @@ from trio._core._wakeup_socketpair import WakeupSocketpair
 
 from motelog.core import spare_memory
 from motelog.core.limited_log import LimitedLog
+from motelog.core.spare_memory import NO_MEMORY
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ async def run_in_thread(
             return await trio.to_thread.run_sync(
                 begin, limiter=limiter, abandon_on_cancel=abandon_on_cancel
             )
-        except (RuntimeError, MemoryError) as exc:
+        except (RuntimeError, *NO_MEMORY) as exc:
             if has_begun:
                 raise
             if or_here:
@@ -71,7 +72,7 @@ async def start_thread(thread: threading.Thread) -> None:
     while True:
         try:
             thread.start()
-        except (RuntimeError, MemoryError) as exc:
+        except (RuntimeError, *NO_MEMORY) as exc:
             _tell(exc)
             await trio.sleep(RETRY_S)
         else:
@@ -102,7 +103,7 @@ class Workers:
         """Have a thread call ``function``; OSError (ENOMEM) if the call cannot be queued."""
         try:
             return self._pool.submit(function, *args)
-        except (RuntimeError, MemoryError) as exc:
+        except (RuntimeError, *NO_MEMORY) as exc:
             raise OSError(errno.ENOMEM, f"no thread takes work ({exc!r})") from exc
 
     def shut_down(self) -> None:
@@ -121,7 +122,7 @@ def hear_without_memory() -> None:
     def drain_if_possible(self: WakeupSocketpair) -> None:
         try:
             drain(self)
-        except MemoryError:
+        except NO_MEMORY:
             spare_memory.give_up()
 
     if drain.__name__ != drain_if_possible.__name__:

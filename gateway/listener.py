@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 from motelog.core.clock import Clock
 from motelog.core.limited_log import LimitedLog
 from motelog.core.net import reactor
+from motelog.core.spare_memory import NO_MEMORY
 from motelog.gateway.access.access import Access
 from motelog.gateway.connect.clients import Clients
 from motelog.gateway.deliver.delivery import Delivery
@@ -166,7 +167,7 @@ class Listener:
                     self._expect(packets)
                 self._handle_packets(packets)
                 self._commit.run()
-            except MemoryError:
+            except NO_MEMORY:
                 self._lose(received)
         for number, fault in received.faults:
             clients.faulted(self._output, number, fault)
@@ -238,7 +239,7 @@ class Listener:
             self._clients.shed(numbers[i])
         try:
             self._commit.run()
-        except MemoryError:
+        except NO_MEMORY:
             self._commit.lose()
 
     def _handle_packets(self, packets: list[Packet]) -> None:

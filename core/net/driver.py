@@ -53,7 +53,7 @@ async def drive(
     while True:
         try:
             await _drive(reactor, handle_turn, clock_s, after_turns, is_held)
-        except MemoryError:
+        except spare_memory.NO_MEMORY:
             faults.fault("a turn of a reactor lacks memory: free memory")
             await trio.sleep(HELD_S)
 

@@ -45,6 +45,7 @@ from motelog.core.net.listeners import OpenListener
 from motelog.core.net.reactor import Fault, Framing, Reactor, Turn
 from motelog.core.remoting.asked import Answered, Asked
 from motelog.core.remoting.frames import RemotingCommand, ResponseCode, decode, encode_head
+from motelog.core.spare_memory import NO_MEMORY
 
 logger = logging.getLogger(__name__)
 
@@ -301,7 +302,7 @@ class RemotingServer:
         if turn.frames:
             try:
                 broken = self._handle_frames(turn)
-            except MemoryError:
+            except NO_MEMORY:
                 self._faults.fault("there is no memory for a turn, and its connections are closed")
                 broken = self._lost(turn)
         self._finish_turn()

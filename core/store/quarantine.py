@@ -28,6 +28,7 @@ from motelog.core.errors import StoreError
 from motelog.core.flag import Flag
 from motelog.core.records.layout import FILLER_SIZE, UNIT_BYTES, ScanStop
 from motelog.core.records.scan import UnitRun, collect
+from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.store.disk.files import Storage
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, Places
 from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
@@ -130,7 +131,7 @@ class Quarantine:
         for key, file in list(self._aside.items()):
             try:
                 await self._rebuild(*key)
-            except (OSError, StoreError, MemoryError) as exc:
+            except (OSError, StoreError, *NO_MEMORY) as exc:
                 is_done = False
                 logger.error(
                     "rebuilding a ConsumeQueue file failed, and its messages cannot be read yet; "

@@ -32,6 +32,7 @@ from motelog.core.remoting.server import (
     RemotingServer,
     answer_with,
 )
+from motelog.core.spare_memory import NO_MEMORY
 from tests.support.broker_stack import Peer, connected, eventually
 
 PING = 1
@@ -133,14 +134,19 @@ async def test_a_plain_request_that_fails_is_answered_and_the_next_is_served(
 
 
 class PlainLacksMemory(PlainFails):
+    def __init__(self, error: type[Exception]) -> None:
+        super().__init__()
+        self.error = error
+
     def split(self, data: Any, index: Any, count: int) -> list[Any]:
-        raise MemoryError
+        raise self.error
 
 
-async def test_a_turn_without_memory_closes_its_connections_and_nobody_else(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("error", NO_MEMORY)
+async def test_a_turn_without_memory_closes_its_connections_and_no_others(
+    caplog: pytest.LogCaptureFixture, error: type[Exception]
 ) -> None:
-    plain = PlainLacksMemory()
+    plain = PlainLacksMemory(error)
     async with (
         served(plain=plain) as (_, address),
         connected(address) as first,

@@ -21,6 +21,7 @@ import trio
 
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
+from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.store.disk.files import Storage
 from motelog.core.threads import run_in_thread
 
@@ -159,7 +160,7 @@ class PageCache:
 
     def _page_in(self, missing: Sequence[Pageable]) -> None:
         for place in missing:
-            with suppress(OSError, MemoryError):
+            with suppress(OSError, *NO_MEMORY):
                 place.page_in(self._storage)
 
 

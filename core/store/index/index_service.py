@@ -30,6 +30,7 @@ from motelog.core.clock import Clock
 from motelog.core.errors import StoreError
 from motelog.core.records.layout import ScanStop
 from motelog.core.records.scan import find_record
+from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.store.disk.files import Storage
 from motelog.core.store.index.cold_places import KeyPlaces, LogFiles
 from motelog.core.store.index.index import IndexItem, key_hash
@@ -193,7 +194,7 @@ class IndexService:
                     position, key, stop = next_key(*where)
                     if stop is None:
                         self._add_file()
-        except (OSError, MemoryError) as exc:
+        except (OSError, *NO_MEMORY) as exc:
             self._stop_at(file.begin + position, exc)
             return False
         self._note_success()
@@ -246,7 +247,7 @@ class IndexService:
                     self._add_file()
                 item, key = self._files[-1].put(items, item, key)
                 self._make_ahead_in_time()
-        except (OSError, MemoryError) as exc:
+        except (OSError, *NO_MEMORY) as exc:
             self._stop_at(items[item][0], exc)
             return False
         self._note_success()
@@ -289,7 +290,7 @@ class IndexService:
 
     # -- queries and the rest --------------------------------------------------------------
 
-    def _stop_at(self, physical_offset: int, error: OSError | MemoryError) -> None:
+    def _stop_at(self, physical_offset: int, error: Exception) -> None:
         self._missing_from = physical_offset
         self._is_behind = True
         if self._trouble is None:

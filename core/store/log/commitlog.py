@@ -29,6 +29,7 @@ from motelog.core.records.append import (
 from motelog.core.records.layout import BLANK_BYTES_MIN, FILLER_SIZE
 from motelog.core.records.read import copy_out, gather
 from motelog.core.records.scan import scan
+from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.store.disk.files import Storage
 from motelog.core.store.disk.page_cache import Places, joined
 from motelog.core.store.log.mapped_file_queue import MappedFile, MappedFileQueue
@@ -163,7 +164,7 @@ class CommitLog:
             position = 0
         end_offset = self._file_begin + position
         # The batch is complete: if no thread is free now, the next append asks again.
-        with suppress(OSError, MemoryError):
+        with suppress(OSError, *NO_MEMORY):
             if position > size // 2:
                 self.queue.make_ahead()
             if end_offset >= self._touch_from:

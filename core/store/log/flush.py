@@ -29,6 +29,7 @@ import trio
 
 from motelog.core.errors import StoreFencedError
 from motelog.core.flag import Flag
+from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.threads import run_in_thread, start_thread
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class GroupFlusher:
             if end > begin and self._fence is None:
                 error = await run_in_thread(_attempt, self._sync, begin, end)
                 self._finished(end, error)
-                if isinstance(error, MemoryError):
+                if isinstance(error, NO_MEMORY):
                     raise error
             return
         with contextlib.suppress(StoreFencedError):
@@ -189,7 +190,7 @@ class GroupFlusher:
 
     def _finished(self, end: int, error: Exception | None) -> None:
         self._is_syncing = False
-        if isinstance(error, MemoryError):
+        if isinstance(error, NO_MEMORY):
             # No disk call has failed, so the next interval may request the same again.
             self._lacks_memory = True
             logger.warning("there is no memory for a flush of the log; it is retried: free memory")

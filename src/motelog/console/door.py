@@ -22,6 +22,7 @@ from motelog.console import http
 from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.net.listen import ACCEPT_LINE_PERIOD_S, ACCEPTING_RESTS
+from motelog.core.spare_memory import NO_MEMORY
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class Door:
             one.head += data
         except BlockingIOError:
             return
-        except (OSError, MemoryError):
+        except (OSError, *NO_MEMORY):
             self.end(one)
             return
         if not one.head:

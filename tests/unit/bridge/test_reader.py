@@ -20,6 +20,7 @@ from motelog.bridge.selector import SELECT_ALL
 from motelog.core.errors import BrokerError
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.codes import ResponseCode
+from motelog.core.spare_memory import NO_MEMORY
 
 READ_TO, ANSWERED_TO = 32, 64
 
@@ -63,11 +64,12 @@ async def test_an_answer_to_a_queue_that_is_given_up_moves_no_offset(
     assert state.offset == READ_TO
 
 
+@pytest.mark.parametrize("error", NO_MEMORY)
 async def test_a_pull_that_lacks_memory_is_made_again(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, error: type[Exception]
 ) -> None:
     def fail() -> None:
-        raise MemoryError
+        raise error
 
     state = ProcessQueue(MessageQueue("T", "b", 0), 0, SELECT_ALL, Limits())
     found = answered(PullStatus.NO_MATCHED_MESSAGE, READ_TO)

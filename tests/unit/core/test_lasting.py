@@ -90,7 +90,8 @@ async def test_a_service_without_memory_begins_again_and_other_errors_end_it(
 ) -> None:
     outcomes: list[BaseException | None] = [
         MemoryError(),
-        BaseExceptionGroup("", [MemoryError(), MemoryError()]),
+        BaseExceptionGroup("", [MemoryError(), SystemError()]),
+        SystemError(),
         None,
         ExceptionGroup("", [MemoryError(), OSError()]),
     ]

@@ -9,6 +9,7 @@ import pytest
 
 from motelog.core.errors import BrokerError, FlushTimeoutError, StoreFencedError, StoreFullError
 from motelog.core.net.reactor import CloseReason, Fault
+from motelog.core.spare_memory import NO_MEMORY
 from motelog.gateway import listener
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.errors import OutcomeUnknownError
@@ -367,15 +368,16 @@ def test_a_topic_that_is_refused_after_a_while_leaves_its_name_to_the_default_to
     assert b"other" in {record[0] for record in stage.stored()}
 
 
-def test_a_turn_without_memory_ends_its_clients_and_nobody_else(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", NO_MEMORY)
+def test_a_turn_without_memory_ends_its_clients_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: type[Exception]
 ) -> None:
     stage = Stage()
     for number in (1, 2, 3):
         stage.connect(number)
 
     def fail(*_: Any) -> None:
-        raise MemoryError
+        raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(listener, "split", fail)
@@ -390,8 +392,9 @@ def test_a_turn_without_memory_ends_its_clients_and_nobody_else(
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("error", NO_MEMORY)
 def test_an_append_without_memory_acknowledges_nothing_and_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch, qos: int, failing: int
+    monkeypatch: pytest.MonkeyPatch, qos: int, failing: int, error: type[Exception]
 ) -> None:
     stage = Stage()
     stage.turn((1, encode_connect(LASTING)), opened=[1])
@@ -402,7 +405,7 @@ def test_an_append_without_memory_acknowledges_nothing_and_loses_nothing(
         nonlocal left
         if left:
             left -= 1
-            raise MemoryError
+            raise error
         return append(messages)
 
     again = bytes([0x30 | qos << 1]) + publish("t/a", b"1", 7)[1:]

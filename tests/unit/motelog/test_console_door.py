@@ -22,7 +22,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 class Listener:
     """A listening socket whose ``accept`` fails first, once for each of ``errors``.
 
-    0 stands for a MemoryError.
+    0 stands for a SystemError, which a lack of memory may be.
     """
 
     def __init__(self, *errors: int) -> None:
@@ -35,7 +35,7 @@ class Listener:
     def accept(self) -> tuple[socket.socket, object]:
         if self.errors:
             number = self.errors.pop(0)
-            raise OSError(number, "it failed") if number else MemoryError
+            raise OSError(number, "it failed") if number else SystemError
         return self.sock.accept()
 
     def close(self) -> None:

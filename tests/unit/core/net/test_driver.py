@@ -14,6 +14,7 @@ import trio.testing
 
 from motelog.core.net.driver import SWEEP_INTERVAL_S, TURNS_MAX, drive
 from motelog.core.net.reactor import Fault, Framing, Reactor, Turn
+from motelog.core.spare_memory import NO_MEMORY
 from tests.support.reactor_loop import listening
 
 PING = b"\xc0\x00"
@@ -272,14 +273,17 @@ async def test_what_no_event_announces_is_not_waited_for(
     assert trio.current_time() == started_at
 
 
-async def test_a_turn_without_memory_is_no_end(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", NO_MEMORY)
+async def test_a_turn_without_memory_is_no_end(
+    caplog: pytest.LogCaptureFixture, error: type[Exception]
+) -> None:
     echo = Echo()
     has_failed = trio.Event()
 
     def fail_at_first(turn: Turn) -> None:
         if turn.frames and not has_failed.is_set():
             has_failed.set()
-            raise MemoryError
+            raise error
         echo.handle_turn(turn)
 
     run = partial(drive, echo.reactor, fail_at_first, clock_s=echo.clock_s)

@@ -245,9 +245,10 @@ async def test_a_committer_commits_each_interval_until_it_fails(
     assert failures == ["committing the write buffer failed: no"]
 
 
-async def test_a_flush_without_memory_is_tried_again_and_fences_nothing() -> None:
+@pytest.mark.parametrize("error", [MemoryError(), SystemError()])
+async def test_a_flush_without_memory_is_tried_again_and_fences_nothing(error: Exception) -> None:
     log = FakeLog(interval_ms=1)
-    log.error = MemoryError()
+    log.error = error
     log.end = 5
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
@@ -262,7 +263,7 @@ async def test_a_flush_without_memory_is_tried_again_and_fences_nothing() -> Non
             await log.flusher.wait(5)
             nursery.cancel_scope.cancel()
     assert log.failures == []
-    log.error, log.end = MemoryError(), 6
-    with pytest.raises(MemoryError):
+    log.error, log.end = error, 6
+    with pytest.raises(type(error)):
         await log.flusher.flush()
     assert log.flusher.durable_offset == 5
