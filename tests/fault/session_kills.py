@@ -43,7 +43,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -518,15 +518,22 @@ class SessionKills:
         # With so many filters, the gateway stores what a SUBSCRIBE changes.
         self._subscribe(one.client, *((name, 1) for name in OTHER_FILTERS))
         one.received.subscribing()
-        self._subscribe(one.client, (one.received.filter, one.received.qos))
+        self._subscribe(
+            one.client, (one.received.filter, one.received.qos), writers=self._publishers
+        )
         one.received.subscribed()
 
-    def _subscribe(self, client: DurableClient, *filters: tuple[str, int]) -> None:
+    def _subscribe(
+        self,
+        client: DurableClient,
+        *filters: tuple[str, int],
+        writers: Sequence[Publisher] = (),
+    ) -> None:
         client.session.subscribe(*filters)
         client.flush()
 
         def has_suback() -> bool:
-            for publisher in self._publishers:
+            for publisher in writers:
                 if not publisher.client.is_away:
                     publisher.publish(self._chance, self._number // ROUNDS_PER_TOPIC)
             self._wait(0.01)
