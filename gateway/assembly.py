@@ -1,7 +1,7 @@
 """Assembles the parts of one gateway, in the same way for the server and for the tests' stage.
 
-Owns: GatewayParts, and which part knows which. Must not touch: sockets and tasks (``server``), the
-work of the parts.
+Owns: Surroundings, GatewayParts, and which part knows which. Must not touch: sockets and tasks
+(``server``), the work of the parts.
 
     listener -> clients, publishing, delivery -> turn -> commit -> log      all of them -> output
 """
@@ -22,6 +22,7 @@ from motelog.gateway.connect.expiry import Expiry
 from motelog.gateway.connect.life import Life
 from motelog.gateway.connect.memory import Memory
 from motelog.gateway.connect.parking import Parking
+from motelog.gateway.connect.parts import ConnectionParts, SessionParts
 from motelog.gateway.connect.proofs import Proofs
 from motelog.gateway.connect.rechecks import Rechecks
 from motelog.gateway.connect.run import Run
@@ -38,12 +39,12 @@ from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.commit import Commit
 from motelog.gateway.publish.exchanges import Exchanges
+from motelog.gateway.publish.parts import PublishParts
 from motelog.gateway.publish.publishing import Publishing
 from motelog.gateway.publish.rates import Rates
 from motelog.gateway.publish.retaining import Retaining
 from motelog.gateway.publish.routes import Routes
 from motelog.gateway.publish.wills import Wills
-from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.inflight import PACKET_ID_MAX
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
@@ -111,35 +112,129 @@ def random_skip() -> int:
     return secrets.randbelow(PACKET_ID_MAX)
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a gateway stands on. ``access`` is None if clients do not log in."""
+
+    config: GatewayConfig
+    log: LogPort
+    journal: SessionJournal
+    retained: RetainedStore
+    output: Output
+    metrics: GatewayMetrics
+    clock: Clock
+    access: Access | None = None
+
+
 def assemble(
-    config: GatewayConfig,
-    log: LogPort,
-    journal: SessionJournal,
-    retained: RetainedStore,
-    output: Output,
-    metrics: GatewayMetrics,
-    clock: Clock,
+    around: Surroundings,
     *,
     connections_max: int,
     wake: Callable[[], None],
     meet: Callable[[], None],
-    access: Access | None = None,
     random_skip: Callable[[], int] = random_skip,
 ) -> GatewayParts:
-    """Make a gateway on ``log`` that sends through ``output``.
+    """Make a gateway that reads and writes ``around.log``, and sends through ``around.output``.
 
-    ``connections_max`` clients may be connected at once; ``output`` may open CONNECTIONS_RESERVED
+    ``connections_max`` clients may be connected at once; the output may open CONNECTIONS_RESERVED
     more connections.
-    ``access`` is None if clients do not log in.
     ``random_skip`` is as for ``Sender``.
     ``wake`` is called when ``listener.deliver`` has something to do outside a turn, ``meet`` when
     ``clients.read_back`` has claims to append for other gateways to read.
     """
+    config, log, journal, metrics = around.config, around.log, around.journal, around.metrics
     log.create_topic(config.default_topic, config.topic_queue_count)
     mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
-    connections: list[Connection | None] = [None] * (connections_max + CONNECTIONS_RESERVED)
+    turn = Turn([None] * (connections_max + CONNECTIONS_RESERVED), wake=wake)
+    maximum = config.receive_maximum
+    answers = Answers(turn, around.output, metrics, receive_maximum=maximum, clock=around.clock)
+    journal.after = answers.after
+    exchanges = Exchanges(turn, log, journal, answers, clock=around.clock, receive_maximum=maximum)
+    sessions = _sessions(around, turn, mapping, exchanges, meet, random_skip)
+    retaining = Retaining(around.retained, **_retained_limits(config))
+    publish = _publish(around, turn, mapping, exchanges, retaining, answers)
+    parts = _connections(around, turn, sessions, publish, retaining)
+    clients = _clients(around, turn, sessions, parts, connections_max)
+    listener = Listener(
+        turn, around.output, clients, sessions, publish, clock=around.clock, access=around.access
+    )
+    log.on_settled(listener.settled)
+    seen = OperatorSessions(sessions, parts.connections, parts.expiry, answers.after)
+    operator = Operator(
+        log,
+        around.retained,
+        seen,
+        sessions.delivery,
+        listeners=metrics.listeners,
+        clock=around.clock,
+        after=answers.after,
+    )
+    return GatewayParts(
+        turn,
+        sessions.delivery,
+        clients,
+        seen,
+        answers,
+        journal,
+        listener,
+        operator,
+        publish.rates,
+        Memory(around.output, parts.connections, metrics, bytes_max=config.memory_bytes_max),
+        retaining,
+    )
+
+
+def _sessions(
+    around: Surroundings,
+    turn: Turn,
+    mapping: TopicMapping,
+    exchanges: Exchanges,
+    meet: Callable[[], None],
+    random_skip: Callable[[], int],
+) -> SessionParts:
+    journal, metrics, after = around.journal, around.metrics, around.journal.after
     subscriptions: SubscriptionTree[Receiver] = SubscriptionTree()
-    turn = Turn(connections, wake=wake)
+    delivery = Delivery(
+        turn,
+        around.log,
+        mapping,
+        subscriptions,
+        journal,
+        around.retained,
+        metrics,
+        after=after,
+        quota=_quota_of(around.config),
+        output_bytes_high=around.config.output_bytes_high,
+        clock=around.clock,
+        random_skip=random_skip,
+    )
+
+    def is_known(client_id: str, waited_ms: int) -> bool:
+        """Whether this gateway knows all that a stored session refers to."""
+        stored = journal.load(client_id)
+        if stored is None:
+            return True
+        knows_topics = waited_ms >= TOPICS_MS_MAX or delivery.knows_queues(stored)
+        return knows_topics and exchanges.knows(stored)
+
+    claims = Claims(journal, clock=around.clock, after=after, is_at_hand=is_known, soon=meet)
+    shared = SharedSubscriptions(
+        subscriptions, delivery, journal, claims, metrics, clock=journal.clock, after=after
+    )
+    storing = Storing(subscriptions, shared, delivery, journal)
+    table = SessionTable(len(turn.connections))
+    return SessionParts(table, subscriptions, shared, delivery, journal, claims, storing, metrics)
+
+
+def _publish(
+    around: Surroundings,
+    turn: Turn,
+    mapping: TopicMapping,
+    exchanges: Exchanges,
+    retaining: Retaining,
+    answers: Answers,
+) -> PublishParts:
+    config, log, metrics = around.config, around.log, around.metrics
     routes = Routes(
         mapping,
         log,
@@ -148,96 +243,7 @@ def assemble(
         topic_queue_count=config.topic_queue_count,
         topic_bytes_max=config.topic_bytes_max,
     )
-    retaining = Retaining(retained, **_retained_limits(config))
-    wills = Wills(log, routes, retaining, metrics, clock=clock, access=access)
-    answers = Answers(turn, output, metrics, receive_maximum=config.receive_maximum, clock=clock)
-    journal.after = answers.after
-    delivery = Delivery(
-        turn,
-        log,
-        mapping,
-        subscriptions,
-        journal,
-        retained,
-        metrics,
-        after=answers.after,
-        quota=_quota_of(config),
-        output_bytes_high=config.output_bytes_high,
-        clock=clock,
-        wake=wake,
-        random_skip=random_skip,
-    )
-    exchanges = Exchanges(
-        turn, log, journal, answers, clock=clock, receive_maximum=config.receive_maximum
-    )
-
-    def is_at_hand(client_id: str, waited_ms: int) -> bool:
-        stored = journal.load(client_id)
-        if stored is None:
-            return True
-        knows_topics = waited_ms >= TOPICS_MS_MAX or delivery.knows_queues(stored)
-        return knows_topics and exchanges.knows(stored)
-
-    claims = Claims(journal, clock=clock, after=answers.after, is_at_hand=is_at_hand, soon=meet)
-    shared = SharedSubscriptions(
-        subscriptions, delivery, journal, claims, metrics, clock=journal.clock, after=answers.after
-    )
-    storing = Storing(subscriptions, shared, delivery, journal)
-    table = SessionTable(len(connections))
-    parking = Parking(turn, claims)
-    proofs = rechecks = None
-    if access is not None:
-        rechecks = Rechecks(turn, access, table.by_client_id, subscriptions)
-        if access.scram is not None:
-            proofs = Proofs(access, access.scram, connections)
-    life = Life(
-        table, subscriptions, shared, delivery, journal, exchanges, wills, storing, metrics, access
-    )
-    ends = Connections(turn, parking, proofs, life, metrics, clock=clock)
-    run = Run(table, parking, ends, life, claims, journal)
-    expiry = Expiry(journal, claims, shared, wills, metrics)
-    admission = Admission(
-        config,
-        turn,
-        table,
-        parking,
-        ends,
-        run,
-        life,
-        expiry,
-        shared,
-        delivery,
-        journal,
-        claims,
-        storing,
-        proofs,
-        metrics,
-        connections_max=connections_max,
-        access=access,
-    )
-    subscribing = Subscribing(
-        config, turn, subscriptions, shared, delivery, metrics, clock=clock, access=access
-    )
-    clients = Clients(
-        config,
-        turn,
-        table,
-        parking,
-        ends,
-        run,
-        admission,
-        expiry,
-        subscribing,
-        shared,
-        delivery,
-        journal,
-        claims,
-        proofs,
-        rechecks,
-        metrics,
-        clock=clock,
-    )
-    commit = Commit(turn, log, journal, exchanges, answers, output, metrics)
+    commit = Commit(turn, log, around.journal, exchanges, answers, around.output, metrics)
     publishing = Publishing(
         turn,
         log,
@@ -248,60 +254,54 @@ def assemble(
         commit,
         metrics,
         topic_alias_max=config.topic_alias_max,
+        clock=around.clock,
+        access=around.access,
+    )
+    rates = Rates(around.output, **_rates_of(config))
+    return PublishParts(rates, routes, publishing, exchanges, commit, answers)
+
+
+def _connections(
+    around: Surroundings,
+    turn: Turn,
+    sessions: SessionParts,
+    publish: PublishParts,
+    retaining: Retaining,
+) -> ConnectionParts:
+    access, clock, metrics = around.access, around.clock, around.metrics
+    wills = Wills(around.log, publish.routes, retaining, metrics, clock=clock, access=access)
+    parking = Parking(turn, sessions.claims)
+    proofs = None
+    if access is not None and access.scram is not None:
+        proofs = Proofs(access, access.scram, turn.connections)
+    life = Life(sessions, publish.exchanges, wills, access)
+    ends = Connections(turn, parking, proofs, life, metrics, clock=clock)
+    run = Run(sessions, parking, ends, life)
+    return ConnectionParts(parking, proofs, ends, life, run, Expiry(sessions, wills))
+
+
+def _clients(
+    around: Surroundings,
+    turn: Turn,
+    sessions: SessionParts,
+    parts: ConnectionParts,
+    connections_max: int,
+) -> Clients:
+    config, access, clock = around.config, around.access, around.clock
+    admission = Admission(
+        config, turn, sessions, parts, connections_max=connections_max, access=access
+    )
+    subscribing = Subscribing(
+        config,
+        turn,
+        sessions.subscriptions,
+        sessions.shared,
+        sessions.delivery,
+        sessions.metrics,
         clock=clock,
         access=access,
     )
-    rates = Rates(output, **_rates_of(config))
-    listener = Listener(
-        turn,
-        output,
-        journal,
-        claims,
-        storing,
-        routes,
-        clients,
-        delivery,
-        publishing,
-        exchanges,
-        answers,
-        commit,
-        rates,
-        metrics,
-        clock=clock,
-        access=access,
-    )
-    log.on_settled(listener.settled)
-    sessions = OperatorSessions(
-        table,
-        ends,
-        expiry,
-        subscriptions,
-        shared,
-        journal,
-        claims,
-        storing,
-        answers.after,
-    )
-    operator = Operator(
-        log,
-        retained,
-        sessions,
-        delivery,
-        listeners=metrics.listeners,
-        clock=clock,
-        after=answers.after,
-    )
-    memory = Memory(output, ends, metrics, bytes_max=config.memory_bytes_max)
-    return GatewayParts(
-        turn,
-        delivery,
-        clients,
-        sessions,
-        answers,
-        journal,
-        listener,
-        operator,
-        rates,
-        memory,
-        retaining,
-    )
+    rechecks = None
+    if access is not None:
+        rechecks = Rechecks(turn, access, sessions.table.by_client_id, sessions.subscriptions)
+    return Clients(config, turn, sessions, parts, admission, subscribing, rechecks, clock=clock)

@@ -22,22 +22,15 @@ from motelog.core.net import reactor
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.gateway.access.access import Access
 from motelog.gateway.connect.clients import Clients
-from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.connect.parts import SessionParts
 from motelog.gateway.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.log.log_port import Settled
-from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.frames import split, split_one
 from motelog.gateway.output import Output
-from motelog.gateway.publish.acknowledge import Answers
-from motelog.gateway.publish.commit import Commit
-from motelog.gateway.publish.exchanges import Exchanges
-from motelog.gateway.publish.publishing import Publishing
-from motelog.gateway.publish.rates import Rates
-from motelog.gateway.publish.routes import QOS_TEXTS, Routes
+from motelog.gateway.publish.parts import PublishParts
+from motelog.gateway.publish.routes import QOS_TEXTS
 from motelog.gateway.sessions.connection import Connection
-from motelog.gateway.state.claims import Claims
-from motelog.gateway.state.journal import STILL_MS_MAX, SessionJournal
-from motelog.gateway.subscribe.storing import Storing
+from motelog.gateway.state.journal import STILL_MS_MAX
 from motelog.gateway.turn import Packet, Turn
 
 logger = logging.getLogger(__name__)
@@ -54,18 +47,9 @@ class Listener:
         self,
         turn: Turn,
         output: Output,
-        journal: SessionJournal,
-        claims: Claims,
-        storing: Storing,
-        routes: Routes,
         clients: Clients,
-        delivery: Delivery,
-        publishing: Publishing,
-        exchanges: Exchanges,
-        answers: Answers,
-        commit: Commit,
-        rates: Rates,
-        metrics: GatewayMetrics,
+        sessions: SessionParts,
+        publish: PublishParts,
         *,
         clock: Clock,
         access: Access | None = None,
@@ -73,18 +57,18 @@ class Listener:
         """``access`` is None if clients do not log in."""
         self._turn = turn
         self._output = output
-        self._journal = journal
-        self._claims = claims
-        self._storing = storing
-        self._make_message = routes.message
         self._clients = clients
-        self._delivery = delivery
-        self._publishing = publishing
-        self._exchanges = exchanges
-        self._answers = answers
-        self._commit = commit
-        self._rates = rates
-        self._metrics = metrics
+        self._journal = sessions.journal
+        self._claims = sessions.claims
+        self._storing = sessions.storing
+        self._delivery = sessions.delivery
+        self._metrics = sessions.metrics
+        self._rates = publish.rates
+        self._make_message = publish.routes.message
+        self._publishing = publish.publishing
+        self._exchanges = publish.exchanges
+        self._commit = publish.commit
+        self._answers = publish.answers
         self._connections = turn.connections
         self._clock = clock
         self._access = access

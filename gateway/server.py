@@ -31,7 +31,7 @@ from motelog.core.net.reactor import Framing, Reactor
 from motelog.core.threads import run_in_thread
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.config import AccessConfig
-from motelog.gateway.assembly import GatewayParts, assemble
+from motelog.gateway.assembly import GatewayParts, Surroundings, assemble
 from motelog.gateway.config import LIVE, GatewayConfig
 from motelog.gateway.connect.clients import CONNECTIONS_RESERVED
 from motelog.gateway.log.log_port import LogPort
@@ -143,14 +143,8 @@ class Gateway:
         config = self._config
         listeners = self._open_listeners()
         connections_max = _connections_max(config.connections_max)
-        reactor = Reactor(
-            connections_max=connections_max + CONNECTIONS_RESERVED,
-            output_bytes_high=config.output_bytes_high,
-            output_bytes_max=config.output_bytes_max,
-            sent_counts=self.metrics.sent_packets,
-        )
-        wanted, to_meet = Flag(), Flag()
-        parts = assemble(
+        reactor = self._listening(listeners, connections_max)
+        around = Surroundings(
             config,
             self._log_port,
             journal,
@@ -158,33 +152,13 @@ class Gateway:
             reactor,
             self.metrics,
             self._clock,
-            connections_max=connections_max,
-            wake=wanted.set,
-            meet=to_meet.set,
-            access=self._access,
+            self._access,
         )
+        wanted, to_meet = Flag(), Flag()
+        parts = assemble(around, connections_max=connections_max, wake=wanted.set, meet=to_meet.set)
         self.operator = parts.operator
         self._parts = parts
-        self._tasks = tasks = Tasks(
-            parts,
-            self._log_port,
-            retained,
-            reactor,
-            wanted=wanted,
-            to_meet=to_meet,
-            clock=self._clock,
-            access=self._access,
-            state_rewrite_hours=config.state_rewrite_hours,
-        )
-        for one in listeners:
-            reactor.listen(
-                one.sock,
-                Framing.MQTT,
-                frame_bytes_max=config.connect_bytes_max,
-                first_frame_s=config.connect_timeout_s,
-                codec=one.codec(),
-                connections_max=one.config.connections_max,
-            )
+        self._tasks = tasks = Tasks(parts, around, wanted=wanted, to_meet=to_meet)
         # Start-up objects live as long as the process: garbage collections need not visit them.
         gc.freeze()
         try:
@@ -208,6 +182,26 @@ class Gateway:
             reactor.shut_down()
             for one in listeners:
                 one.close()
+
+    def _listening(self, listeners: list[OpenListener], connections_max: int) -> Reactor:
+        """Return a reactor that accepts connections as soon as it is polled."""
+        config = self._config
+        reactor = Reactor(
+            connections_max=connections_max + CONNECTIONS_RESERVED,
+            output_bytes_high=config.output_bytes_high,
+            output_bytes_max=config.output_bytes_max,
+            sent_counts=self.metrics.sent_packets,
+        )
+        for one in listeners:
+            reactor.listen(
+                one.sock,
+                Framing.MQTT,
+                frame_bytes_max=config.connect_bytes_max,
+                first_frame_s=config.connect_timeout_s,
+                codec=one.codec(),
+                connections_max=one.config.connections_max,
+            )
+        return reactor
 
     def _open_listeners(self) -> list[OpenListener]:
         """Open the sockets and read the certificates: all of them, or none."""

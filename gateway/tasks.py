@@ -12,16 +12,11 @@ from typing import Final
 
 import trio
 
-from motelog.core.clock import Clock
 from motelog.core.flag import Flag
 from motelog.core.lasting import run_again
 from motelog.core.net.driver import HELD_S
 from motelog.core.topic_names import GATEWAY_TOPICS
-from motelog.gateway.access.access import Access
-from motelog.gateway.assembly import GatewayParts
-from motelog.gateway.log.log_port import LogPort
-from motelog.gateway.output import Output
-from motelog.gateway.state.retained import RetainedStore
+from motelog.gateway.assembly import GatewayParts, Surroundings
 
 #: How often progress is stored. After a crash, the QoS 1 messages of this time are sent again.
 TICK_S: Final = 1.0
@@ -48,28 +43,23 @@ class Tasks:
     def __init__(
         self,
         parts: GatewayParts,
-        log: LogPort,
-        retained: RetainedStore,
-        output: Output,
+        around: Surroundings,
         *,
         wanted: Flag,
         to_meet: Flag,
-        clock: Clock,
-        access: Access | None,
-        state_rewrite_hours: int,
     ) -> None:
         """The parts set ``wanted`` by calling ``wake``, and ``to_meet`` by calling ``meet``."""
         self._parts = parts
         self._listener = parts.listener
         self._journal = parts.journal
-        self._log_port = log
-        self._retained = retained
-        self._output = output
+        self._log_port = log = around.log
+        self._retained = around.retained
+        self._output = around.output
         self._wanted = wanted
         self._to_meet = to_meet
-        self._clock = clock
-        self._access = access
-        self.state_rewrite_hours = state_rewrite_hours
+        self._clock = around.clock
+        self._access = around.access
+        self.state_rewrite_hours = around.config.state_rewrite_hours
         # Set when a rate is limited (from then on), when other gateways have written, and when
         # logins or rights have changed.
         self._has_rates = Flag()

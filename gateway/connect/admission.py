@@ -30,15 +30,9 @@ from motelog.gateway.access.access import Access
 from motelog.gateway.access.login import Denied, Identity
 from motelog.gateway.access.rights import Who
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.connect.connections import Connections
-from motelog.gateway.connect.expiry import Expiry
-from motelog.gateway.connect.life import Life
-from motelog.gateway.connect.parking import KEPT_BYTES_MAX, Parked, Parking
-from motelog.gateway.connect.proofs import Proofs, Proved
-from motelog.gateway.connect.run import Run
-from motelog.gateway.connect.table import SessionTable
-from motelog.gateway.deliver.delivery import Delivery
-from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.connect.parking import KEPT_BYTES_MAX, Parked
+from motelog.gateway.connect.parts import ConnectionParts, SessionParts
+from motelog.gateway.connect.proofs import Proved
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.sessions.connect_rules import (
     Accepted,
@@ -49,11 +43,8 @@ from motelog.gateway.sessions.connect_rules import (
 )
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.state.claims import ClaimKind, Claims
-from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.claims import ClaimKind
 from motelog.gateway.state.view import ViewError
-from motelog.gateway.subscribe.sharing import SharedSubscriptions
-from motelog.gateway.subscribe.storing import Storing
 from motelog.gateway.turn import Turn
 
 FULL: Final = "as many clients are connected as connections_max allows"
@@ -67,38 +58,27 @@ class Admission:
         self,
         config: GatewayConfig,
         turn: Turn,
-        table: SessionTable,
-        parking: Parking,
-        connections: Connections,
-        run: Run,
-        life: Life,
-        expiry: Expiry,
-        shared: SharedSubscriptions,
-        delivery: Delivery,
-        journal: SessionJournal,
-        claims: Claims,
-        storing: Storing,
-        proofs: Proofs | None,
-        metrics: GatewayMetrics,
+        sessions: SessionParts,
+        parts: ConnectionParts,
         *,
         connections_max: int,
         access: Access | None,
     ) -> None:
         """``access`` is None if clients do not log in."""
         self._turn = turn
-        self._table = table
-        self._parking = parking
-        self._connections = connections
-        self._run = run
-        self._life = life
-        self._expiry = expiry
-        self._shared = shared
-        self._delivery = delivery
-        self._journal = journal
-        self._claims = claims
-        self._storing = storing
-        self._proofs = proofs
-        self._metrics = metrics
+        self._table = sessions.table
+        self._shared = sessions.shared
+        self._delivery = sessions.delivery
+        self._journal = sessions.journal
+        self._claims = sessions.claims
+        self._storing = sessions.storing
+        self._metrics = sessions.metrics
+        self._parking = parts.parking
+        self._proofs = parts.proofs
+        self._connections = parts.connections
+        self._life = parts.life
+        self._run = parts.run
+        self._expiry = parts.expiry
         self._connections_max = connections_max
         self._access = access
         #: When logins and client certificates expire.

@@ -17,16 +17,9 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.net.reactor_types import CloseReason, Fault
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.connect.admission import Admission
-from motelog.gateway.connect.connections import Connections
-from motelog.gateway.connect.expiry import Expiry
-from motelog.gateway.connect.parking import Parking
-from motelog.gateway.connect.proofs import Proofs
+from motelog.gateway.connect.parts import ConnectionParts, SessionParts
 from motelog.gateway.connect.rechecks import Rechecks
-from motelog.gateway.connect.run import Run
-from motelog.gateway.connect.table import SessionTable
-from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import GatewayError, MalformedPacketError
-from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import decode_disconnect
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.output import Output
@@ -34,11 +27,8 @@ from motelog.gateway.sessions.connect_rules import check_disconnect, refuse_unre
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.publish_rules import unexpected
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.state.claims import Claims
-from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.session_rows import ClaimHeard
 from motelog.gateway.state.view import ViewError
-from motelog.gateway.subscribe.sharing import SharedSubscriptions
 from motelog.gateway.subscribe.subscribing import Subscribing
 from motelog.gateway.turn import Packet, Turn
 
@@ -72,47 +62,38 @@ class Clients:
         self,
         config: GatewayConfig,
         turn: Turn,
-        table: SessionTable,
-        parking: Parking,
-        connections: Connections,
-        run: Run,
+        sessions: SessionParts,
+        parts: ConnectionParts,
         admission: Admission,
-        expiry: Expiry,
         subscribing: Subscribing,
-        shared: SharedSubscriptions,
-        delivery: Delivery,
-        journal: SessionJournal,
-        claims: Claims,
-        proofs: Proofs | None,
         rechecks: Rechecks | None,
-        metrics: GatewayMetrics,
         *,
         clock: Clock,
     ) -> None:
-        """``proofs`` is None without logins of several packets, ``rechecks`` without any logins."""
+        """``rechecks`` is None if clients do not log in."""
         self._config = config
         self._turn = turn
-        self._table = table
-        self._parking = parking
-        self._connections = connections
-        self._run = run
+        self._table = sessions.table
+        self._shared = sessions.shared
+        self._delivery = sessions.delivery
+        self._journal = sessions.journal
+        self._claims = sessions.claims
+        self._metrics = sessions.metrics
+        self._parking = parts.parking
+        self._proofs = parts.proofs
+        self._connections = parts.connections
+        self._run = parts.run
+        self._expiry = parts.expiry
         self._admission = admission
-        self._expiry = expiry
         self._subscribing = subscribing
-        self._shared = shared
-        self._delivery = delivery
-        self._journal = journal
-        self._claims = claims
-        self._proofs = proofs
         self._rechecks = rechecks
-        self._metrics = metrics
         self._clock = clock
-        claims.hand_over = self._yield_to
-        journal.watch(table.by_client_id)
-        self.check_life = run.check
+        self._claims.hand_over = self._yield_to
+        self._journal.watch(self._table.by_client_id)
+        self.check_life = parts.run.check
         self.expect = admission.expect
-        self.opened = connections.open
-        self.shed = connections.shed
+        self.opened = parts.connections.open
+        self.shed = parts.connections.shed
         peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         #: Work that one peer has caused runs inside it.
         self.boundary = peer_log.boundary(

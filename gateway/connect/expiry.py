@@ -14,15 +14,13 @@ from typing import Final
 import msgspec
 
 from motelog.gateway.access.rights import Who
+from motelog.gateway.connect.parts import SessionParts
 from motelog.gateway.log.log_port import Ticket
-from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.publish.wills import Wills
 from motelog.gateway.sessions.connect_rules import Accepted
-from motelog.gateway.state.claims import ClaimKind, Claims
-from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.claims import ClaimKind
 from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import ViewError
-from motelog.gateway.subscribe.sharing import SharedSubscriptions
 
 #: Rows of the view that one tick reads, so that many sessions that end together cause no stall.
 DUE_MAX: Final = 100
@@ -31,19 +29,12 @@ DUE_MAX: Final = 100
 class Expiry:
     """Ends the stored sessions of one gateway; the ``tick`` of one gateway does this for all."""
 
-    def __init__(
-        self,
-        journal: SessionJournal,
-        claims: Claims,
-        shared: SharedSubscriptions,
-        wills: Wills,
-        metrics: GatewayMetrics,
-    ) -> None:
-        self._journal = journal
-        self._claims = claims
-        self._shared = shared
+    def __init__(self, sessions: SessionParts, wills: Wills) -> None:
+        self._journal = sessions.journal
+        self._claims = sessions.claims
+        self._shared = sessions.shared
+        self._metrics = sessions.metrics
         self._wills = wills
-        self._metrics = metrics
         # The number of claimed sessions whose expiry or will is due; whether more may be due.
         self._claimed = 0
         self._is_more_due = False

@@ -13,19 +13,12 @@ Spec: MQTT 5.0 sections 3.1.2.5, 3.1.2.11 and 4.1.
 from __future__ import annotations
 
 from motelog.gateway.access.access import Access
-from motelog.gateway.connect.table import SessionTable
-from motelog.gateway.deliver.delivery import Delivery
-from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.connect.parts import SessionParts
 from motelog.gateway.publish.exchanges import Exchanges
 from motelog.gateway.publish.wills import Wills
-from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscribe_rules import resumable, who
-from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import StoredSession
-from motelog.gateway.subscribe.sharing import SharedSubscriptions
-from motelog.gateway.subscribe.storing import Storing
 
 
 class Life:
@@ -33,27 +26,21 @@ class Life:
 
     def __init__(
         self,
-        table: SessionTable,
-        subscriptions: SubscriptionTree[Receiver],
-        shared: SharedSubscriptions,
-        delivery: Delivery,
-        journal: SessionJournal,
+        sessions: SessionParts,
         exchanges: Exchanges,
         wills: Wills,
-        storing: Storing,
-        metrics: GatewayMetrics,
         access: Access | None,
     ) -> None:
         """``access`` is None if clients do not log in."""
-        self._table = table
-        self._subscriptions = subscriptions
-        self._shared = shared
-        self._delivery = delivery
-        self._journal = journal
+        self._table = sessions.table
+        self._subscriptions = sessions.subscriptions
+        self._shared = sessions.shared
+        self._delivery = sessions.delivery
+        self._journal = sessions.journal
+        self._storing = sessions.storing
+        self._metrics = sessions.metrics
         self._exchanges = exchanges
         self._wills = wills
-        self._storing = storing
-        self._metrics = metrics
         self._access = access
         #: Then filters stay in the tree, which ends too: removing a million would take seconds.
         self.is_shut_down = False

@@ -11,10 +11,8 @@ import logging
 from motelog.gateway.connect.connections import Connections
 from motelog.gateway.connect.life import Life
 from motelog.gateway.connect.parking import Parking
-from motelog.gateway.connect.table import SessionTable
+from motelog.gateway.connect.parts import SessionParts
 from motelog.gateway.mqtt.packet_types import ReasonCode
-from motelog.gateway.state.claims import Claims
-from motelog.gateway.state.journal import SessionJournal
 
 logger = logging.getLogger(__name__)
 
@@ -24,19 +22,17 @@ class Run:
 
     def __init__(
         self,
-        table: SessionTable,
+        sessions: SessionParts,
         parking: Parking,
         connections: Connections,
         life: Life,
-        claims: Claims,
-        journal: SessionJournal,
     ) -> None:
-        self._table = table
+        self._table = sessions.table
         self._parking = parking
         self._connections = connections
         self._life = life
-        self._claims = claims
-        self._journal = journal
+        self._claims = sessions.claims
+        self._journal = sessions.journal
 
     def check(self) -> None:
         """Begin a new run if this gateway has stood still so long that others count it as lost.

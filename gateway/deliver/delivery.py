@@ -87,14 +87,13 @@ class Delivery:
         quota: Quota,
         output_bytes_high: int,
         clock: Clock,
-        wake: Callable[[], None],
         random_skip: Callable[[], int],
     ) -> None:
         self._log_port = log
         self._metrics = metrics
         self._turn = turn
         self._connections = turn.connections
-        self._wake = wake
+        self._wake = wake = turn.wake
         self._queues = WatchedQueues(log, mapping, may_go_on=self._tail_known)
         self._plans = Plans(subscriptions, metrics)
         self._sender = Sender(

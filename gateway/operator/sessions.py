@@ -12,20 +12,17 @@ from functools import partial
 from motelog.core.errors import MotelogError
 from motelog.gateway.connect.connections import Connections
 from motelog.gateway.connect.expiry import Expiry
-from motelog.gateway.connect.table import SessionTable
+from motelog.gateway.connect.parts import SessionParts
 from motelog.gateway.errors import GatewayError, SessionInUseError
 from motelog.gateway.log.log_port import SETTLED, After, Then
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from motelog.gateway.state.claims import ClaimKind, Claims
-from motelog.gateway.state.journal import SessionJournal
+from motelog.gateway.state.claims import ClaimKind
 from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import ViewError
-from motelog.gateway.subscribe.sharing import SharedSubscriptions, is_shared
-from motelog.gateway.subscribe.storing import Storing
+from motelog.gateway.subscribe.sharing import is_shared
 
 
 class OperatorSessions:
@@ -33,28 +30,23 @@ class OperatorSessions:
 
     def __init__(
         self,
-        table: SessionTable,
+        sessions: SessionParts,
         connections: Connections,
         expiry: Expiry,
-        subscriptions: SubscriptionTree[Receiver],
-        shared: SharedSubscriptions,
-        journal: SessionJournal,
-        claims: Claims,
-        storing: Storing,
         after: After,
     ) -> None:
-        self._table = table
+        self._table = sessions.table
+        self._subscriptions = sessions.subscriptions
+        self._shared = sessions.shared
+        self._journal = sessions.journal
+        self._claims = sessions.claims
+        self._storing = sessions.storing
         self._connections = connections
         self._expiry = expiry
-        self._shared = shared
-        self._journal = journal
-        self._claims = claims
-        self._storing = storing
         self._after = after
-        self._subscriptions = subscriptions
-        self.connected = table.named
-        self.connected_of = table.connected
-        self.gateways = journal.gateways
+        self.connected = self._table.named
+        self.connected_of = self._table.connected
+        self.gateways = self._journal.gateways
 
     def live(self, client_id: str) -> tuple[Session, Connection] | None:
         """Return the session of a connected client, and its connection; None if there is none."""

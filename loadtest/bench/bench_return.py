@@ -26,7 +26,7 @@ import trio
 from motelog.core.clock import SystemClock
 from motelog.core.message import encode_properties, tags_code
 from motelog.core.net.reactor import CloseReason, Turn
-from motelog.gateway.assembly import GatewayParts, assemble
+from motelog.gateway.assembly import GatewayParts, Surroundings, assemble
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.local_log import LocalLog
 from motelog.gateway.metrics import GatewayMetrics
@@ -57,13 +57,15 @@ class Fleet:
         self.journal = SessionJournal(log, view, self.clock, gateway="bench")
         self.retained = RetainedStore(log, view, self.clock)
         self.parts: GatewayParts = assemble(
-            GatewayConfig(connections_max=sessions),
-            log,
-            self.journal,
-            self.retained,
-            self.output,
-            GatewayMetrics(),
-            self.clock,
+            Surroundings(
+                GatewayConfig(connections_max=sessions),
+                log,
+                self.journal,
+                self.retained,
+                self.output,
+                GatewayMetrics(),
+                self.clock,
+            ),
             connections_max=sessions,
             wake=lambda: None,
             meet=lambda: None,

@@ -20,7 +20,7 @@ from motelog.core.records.decode import decode
 from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.config import AccessConfig
-from motelog.gateway.assembly import assemble, random_skip
+from motelog.gateway.assembly import Surroundings, assemble, random_skip
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.metrics import PLAIN, GatewayMetrics
 from motelog.gateway.mqtt.connect import encode_connect
@@ -100,17 +100,19 @@ class Stage:
         while self.retained.refresh(1000) or not self.retained.is_current:
             pass
         parts = assemble(
-            config or GatewayConfig(),
-            self.log,
-            self.journal,
-            self.retained,
-            self.output,
-            self.metrics,
-            self.clock,
+            Surroundings(
+                config or GatewayConfig(),
+                self.log,
+                self.journal,
+                self.retained,
+                self.output,
+                self.metrics,
+                self.clock,
+                self.access,
+            ),
             connections_max=connections_max,
             wake=self._wake,
             meet=self._meet,
-            access=self.access,
             random_skip=lambda: random_skip() if self.skips is None else self.skips,
         )
         self.turn_under_way = parts.turn

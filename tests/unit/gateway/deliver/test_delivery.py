@@ -49,7 +49,7 @@ class Stage:
         self.journal = SessionJournal(self.log, view, SystemClock(), gateway="stage")
         self.log.create_topic("MQTT_DEFAULT", 1)
         self.log.create_topic("t", 2)
-        self.turn = Turn(self.connections)
+        self.turn = Turn(self.connections, wake=self._wake)
         self.delivery = Delivery(
             self.turn,
             self.log,
@@ -62,7 +62,6 @@ class Stage:
             quota=Quota(0, 0),
             output_bytes_high=262_144,
             clock=SystemClock(),
-            wake=self._wake,
             random_skip=lambda: 0,
         )
 
