@@ -150,7 +150,14 @@ def assemble(
     )
     retaining = Retaining(retained, **_retained_limits(config))
     wills = Wills(log, routes, retaining, metrics, clock=clock, access=access)
-    answers = Answers(turn, output, metrics, receive_maximum=config.receive_maximum, clock=clock)
+    answers = Answers(
+        turn,
+        output,
+        metrics,
+        receive_maximum=config.receive_maximum,
+        clock=clock,
+        is_apart=log.append_apart is not None,
+    )
     journal.after = answers.after
     delivery = Delivery(
         turn,

@@ -43,6 +43,7 @@ class PagingIn:
 class LocalLog:
     """The log of a broker that runs in this process and thread. Its handles are QueueTails."""
 
+    append_apart = None
     append_ms_max = 0
     knows_tails = True
 

@@ -108,6 +108,7 @@ class Publishing:
         if published is not None:
             turn.messages.append(published)
             if is_retained:
+                turn.copied.append(len(turn.messages) - 1)
                 turn.retained.append(self._retaining.write(name, message))
 
     def _unfold(
@@ -239,7 +240,7 @@ class Publishing:
         if qos:
             self._commit.run()  # answers leave in the order of the publishes [MQTT-4.6.0-2]
             kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
-            self._answers.refuse_one(kind, connection, packet_id, error)
+            self._answers.answer_behind(kind, [(connection.number, packet_id)], error)
         else:
             self._metrics.publishes_refused += 1
 

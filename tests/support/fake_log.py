@@ -33,6 +33,7 @@ from motelog.core.records.decode import decode_brief
 from motelog.core.topic_names import TIMER_TOPIC
 from motelog.gateway.log.growth import NotedGrowth
 from motelog.gateway.log.log_port import (
+    AppendApart,
     LogRead,
     QueueHandle,
     Settled,
@@ -63,6 +64,8 @@ class ColdRead:
 
 class FakeLog:
     """LogPort without a disk."""
+
+    append_apart: AppendApart | None = None
 
     def __init__(self) -> None:
         #: How many queues may be read, and how many written to where these are not as many.
@@ -367,6 +370,11 @@ class FakeLog:
         self._growth.clear()
         self._created.clear()
         self._refused.clear()
+
+
+def topic_of(queue: QueueHandle) -> str:
+    """Return the topic of a handle for appends."""
+    return queue.topic if isinstance(queue, Address) else _key(queue)[0]
 
 
 def _tag_code(record: bytes) -> int:

@@ -20,9 +20,17 @@ from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.topic_names import GATEWAY_GROUP
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.log.log_port import LogRead, QueueHandle, Settled, Ticket, Waiting
-from motelog.gateway.log.remote.appends import Appends, Part
+from motelog.gateway.log.log_port import (
+    AppendApart,
+    LogRead,
+    QueueHandle,
+    Settled,
+    Ticket,
+    Waiting,
+)
+from motelog.gateway.log.remote.appends import Appends
 from motelog.gateway.log.remote.links import BrokerLinks
+from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
 from motelog.gateway.log.remote.reads import Fetch, Reads
 from motelog.gateway.log.remote.topics import Topics
@@ -86,6 +94,7 @@ class RemoteLog:
         self._closed = trio.Event()
         # The hot calls go straight to the parts.
         self.append: Callable[[list[Any]], Ticket] = self._appends.append
+        self.append_apart: AppendApart = self._appends.append_apart
         self.on_settled: Callable[[Callable[[Settled], None]], None] = self._appends.on_settled
         self.fence: Callable[[Callable[[], int]], None] = self._appends.fence
         self.has_topic = self._topics.has
