@@ -33,9 +33,10 @@ from motelog.gateway.publish.exchanges import Exchanges
 from motelog.gateway.publish.publishing import Publishing
 from motelog.gateway.publish.rates import Rates
 from motelog.gateway.publish.routes import QOS_TEXTS, Routes
+from motelog.gateway.reckoning import STILL_MS_MAX
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.state.claims import Claims
-from motelog.gateway.state.journal import STILL_MS_MAX, SessionJournal
+from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.subscribe.storing import Storing
 from motelog.gateway.turn import Packet, Turn
 

@@ -21,10 +21,9 @@ from motelog.gateway.access.access import Access
 from motelog.gateway.assembly import GatewayParts
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.output import Output
+from motelog.gateway.reckoning import TICK_S
 from motelog.gateway.state.retained import RetainedStore
 
-#: How often progress is stored. After a crash, the QoS 1 messages of this time are sent again.
-TICK_S: Final = 1.0
 #: Changes that are read back before other tasks run: some milliseconds.
 READ_BACK_MAX: Final = 50
 #: State records that are appended again in one tick.

@@ -201,7 +201,7 @@ class LogPort(Protocol):
 
     @property
     def append_ms_max(self) -> int:
-        """How long a batch may still reach the log after the process that appended it has ended.
+        """How long after its append a message may still reach the log, whatever its gateway does.
 
         0 if it is in the log when ``append`` returns.
         """

@@ -21,12 +21,13 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, Final
 
 import trio
 
-from motelog.bridge.client import REQUEST_TIMEOUT_S, Client
+from motelog.bridge.client import Client
 from motelog.bridge.routes import DEFAULT_TOPIC_QUEUE_COUNT
 from motelog.core.addresses import format_address
 from motelog.core.errors import (
@@ -52,6 +53,7 @@ from motelog.gateway.log.log_port import SETTLED, Settled, Ticket
 from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
 from motelog.gateway.log.remote.parts import Batch, Held, Part
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
+from motelog.gateway.reckoning import ANSWER_S
 
 logger = logging.getLogger(__name__)
 
@@ -264,13 +266,14 @@ class Appends:
     def _take(self, waiting: deque[Part]) -> list[Part]:
         """Return the parts of the next send: the first one, and those after it that fit.
 
-        Parts whose marks do not count any more are refused.
+        Parts whose marks may not count any more are refused: another gateway may have the session.
         """
-        run, parts, body_bytes, count = self._run(), list[Part](), 0, 0
+        run, now = self._run(), trio.current_time()
+        parts, body_bytes, count = list[Part](), 0, 0
         while waiting:
             part = waiting[0]
-            if part.run not in (None, run):
-                text = "its marks do not count any more"
+            if part.run not in (None, run) or (part.run is not None and now > part.deadline):
+                text = "its marks may not count any more"
                 self._end(waiting.popleft(), BrokerError(ResponseCode.SYSTEM_BUSY, text))
                 continue
             body_bytes += part.body_bytes
@@ -288,9 +291,11 @@ class Appends:
         if link.away_since is not None:
             return _away(link)
         command = self._command(queue, parts)
+        # State of gateways does not wait for publishes, which may be slow at all other queues.
+        window = nullcontext() if queue.name.topic in GATEWAY_TOPICS else link.window
         try:
-            async with link.window:
-                answer = await self._links.request(link, command, timeout_s=REQUEST_TIMEOUT_S)
+            async with window:
+                answer = await self._links.request(link, command, timeout_s=ANSWER_S)
         except RemotingConnectError:
             return _away(link)  # nothing was sent
         except RemotingError as exc:

@@ -2,8 +2,8 @@
 
 Owns: BrokerLink, BrokerLinks: addresses by broker name, the watch for a broker's return.
 Must not touch: the content of requests, topics.
-Invariants: a broker counts as away from the first request whose connection failed until it answers
-a heartbeat. While it is away, one task asks for its address and tries it.
+Invariants: a broker counts as away from the first request that has failed, or had no answer, until
+it answers a heartbeat. While it is away, one task asks for its address and tries it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from motelog.core.errors import (
     RemotingConnectionError,
     RemotingDecodeError,
     RemotingError,
+    RemotingTimeoutError,
 )
 from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
@@ -119,7 +120,7 @@ class BrokerLinks:
             raise exc
         try:
             return await self._client.request(link.address, command, timeout_s=timeout_s)
-        except RemotingConnectionError as exc:
+        except (RemotingConnectionError, RemotingTimeoutError) as exc:
             self._note_away(link, exc)
             raise
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 import trio
 
-from motelog.bridge.client import REQUEST_TIMEOUT_S, Client
+from motelog.bridge.client import Client
 from motelog.bridge.pull import HOLD_S
 from motelog.core.acl.files import read_credentials
 from motelog.core.message import TIMER_DELAY_MS, encode_properties
@@ -34,6 +34,7 @@ from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
 from motelog.gateway.log.remote.reads import Fetch, Reads
 from motelog.gateway.log.remote.topics import Topics
+from motelog.gateway.reckoning import arrival_ms_max
 
 #: How long appends wait for a broker that is away or a topic that is being created.
 WAIT_S: Final = 10.0
@@ -48,8 +49,6 @@ KEPT_BYTES_MAX: Final = 33_554_432
 class RemoteLog:
     """The log of a RocketMQ cluster. ``namesrv`` is ``host:port;host:port``."""
 
-    #: A batch waits for the one before it.
-    append_ms_max = int(2 * REQUEST_TIMEOUT_S * 1000)
     knows_tails = False
 
     def __init__(
@@ -71,6 +70,7 @@ class RemoteLog:
             credentials=credentials,
             tls=tls,
         )
+        self.append_ms_max = arrival_ms_max(wait_s)
         self._links = BrokerLinks(self._client)
         self._appends = Appends(
             self._client,

@@ -59,8 +59,9 @@ class ScriptedClient:
         self.requests: list[RemotingCommand] = []
         self.in_flight: list[int] = []
         self.has_no_namesrv = False
-        #: Addresses of brokers that are away.
+        #: Addresses of brokers that are away; whether those that are there answer no heartbeats.
         self.away: set[str] = set()
+        self.is_mute = False
 
     async def request(
         self, address: str, command: RemotingCommand, *, timeout_s: float
@@ -93,6 +94,9 @@ class ScriptedClient:
         return command.answer(body=dumps({"brokerAddrTable": brokers, "clusterAddrTable": {}}))
 
     async def send_heartbeat(self, address: str) -> None:
+        if self.is_mute:
+            await trio.sleep(3)
+            raise RemotingTimeoutError("no answer")
         if address in self.away:
             raise RemotingConnectError(f"{address}: Connection refused")
 
@@ -260,6 +264,56 @@ async def test_what_may_have_arrived_is_not_sent_again(
         assert isinstance(unknown, OutcomeUnknownError)
         assert str(error) in str(unknown)
         assert after is None
+
+
+async def test_a_broker_that_does_not_answer_is_sent_no_more_until_it_does(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.client.outcome = lambda bodies: RemotingTimeoutError("late")
+        stage.append((0, b"unknown"))
+        await trio.testing.wait_all_tasks_blocked()
+        stage.client.is_mute = True
+        await trio.sleep(1)
+        waiting = [stage.append((number, b"waits")) for number in (0, 1)]
+        await trio.sleep(1)
+        assert stage.client.sent == [(0, [b"unknown"])]
+        stage.client.outcome, stage.client.is_mute = lambda bodies: None, False
+        await stage.over()
+        assert [ticket.error for ticket in waiting] == [None, None]
+
+
+async def test_state_of_gateways_does_not_wait_for_publishes(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("motelog.gateway.log.remote.links.WINDOW", 2)
+    async with appending() as stage:
+        stage.client.latency_s = 2.0
+        stage.add_marks()
+        publishes = [stage.append((number, b"slow")) for number in range(3)]
+        await trio.sleep(0.1)
+        stage.client.latency_s = 0.01
+        state = stage.append((3, b"tick"))
+        await trio.sleep(0.5)
+        assert stage.settled == [(state, None)]
+        await stage.over()
+        assert {ticket for ticket, _ in stage.settled} == {state, *publishes}
+
+
+async def test_a_marked_message_is_not_sent_after_another_gateway_may_have_looked_for_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.add_marks()
+        stage.client.latency_s = 2 * WAIT_S
+        stage.append((0, b"slow"))
+        await trio.testing.wait_all_tasks_blocked()
+        stage.client.latency_s = 0.01
+        mark = stage.append((3, b"mark"))
+        [marked] = stage.apart((0, b"marked"), behind={0: mark})
+        await stage.over()
+        assert isinstance(marked.error, BrokerError)
+        assert [bodies for _, bodies in stage.client.sent] == [[b"slow"], [b"mark"]]
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE])
