@@ -145,6 +145,9 @@ class LocalLog:
             ticket.is_settled = True
         return ticket
 
+    def refusal(self, queue: QueueHandle) -> None:
+        """Return None: a message and its copy are one append."""
+
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         self._tell_settled = listener
 

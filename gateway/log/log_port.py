@@ -199,6 +199,13 @@ class LogPort(Protocol):
         """
         ...
 
+    def refusal(self, queue: QueueHandle) -> MotelogError | None:
+        """Return why an append to ``queue`` is refused at once, None if that is not known.
+
+        For a message whose copy or mark must not be appended if the message is refused.
+        """
+        ...
+
     @property
     def append_ms_max(self) -> int:
         """How long after its append a message may still reach the log, whatever its gateway does.

@@ -18,6 +18,7 @@ from motelog.gateway.access.access import Access
 from motelog.gateway.access.acl import Acl
 from motelog.gateway.errors import (
     GatewayError,
+    LogRefusesError,
     NotAuthorizedError,
     ProtocolViolationError,
     QuotaExceededError,
@@ -96,7 +97,9 @@ class Publishing:
                 message = self._log_port.delayed(message, delay_ms)
             _check_size(message)
             is_retained = first_byte & 1 and self._may_be_retained(connection, qos, name, message)
-        except (TopicNameError, NotAuthorizedError, QuotaExceededError) as exc:
+            if is_retained and (refusal := self._log_port.refusal(message[0])) is not None:
+                raise LogRefusesError(str(refusal))  # its copy may be at another broker
+        except (TopicNameError, NotAuthorizedError, QuotaExceededError, LogRefusesError) as exc:
             self._refuse(connection, qos, packet_id, topic, exc)
             return
         turn = self._turn

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from motelog.core.errors import MotelogError
-from motelog.gateway.log.log_port import Ticket
+from motelog.gateway.log.log_port import QueueHandle, Ticket
 from tests.support.fake_log import FakeLog, topic_of
 
 
@@ -19,6 +19,8 @@ class ApartLog(FakeLog):
     def __init__(self) -> None:
         super().__init__()
         self.away: set[str] = set()
+        #: Topics whose brokers have been away for long.
+        self.refused: dict[str, MotelogError] = {}
         self._parts: list[tuple[Ticket, str, list[Any], tuple[Ticket, ...]]] = []
         self.append_apart = self._append_apart
 
@@ -39,6 +41,9 @@ class ApartLog(FakeLog):
         self._parts += parts.values()
         self._go_on()
         return tickets
+
+    def refusal(self, queue: QueueHandle) -> MotelogError | None:
+        return self.refused.get(topic_of(queue))
 
     def answer(self, topic: str, error: MotelogError | None = None) -> None:
         """Have the broker of a topic store what waits, or refuse it, and be back."""

@@ -210,6 +210,9 @@ class FakeLog:
                 tail = self.queue_tail(pairs[REAL_TOPIC], int(pairs[REAL_QID]))
                 self._write([(tail, body, text, _tag_code(record), 0, HOST, 0, 0, 0, 0)])
 
+    def refusal(self, queue: QueueHandle) -> MotelogError | None:
+        return None
+
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         self._settled.append(listener)
 

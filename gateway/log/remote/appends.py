@@ -165,7 +165,7 @@ class Appends:
                 place = place.place if is_delayed else place
                 part = growing[key] = Part(place, born_ms, deadline)
                 part.is_delayed = part.is_alone = is_delayed
-                part.error = self._refusal(part.broker_name)
+                part.error = self.refusal(part.place)
                 if part.error is None:
                     part.run = self._run() if after else None
                     held.hold(part, after, ahead)
@@ -177,8 +177,10 @@ class Appends:
             parts.append(part)
         return parts
 
-    def _refusal(self, broker_name: str | None) -> MotelogError | None:
-        """Return why a part for a broker is refused at once, if it is."""
+    def refusal(self, place: Place | DelayedPlace) -> MotelogError | None:
+        """Return why messages for a place are refused at once, if they are."""
+        place = place.place if isinstance(place, DelayedPlace) else place
+        broker_name = place.queue.name.broker_name if place.queue is not None else None
         if broker_name is not None:
             link = self._links.of(broker_name)
             if link.away_s() > self._wait_s:

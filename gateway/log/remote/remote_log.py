@@ -15,6 +15,7 @@ import trio
 from motelog.bridge.client import Client
 from motelog.bridge.pull import HOLD_S
 from motelog.core.acl.files import read_credentials
+from motelog.core.errors import MotelogError
 from motelog.core.message import TIMER_DELAY_MS, encode_properties
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.tls import Tls, read_tls
@@ -95,6 +96,7 @@ class RemoteLog:
         # The hot calls go straight to the parts.
         self.append: Callable[[list[Any]], Ticket] = self._appends.append
         self.append_apart: AppendApart = self._appends.append_apart
+        self.refusal: Callable[[Any], MotelogError | None] = self._appends.refusal
         self.on_settled: Callable[[Callable[[Settled], None]], None] = self._appends.on_settled
         self.fence: Callable[[Callable[[], int]], None] = self._appends.fence
         self.has_topic = self._topics.has

@@ -115,6 +115,17 @@ def test_a_retained_message_is_stored_after_its_copy(gateway: Gateway) -> None:
     assert stored(gateway, "here") == [b"kept"]
 
 
+def test_a_message_that_is_refused_at_once_is_not_retained(gateway: Gateway) -> None:
+    log = log_of(gateway)
+    log.refused["there"] = AWAY
+    client, later = gateway.connect(5), gateway.connect(5)
+    client.put("there", b"kept", 1, packet_id=1, retain=True)
+    client.put("here", b"kept", 1, packet_id=2, retain=True)
+    assert answers(client) == [(PUBACK, 1, REFUSED), (PUBACK, 2, 0)]
+    later.subscribe("there", "here")
+    assert [message.topic for message in later.messages()] == ["here"]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_answers_of_a_connection_keep_their_order_however_tickets_settle(seed: int) -> None:
     chance = random.Random(seed)
