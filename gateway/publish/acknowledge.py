@@ -100,7 +100,7 @@ class Answers:
         #: are at one ticket, in their order: at the one in ``_places`` if tickets settle in any
         #: order. When it has settled, those that must wait longer go on to their own tickets.
         self._waiting: dict[Ticket, list[Owed | Then]] = {}
-        self._places: dict[Connection, Ticket] = {}
+        self._places: dict[Connection | None, Ticket] = {}
 
     # --- what waits ----------------------------------------------------------------------
 
@@ -327,7 +327,8 @@ class Answers:
         for ticket, error in settled:
             waiting = self._waiting.pop(ticket, ())  # nothing waits for publishes at QoS 0
             if self._is_apart:
-                self._leave(waiting, ticket)
+                self._leave(waiting)
+            has_gone_on = False
             for owed in waiting:
                 if not isinstance(owed, Owed):
                     try:
@@ -336,7 +337,10 @@ class Answers:
                         self._faults.fault(_NOT_TOLD)
                     continue
                 acks = self._still_open(owed)
-                if self._is_apart:
+                if self._is_apart and (has_gone_on or owed.ticket is not ticket):
+                    # It may have to wait on, and then so do those after it of its connection.
+                    has_gone_on = True
+                    self._send_ready(ready)
                     own, began_ns = repeat(owed.ticket), owed.began_ns
                     self.answer_apart(owed.kind, acks, own, owed.refusal, began_ns=began_ns)
                 elif owed.refusal is None and owed.ticket.error is None:
@@ -347,12 +351,12 @@ class Answers:
                     self._finish(owed.kind, acks, owed.ticket, owed.refusal)
         self._send_ready(ready)
 
-    def _leave(self, waiting: Iterable[Owed | Then], ticket: Ticket) -> None:
+    def _leave(self, waiting: Iterable[Owed | Then]) -> None:
         """Note that the answers at a settled ticket need not wait there any more."""
+        leave = self._places.pop
         for owed in waiting:
             for connection in owed.connections if isinstance(owed, Owed) else ():
-                if connection is not None and self._places.get(connection) is ticket:
-                    del self._places[connection]
+                leave(connection, None)
 
     def _send_ready(self, ready: dict[AnswerKind, Acks]) -> None:
         for kind, acks in ready.items():

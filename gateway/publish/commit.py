@@ -12,7 +12,6 @@ Spec: MQTT 5.0 sections 3.3.1.3, 4.3 and 4.6; 3.1.1 likewise.
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import repeat
 
 from motelog.gateway.log.log_port import LACKING, AppendApart, LogPort, Ticket
@@ -106,7 +105,7 @@ class Commit:
 
     def _append_to_brokers(self, turn: Turn, append_apart: AppendApart) -> None:
         """Append to a log of several brokers: what one of them refuses, the others may store."""
-        messages, append = turn.messages.copy(), self._log_port.append
+        messages, append = turn.messages, self._log_port.append
         behind: dict[int, tuple[Ticket, ...]] = {}
         marked, turn.marked = turn.marked, []
         if turn.marks:
@@ -116,9 +115,11 @@ class Commit:
             written.ticket = append([written.record])
             behind[place] = (*behind.get(place, ()), written.ticket)
         tickets = append_apart(messages, behind)
-        refused = Counter(qos_of(m) for m, t in zip(messages, tickets, strict=True) if t.error)
-        self._metrics.messages_appended += len(messages) - refused.total()
-        self._metrics.publishes_refused += refused[0]
+        self._metrics.messages_appended += len(messages)
+        if any(ticket.error is not None for ticket in set(tickets)):
+            refused = [m for m, t in zip(messages, tickets, strict=True) if t.error is not None]
+            self._metrics.messages_appended -= len(refused)
+            self._metrics.publishes_refused += sum(not qos_of(message) for message in refused)
         if turn.taken:
             self._exchanges.appended(tickets[place] for place in marked)
         for qos, kind, acks in (

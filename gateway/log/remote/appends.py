@@ -144,10 +144,13 @@ class Appends:
     ) -> list[Part]:
         """Return the part of each message."""
         held = self._held
+        may_wait = bool(behind or held.last)
         deadline = trio.current_time() + self._wait_s
         parts: list[Part] = []
         #: The part to which a message is added, by its place and what it waits for.
         growing: dict[Hashable, Part] = {}
+        after: Sequence[Ticket] = ()
+        ahead: Part | None = None
         for number, message in enumerate(messages):
             place, body, properties, _, born_ms, host, _, flag, _, _ = message
             text = properties + _born_host_property(host)
@@ -155,9 +158,8 @@ class Appends:
                 text = properties  # the publisher's own properties have priority
             item_bytes = len(body) + len(text) + _ITEM_BYTES
             key: Hashable = place
-            after, ahead = behind.get(number, ()), None
-            if (after or held.last) and place.topic not in GATEWAY_TOPICS:
-                ahead = held.last.get(host)
+            if may_wait and place.topic not in GATEWAY_TOPICS:
+                after, ahead = behind.get(number, ()), held.last.get(host)
                 key = place, tuple(after), ahead
             part = growing.get(key)
             if part is None or part.body_bytes + item_bytes > SEND_BYTES_MAX:
@@ -165,13 +167,12 @@ class Appends:
                 place = place.place if is_delayed else place
                 part = growing[key] = Part(place, born_ms, deadline)
                 part.is_delayed = part.is_alone = is_delayed
-                part.error = self.refusal(part.place)
-                if part.error is None:
+                part.error = self.refusal(place)
+                if key is not message[0] and part.error is None:
                     part.run = self._run() if after else None
                     held.hold(part, after, ahead)
             if part.waits_for:
-                part.publishers.add(host)
-                held.last[host] = part
+                held.add(part, host)
             part.items.append((flag, body, text))
             part.body_bytes += item_bytes
             parts.append(part)
@@ -187,7 +188,7 @@ class Appends:
                 return _away(link)
         # Of several brokers each has a share of the memory, and so have topics that are not known:
         # what waits for a broker that is away leaves room for the others.
-        count, waiting = len(self._links.names), self._waiting_bytes
+        count, waiting = self._links.count, self._waiting_bytes
         waiting_bytes = waiting[broker_name] if count > 1 else waiting.total()
         if waiting_bytes > self._waiting_bytes_max // (count + 1 if count > 1 else 1):
             text = f"{waiting_bytes} bytes wait for {broker_name or 'new topics'} already"
@@ -199,7 +200,7 @@ class Appends:
             self._under_way += 1
             self._waiting_bytes[part.broker_name] += part.body_bytes
             if not part.waits_for:
-                self._go_on(self._held.released(part))
+                self._go_on((part,))
         self._over.clear()  # these settled within the append: only their tickets tell
 
     def _go_on(self, parts: Iterable[Part]) -> None:
@@ -382,7 +383,8 @@ class Appends:
             ticket.is_settled = not ticket.parts_left
         if ticket.is_settled:
             self._over.append((ticket, ticket.error))
-            self._go_on(self._held.settled(ticket))
+            if ticket.then is not None:
+                self._go_on(self._held.settled(ticket))
 
     def _settle(self) -> None:
         """Call the listener with the tickets that have settled."""

@@ -63,6 +63,8 @@ class BrokerLinks:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._by_name: dict[str, BrokerLink] = {}
+        #: How many brokers can be written to, those that are away included.
+        self.count = 0
         #: Names that brokers and clusters register as topics.
         self.topic_names: frozenset[str] = frozenset()
         self._outages = LimitedLog(logger, lines_max=1, period_s=10, monotonic_s=trio.current_time)
@@ -92,6 +94,7 @@ class BrokerLinks:
         for name, members in addresses.items():
             if MASTER_ID in members:
                 self.of(name).address = members[MASTER_ID]
+        self.count = len(self.masters())
 
     async def find(self) -> None:
         """Ask a name server which brokers there are; NoNameServerError, BrokerError."""

@@ -17,13 +17,14 @@ from motelog.gateway.log.remote.queues import Place
 
 
 class RemoteTicket(Ticket):
-    """A ticket with the parts that wait for it."""
+    """A ticket with the parts that wait for it, None if there are none."""
 
     __slots__ = ("then",)
 
     def __init__(self) -> None:
-        super().__init__()
-        self.then: list[Part] = []
+        self.error = None
+        self.is_settled = False
+        self.then: list[Part] | None = None
 
 
 class Batch(RemoteTicket):
@@ -74,11 +75,11 @@ class Part(RemoteTicket):
         self.is_delayed = False
         #: If it has waited for marks: the gateway's run in which they count.
         self.run: int | None = None
-        #: How many tickets and parts it waits for, whose messages it has, and the parts that must
-        #: not pass it.
+        #: How many tickets and parts it waits for. Once it has waited: whose messages it has, and
+        #: the parts that must not pass it.
         self.waits_for = 0
-        self.publishers: set[bytes] = set()
-        self.followers: list[Part] = []
+        self.publishers: set[bytes] | None = None
+        self.followers: list[Part] | None = None
 
 
 class Held:
@@ -93,23 +94,31 @@ class Held:
         for ticket in after:
             if not ticket.is_settled:
                 assert isinstance(ticket, RemoteTicket), "it is of this log"
+                ticket.then = ticket.then or []
                 ticket.then.append(part)
                 part.waits_for += 1
             part.error = part.error or ticket.error
         if ahead is not None:
+            ahead.followers = ahead.followers or []
             ahead.followers.append(part)
             part.waits_for += 1
 
+    def add(self, part: Part, publisher: bytes) -> None:
+        """Note that a part that waits has a message of ``publisher``."""
+        part.publishers = part.publishers or set()
+        part.publishers.add(publisher)
+        self.last[publisher] = part
+
     def settled(self, ticket: RemoteTicket) -> Iterator[Part]:
         """Return the parts that need no longer wait now that ``ticket`` has settled."""
-        then, ticket.then = ticket.then, []
-        for part in then:
+        then, ticket.then = ticket.then, None
+        for part in then or ():
             part.error = part.error or ticket.error
             part.waits_for -= 1
             if not part.waits_for:
-                yield from self.released(part)
+                yield from self._released(part)
 
-    def released(self, first: Part) -> Iterator[Part]:
+    def _released(self, first: Part) -> Iterator[Part]:
         """Return a part that waits no longer, and the parts that then need not wait either.
 
         They are returned in the order in which they are to be sent.
@@ -117,13 +126,12 @@ class Held:
         free = deque((first,))
         while free:
             part = free.popleft()
-            for publisher in part.publishers:
+            for publisher in part.publishers or ():
                 if self.last.get(publisher) is part:
                     del self.last[publisher]
-            part.publishers.clear()
             yield part
-            followers, part.followers = part.followers, []
-            for follower in followers:
+            followers, part.followers = part.followers, None
+            for follower in followers or ():
                 follower.waits_for -= 1
                 if not follower.waits_for:
                     free.append(follower)
