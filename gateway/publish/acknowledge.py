@@ -52,6 +52,9 @@ _PACKETS: Final[Mapping[AnswerKind, bytes]] = {
     NotFound.PUBCOMP: bytes((0x70, 3, 0, 0, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)),
 }
 _NUMBER_AT: Final = 2
+#: The kinds whose answers wait for each other if tickets settle in any order. The others are for
+#: steps whose records are in one queue, so that their tickets keep the order of the packets.
+_IN_LINE: Final = frozenset({PacketType.PUBACK, PacketType.PUBREC})
 
 _NOT_TOLD: Final = "a client is not answered, as memory is lacking: free memory"
 
@@ -109,9 +112,9 @@ class Answers:
 
         ``began_ns`` is when the publishes were read, for the histogram of acknowledge times.
         """
-        if self._is_apart:
+        if self._is_apart and kind in _IN_LINE:
             self.answer_apart(kind, acks, repeat(ticket), began_ns=began_ns)
-        elif ticket.is_settled:  # then no ticket waits: they settle in order
+        elif ticket.is_settled:  # then no earlier ticket waits: they settle in order
             if not acks:
                 return
             if ticket.error is not None:
@@ -337,7 +340,8 @@ class Answers:
                         self._faults.fault(_NOT_TOLD)
                     continue
                 acks = self._still_open(owed)
-                if self._is_apart and (has_gone_on or owed.ticket is not ticket):
+                is_behind = has_gone_on or owed.ticket is not ticket
+                if is_behind and self._is_apart and owed.kind in _IN_LINE:
                     # It may have to wait on, and then so do those after it of its connection.
                     has_gone_on = True
                     self._send_ready(ready)
@@ -355,8 +359,9 @@ class Answers:
         """Note that the answers at a settled ticket need not wait there any more."""
         leave = self._places.pop
         for owed in waiting:
-            for connection in owed.connections if isinstance(owed, Owed) else ():
-                leave(connection, None)
+            if isinstance(owed, Owed) and owed.kind in _IN_LINE:
+                for connection in owed.connections:
+                    leave(connection, None)
 
     def _send_ready(self, ready: dict[AnswerKind, Acks]) -> None:
         for kind, acks in ready.items():

@@ -107,10 +107,9 @@ class Commit:
         """Append to a log of several brokers: what one of them refuses, the others may store."""
         messages, append = turn.messages, self._log_port.append
         behind: dict[int, tuple[Ticket, ...]] = {}
-        marked, turn.marked = turn.marked, []
         if turn.marks:
-            marks, turn.marks = turn.marks, []
-            behind = dict.fromkeys(marked, (append([self._journal.received_marks(marks)]),))
+            marks = append([self._journal.received_marks(turn.marks)])
+            behind = dict.fromkeys(turn.marked, (marks,))
         for place, written in zip(turn.copied, turn.retained, strict=True):
             written.ticket = append([written.record])
             behind[place] = (*behind.get(place, ()), written.ticket)
@@ -121,7 +120,7 @@ class Commit:
             self._metrics.messages_appended -= len(refused)
             self._metrics.publishes_refused += sum(not qos_of(message) for message in refused)
         if turn.taken:
-            self._exchanges.appended(tickets[place] for place in marked)
+            self._exchanges.appended(tickets[place] for place in turn.marked)
         for qos, kind, acks in (
             (1, PacketType.PUBACK, turn.acks),
             (2, PacketType.PUBREC, turn.recs),
@@ -130,8 +129,10 @@ class Commit:
             if acks and len(acks) < len(messages):
                 own = [t for m, t in zip(messages, tickets, strict=True) if qos_of(m) == qos]
             self._answers.answer_apart(kind, acks, own, began_ns=turn.began_ns)
-        for collected in (turn.messages, turn.retained, turn.copied, turn.acks, turn.recs):
+        for collected in (messages, turn.marks, turn.marked, turn.retained, turn.copied):
             collected.clear()
+        turn.acks.clear()
+        turn.recs.clear()
 
     def lose(self) -> None:
         """Drop what was collected: it is not appended, and the clients send it again."""

@@ -100,6 +100,22 @@ def test_a_message_waits_for_its_mark_and_others_do_not(gateway: Gateway) -> Non
     assert stored(gateway, "here") == [b"not marked", b"new"]
 
 
+def test_steps_of_exchanges_do_not_wait_for_a_broker_that_is_away(gateway: Gateway) -> None:
+    log = log_of(gateway)
+    client = gateway.connect_persistent(5, "client")
+    client.put("here", b"a", 2, packet_id=1)
+    assert answers(client) == [(PUBREC, 1, 0)]
+    log.away |= {"there", "MQTT_SESSION"}
+    client.put("there", b"b", 1, packet_id=2)
+    client.answer(PacketType.PUBREL, 1)
+    log.answer("MQTT_SESSION")
+    assert answers(client) == [(PacketType.PUBCOMP, 1, 0)]
+    client.put("here", b"c", 1, packet_id=3)
+    assert answers(client) == []
+    log.answer("there")
+    assert answers(client) == [(PUBACK, 2, 0), (PUBACK, 3, 0)]
+
+
 def test_a_retained_message_is_stored_after_its_copy(gateway: Gateway) -> None:
     log = log_of(gateway)
     log.away.add("MQTT_RETAINED")
