@@ -40,6 +40,8 @@ DOUBT_MS: Final = STILL_MS_MAX - int(TICK_S * 1000)
 #: How long a remote broker may take to answer an append: a tick that gets no answer, and the record
 #: after it, take less than LOST_TICKS.
 ANSWER_S: Final = (LOST_TICKS - 2) * TICK_S
+#: The largest difference between the clocks of gateways and brokers.
+CLOCKS_MS_MAX: Final = 5_000
 
 
 def arrival_ms_max(append_wait_s: float) -> int:

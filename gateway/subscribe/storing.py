@@ -71,6 +71,7 @@ class Storing:
             self._delivery.cursors(session),
             self._delivery.inflight(session),
             owner=session.owner,
+            begun_ms=session.begun_ms,
         )
         if not session.has_particulars:
             return stored

@@ -316,6 +316,11 @@ class FakeLog:
             self._asked_tails.append((queue, then))
         return None
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether something waits for ``tell_tails``."""
+        return bool(self._asked_tails or self._asked_offsets)
+
     def tell_tails(self) -> None:
         """Tell the tails that were asked for, as they are now."""
         asked, self._asked_tails = self._asked_tails, []

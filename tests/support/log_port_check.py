@@ -399,6 +399,11 @@ async def _check_closed_queues(stage: LogStage, listener: _Listener) -> None:
         assert [log.find_queue(name) for name in names] == queues
         bodies = [(await _all_bodies(stage, queue))[-1] for queue in log.queues("many")]
         assert bodies == waiting[:read]
+    # In queues that are open again, a session finds by time where it begins.
+    for queue in queues:
+        count = len(await _all_bodies(stage, queue))
+        assert await _offset_at(stage, queue, 1) == 0
+        assert await _offset_at(stage, queue, LATE_MS) == count
     assert log.find_queue("none/0") is None
     assert log.find_queue("many") is None
 
