@@ -163,12 +163,8 @@ class Appends:
                 key = place, tuple(after), ahead
             part = growing.get(key)
             if part is None or part.body_bytes + item_bytes > SEND_BYTES_MAX:
-                is_delayed = isinstance(place, DelayedPlace)  # each such message has its own
-                place = place.place if is_delayed else place
-                part = growing[key] = Part(place, born_ms, deadline)
-                part.is_delayed = part.is_alone = is_delayed
-                part.error = self.refusal(place)
-                if key is not message[0] and part.error is None:
+                part = growing[key] = self._new_part(place, born_ms, deadline)
+                if key is not place and part.error is None:
                     part.run = self._run() if after else None
                     held.hold(part, after, ahead)
             if part.waits_for:
@@ -177,6 +173,15 @@ class Appends:
             part.body_bytes += item_bytes
             parts.append(part)
         return parts
+
+    def _new_part(self, place: Place | DelayedPlace, born_ms: int, deadline: float) -> Part:
+        if isinstance(place, DelayedPlace):  # each such message has its own
+            part = Part(place.place, born_ms, deadline)
+            part.is_delayed = part.is_alone = True
+        else:
+            part = Part(place, born_ms, deadline)
+        part.error = self.refusal(part.place)
+        return part
 
     def refusal(self, place: Place | DelayedPlace) -> MotelogError | None:
         """Return why messages for a place are refused at once, if they are."""
@@ -252,7 +257,7 @@ class Appends:
             if link.away_since is not None and link.away_s() <= self._wait_s:
                 with trio.move_on_at(queue.parts[0].deadline):
                     await link.is_back.wait()
-            parts = self._take(queue.parts)
+            parts, is_busy = self._take(queue.parts), False
             if parts:
                 try:
                     error = await self._send(link, queue, parts)
@@ -262,7 +267,7 @@ class Appends:
                 is_busy = isinstance(error, BrokerError) and error.code in _PASSING_CODES
                 self._sent(link, queue, parts, error, is_passing=is_busy)
             self._settle()
-            if parts and is_busy and queue.parts:
+            if is_busy and queue.parts:
                 await trio.sleep(RETRY_PAUSE_S)
         queue.is_sending = False
 
