@@ -147,7 +147,14 @@ def assemble(
     mapping = TopicMapping(config.topic_map, default_topic=config.default_topic)
     turn = Turn([None] * (connections_max + CONNECTIONS_RESERVED), wake=wake)
     maximum = config.receive_maximum
-    answers = Answers(turn, around.output, metrics, receive_maximum=maximum, clock=around.clock)
+    answers = Answers(
+        turn,
+        around.output,
+        metrics,
+        receive_maximum=maximum,
+        clock=around.clock,
+        is_apart=log.append_apart is not None,
+    )
     journal.after = answers.after
     exchanges = Exchanges(turn, log, journal, answers, clock=around.clock, receive_maximum=maximum)
     sessions = _sessions(around, turn, mapping, exchanges, meet, random_skip)

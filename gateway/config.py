@@ -64,7 +64,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """How long publishes wait for a remote broker that cannot be reached; then they are refused."""
 
     append_wait_bytes_max: PositiveInt = 67_108_864
-    """Most bytes of publishes that wait for remote brokers; further ones are refused."""
+    """Most bytes of publishes that wait for remote brokers; further ones are refused. Several
+    brokers have equal shares, so that those that are away leave room for the others."""
 
     connections_max: PositiveInt = 1_000_000
     """Most clients connected at once; others are refused. The process's descriptor limit applies

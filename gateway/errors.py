@@ -54,6 +54,12 @@ class OutcomeUnknownError(GatewayError):
     reason_code = 0x83
 
 
+class LogRefusesError(GatewayError):
+    """A remote log refuses what is published to a broker that is away."""
+
+    reason_code = 0x83
+
+
 class TopicFilterError(GatewayError):
     """A topic filter is malformed."""
 

@@ -29,8 +29,8 @@ from motelog.gateway.mqtt.frames import split, split_one
 from motelog.gateway.output import Output
 from motelog.gateway.publish.parts import PublishParts
 from motelog.gateway.publish.routes import QOS_TEXTS
+from motelog.gateway.reckoning import STILL_MS_MAX
 from motelog.gateway.sessions.connection import Connection
-from motelog.gateway.state.journal import STILL_MS_MAX
 from motelog.gateway.turn import Packet, Turn
 
 logger = logging.getLogger(__name__)

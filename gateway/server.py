@@ -37,10 +37,11 @@ from motelog.gateway.connect.clients import CONNECTIONS_RESERVED
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.metrics import PLAIN, GatewayMetrics
 from motelog.gateway.operator.operator import Operator
+from motelog.gateway.reckoning import TICK_S
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import IN_MEMORY, View
-from motelog.gateway.tasks import READ_BACK_MAX, TICK_S, Tasks
+from motelog.gateway.tasks import READ_BACK_MAX, Tasks
 
 logger = logging.getLogger(__name__)
 

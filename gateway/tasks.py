@@ -17,9 +17,8 @@ from motelog.core.lasting import run_again
 from motelog.core.net.driver import HELD_S
 from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.assembly import GatewayParts, Surroundings
+from motelog.gateway.reckoning import TICK_S
 
-#: How often progress is stored. After a crash, the QoS 1 messages of this time are sent again.
-TICK_S: Final = 1.0
 #: Changes that are read back before other tasks run: some milliseconds.
 READ_BACK_MAX: Final = 50
 #: State records that are appended again in one tick.

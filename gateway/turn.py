@@ -40,6 +40,9 @@ The order within a turn, and the reasons:
 - In an append, the mark of a QoS 2 message and the copy of a retained one come before the message.
   If a crash cuts the append between them, a mark without its message is left. The gateway then
   searches the log for the message (``publish.look_up``).
+- If the log has several brokers, mark, copy and message may be at different ones. Then marks and
+  copies are appends of their own, and the messages that have them are sent when the log has them.
+  Each message has a ticket of its own, so a broker that is away costs its own messages alone.
 - An answer leaves when its ticket has settled, and so after the append. PINGRESP also leaves after
   the append, as it says that the log has taken all earlier publishes, but it does not wait for the
   ticket.
@@ -120,11 +123,15 @@ class Turn:
         self.acks: Acks = []
         self.recs: Acks = []
         #: Appended before the publishes: marks of QoS 2 messages, copies of retained messages.
+        #: The places in ``messages`` of those with a mark, and of those with a copy.
         self.marks: list[Mark] = []
+        self.marked: list[int] = []
         self.retained: list[Written] = []
-        #: QoS 2 messages marked in this turn; answers to those that their client has sent again.
+        self.copied: list[int] = []
+        #: QoS 2 messages marked in this turn; exchanges of which the client has sent the message
+        #: again, with the answers.
         self.taken: list[tuple[Session, Received]] = []
-        self.taken_again: Acks = []
+        self.taken_again: list[tuple[tuple[str, int], tuple[int, int]]] = []
         #: QoS 2 messages that the log already has, of sessions that end with their connection.
         self.repeated: Acks = []
         #: Answers to steps of QoS 2 exchanges. The journal has collected the marks of these steps.

@@ -288,7 +288,8 @@ class Admission:
                 self._refuse_claimed(connection, self._not_owned(accepted), claim)
                 return
             stored = self._expiry.what_is_left(accepted, stored, now_ms, is_expired=is_expired)
-        session = self._begin(connection, accepted)
+        begun_ms = self._turn.now_ms if stored is None else stored.begun_ms
+        session = self._begin(connection, accepted, begun_ms)
         is_present = stored is not None
         connection.send(self._rules.connack(accepted, session_present=is_present))
         if stored is not None:
@@ -319,14 +320,19 @@ class Admission:
             self._metrics.sessions_taken_over += 1
             self._connections.end(live[1], ReasonCode.SESSION_TAKEN_OVER, "taken over")
 
-    def _begin(self, connection: Connection, accepted: Accepted) -> Session:
+    def _begin(self, connection: Connection, accepted: Accepted, begun_ms: int) -> Session:
         """Return a new session in memory, and set its connection to the agreed terms."""
         identity, number = accepted.identity, connection.number
         version = connection.version = accepted.version
         connection.packet_bytes_max = accepted.packet_bytes_max
         connection.topic_alias_max = accepted.topic_alias_max
         connection.wants_reasons = accepted.wants_reasons
-        session = Session(accepted.client_id, expiry_s=accepted.expiry_s, identity=identity)
+        session = Session(
+            accepted.client_id,
+            expiry_s=accepted.expiry_s,
+            identity=identity,
+            begun_ms=begun_ms,
+        )
         if accepted.will is not None:
             session.particulars.will = accepted.will
         session.attach(connection, inflight_max=accepted.inflight_max)

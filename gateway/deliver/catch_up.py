@@ -190,6 +190,14 @@ class CatchUp:
                 session.particulars.away[queue] = 0
             self.tail_known(session, queue)
 
+    def place(self, session: Session, queue: WatchedQueue, queue_offset: int) -> None:
+        """Let a session continue at the offset at which it begins in ``queue``, now known."""
+        assert session.lagging is not None
+        self.lag(session, queue, max(queue_offset, session.lagging[queue]))
+        self.tail_known(session, queue)
+        self.acknowledged(session)
+        self._wake()
+
     def tail_known(self, session: Session, queue: WatchedQueue) -> None:
         """Note the offset up to which messages came while a session was away; apply its quota."""
         if session.has_particulars and queue in session.particulars.away and queue.is_known:
@@ -306,7 +314,7 @@ class CatchUp:
         The records in between are not read: some of them may be for other sessions.
         """
         begin = self._quota.begin(queue)
-        if begin <= 0 or not queue.is_known:
+        if begin <= 0 or not queue.is_known or _is_unplaced(session, queue):
             return
         cursor = self.cursor_of(session, queue)
         if cursor >= begin:
@@ -344,7 +352,7 @@ class CatchUp:
         room = session.inflight.room
         for queue, cursor in session.lagging.items():
             # ``Delivery`` serves the other queues when their tails are known.
-            if not queue.is_known:
+            if not queue.is_known or _is_unplaced(session, queue):
                 continue
             if room <= 0:
                 break
@@ -523,6 +531,10 @@ class CatchUp:
     def _read_again(self, session: Session) -> None:
         self.acknowledged(session)
         self._wake()
+
+
+def _is_unplaced(session: Session, queue: WatchedQueue) -> bool:
+    return session.has_particulars and queue in session.particulars.unplaced
 
 
 def _wants(session: Session, name: bytes) -> bool:

@@ -26,6 +26,7 @@ from typing import Final, TypeAlias
 from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
 from motelog.core.records.decode import decode_brief
+from motelog.gateway.deliver.beginnings import Beginnings
 from motelog.gateway.deliver.catch_up import CatchUp, Quota
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.outgoing import (
@@ -51,7 +52,7 @@ from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.groups import Group, Part, Receiver
 from motelog.gateway.sessions.inflight import flight_of, read_flight
-from motelog.gateway.sessions.session import ALL_FILTERS, Session
+from motelog.gateway.sessions.session import ALL_FILTERS, NO_QUEUES, Session
 from motelog.gateway.sessions.stream import StreamStart
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
@@ -142,6 +143,7 @@ class Delivery:
             has_grown=self._has_grown,
             wake=wake,
         )
+        self._beginnings = Beginnings(log)
         self._growth = log.follow(self._log_has_grown)
         # Queues that have more to read, in addition to those that the log has noted.
         self._grown: dict[WatchedQueue, None] = {}
@@ -369,15 +371,13 @@ class Delivery:
             if name in by_name and at > by_name[name].next_offset
         }
         for name, queue in by_name.items():
-            # A queue without a cursor in the session was created after its last connection.
-            cursor = stored.cursors.get(name, 0)
+            cursor = stored.cursors.get(name)
+            if cursor is None:
+                cursor = self._begin_of(session, queue)
             is_live = cursor == queue.next_offset and queue.is_known
             if is_live and not has_flights and name not in early:
                 continue
-            if queue.is_known and cursor > queue.next_offset:
-                session.particulars.since.setdefault(ALL_FILTERS, {})[queue] = cursor
-                cursor = queue.next_offset
-            behind[queue] = cursor
+            behind[queue] = self._not_ahead(session, queue, cursor)
         if behind:
             self._catch_up.resume(session, behind)
         for topic_filter, since in begins.items():
@@ -388,6 +388,32 @@ class Delivery:
         for name, queue_offset in stored.delivered:
             if name in by_name:
                 session.particulars.delivered.add((by_name[name], queue_offset))
+
+    def _not_ahead(self, session: Session, queue: WatchedQueue, cursor: int) -> int:
+        """Return the cursor, or the live position if that is lower; then the rest is for others."""
+        if queue.is_known and cursor > queue.next_offset:
+            session.particulars.since.setdefault(ALL_FILTERS, {})[queue] = cursor
+            return queue.next_offset
+        return cursor
+
+    def _begin_of(self, session: Session, queue: WatchedQueue) -> int:
+        """Return where a session begins in a queue in which it has no cursor, 0 while unknown."""
+        begun_ms = session.begun_ms
+        if begun_ms > self._turn.now_ms:
+            return 0  # the clock has been set back: messages since then may have older times
+        told = partial(self._begin_found, session, queue)
+        found = self._beginnings.find(queue, begun_ms, told)
+        if found is None:
+            particulars = session.particulars
+            particulars.unplaced = particulars.unplaced or set()
+            particulars.unplaced.add(queue)
+        return found or 0
+
+    def _begin_found(self, session: Session, queue: WatchedQueue, queue_offset: int) -> None:
+        session.particulars.unplaced.discard(queue)
+        if session.lagging is None or queue not in session.lagging:
+            return  # it has left, or needs the queue no more
+        self._catch_up.place(session, queue, self._not_ahead(session, queue, queue_offset))
 
     def stored_again(self, session: Session, error: MotelogError | None) -> None:
         """Note that the state from which a session was resumed has been written again, or not.
@@ -428,8 +454,13 @@ class Delivery:
                 # So places of retained messages are not stored as delivered: ``after`` says which
                 # messages were.
                 cursors[RETAINED_QUEUE] = max(replay.before, cursors.get(RETAINED_QUEUE, 0))
+        unplaced = NO_QUEUES
+        if session.connection is None and session.has_particulars:
+            unplaced = session.particulars.unplaced  # the next connection finds out
         for topic_filter in topic_filters:
             for queue in self._queues.needed(topic_filter):
+                if queue in unplaced:
+                    continue
                 if queue in lagging:
                     cursors[queue.name] = self._catch_up.cursor_of(session, queue)
                 elif queue.is_known:

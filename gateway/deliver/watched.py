@@ -43,7 +43,7 @@ class WatchedQueue:
     is not known yet (``is_known``). ``waited`` is what the log returned for a read that is tried
     again, otherwise None. ``lagging`` has the sessions with a cursor in the queue. ``number``
     identifies the queue in flights. ``record_bytes`` is the moving average of record sizes, 0
-    before the first.
+    before the first. ``whole_ms`` is a time at which no record of the queue had been stored.
     """
 
     __slots__ = (
@@ -57,6 +57,7 @@ class WatchedQueue:
         "record_bytes",
         "topic",
         "waited",
+        "whole_ms",
     )
 
     def __init__(self, topic: str, handle: QueueHandle, name: str, number: int) -> None:
@@ -70,6 +71,7 @@ class WatchedQueue:
         self.waited: Waiting | None = None
         self.lagging: set[Session] = set()
         self.record_bytes = 0.0
+        self.whole_ms = 0
 
     def note_sizes(self, records_bytes: int, count: int) -> None:
         """Take the sizes of one read into account."""

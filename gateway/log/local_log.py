@@ -43,6 +43,7 @@ class PagingIn:
 class LocalLog:
     """The log of a broker that runs in this process and thread. Its handles are QueueTails."""
 
+    append_apart = None
     append_ms_max = 0
     knows_tails = True
 
@@ -143,6 +144,9 @@ class LocalLog:
         else:
             ticket.is_settled = True
         return ticket
+
+    def refusal(self, queue: QueueHandle) -> None:
+        """Return None: a message and its copy are one append."""
 
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         self._tell_settled = listener

@@ -9,16 +9,16 @@ process; ``remote_log``: brokers elsewhere).
     read(queue)   -> LogRead                      -> records, the next offset, what was lost
                   -> Waiting                      -> when_at_hand(waiting, then) -> read again
 
-Invariants: no call blocks. Tickets settle in the order of their appends, because the answers to a
-client leave in the order of its publishes [MQTT-4.6.0-2]. So a ticket is settled when ``append``
-returns only if no earlier ticket waits. An error belongs to its batch: the next one may succeed.
-A handle stays equal to itself as long as its port lives.
+Invariants: no call blocks. A port without ``append_apart`` settles tickets in the order of their
+appends, so that a ticket is settled when ``append`` returns only if no earlier ticket waits. A port
+of several brokers settles a ticket when its own broker has answered. An error belongs to its batch:
+the next one may succeed. A handle stays equal to itself as long as its port lives.
 A port serves one gateway and calls its listeners in that gateway's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from zlib import crc32
@@ -46,6 +46,9 @@ SETTLED: Final = Ticket(is_settled=True)
 #: The ticket of a batch for which there is no memory.
 LACKING: Final = Ticket(StoreFullError("no memory for an append"), is_settled=True)
 
+#: Appends each message with a ticket of its own; see ``LogPort.append_apart``.
+AppendApart: TypeAlias = Callable[[Sequence[Any], Mapping[int, Sequence[Ticket]]], Sequence[Ticket]]
+
 #: Called with a ticket's error, None if there is none, once the ticket has settled.
 Then: TypeAlias = Callable[[MotelogError | None], None]
 #: ``after(ticket, then)`` calls ``then`` when the ticket has settled, possibly at once.
@@ -54,7 +57,7 @@ After: TypeAlias = Callable[[Ticket, Then], None]
 #: The longest delay of a message, which is the default of RocketMQ's timers and of ours.
 DELAY_MS_MAX: Final = 40 * 86_400_000
 
-#: Tickets with the errors of their batches, in the order of the appends.
+#: Tickets with the errors of their batches, in the order in which they settle.
 Settled: TypeAlias = Sequence[tuple[Ticket, MotelogError | None]]
 
 
@@ -179,15 +182,33 @@ class LogPort(Protocol):
         Until the ticket has settled, the batch is taken and no more is promised. If it settles with
         an error, none of the batch may be acknowledged, though some of it may be in the log. The
         listener is not called with a ticket that is settled on return. The caller may reuse the
-        list on return. Messages of one queue keep their order. Messages of a gateway's own topics
-        are in the log before those that follow them in the batch; there need be no order between
-        other queues.
+        list on return. Messages of one queue keep their order; at a port with ``append_apart``
+        there need be no order between queues.
+        """
+        ...
+
+    @property
+    def append_apart(self) -> AppendApart | None:
+        """Append like ``append``, but return for each message the ticket of its own fate.
+
+        Messages share a ticket if they share their fate. The second argument has tickets of earlier
+        appends by the place of a message: it is sent when they have settled, and refused if one of
+        them has an error. Later messages of the same publisher are not sent before it.
+
+        None if a batch has one fate, as in a log of one broker in this process.
+        """
+        ...
+
+    def refusal(self, queue: QueueHandle) -> MotelogError | None:
+        """Return why an append to ``queue`` is refused at once, None if that is not known.
+
+        For a message whose copy or mark must not be appended if the message is refused.
         """
         ...
 
     @property
     def append_ms_max(self) -> int:
-        """How long a batch may still reach the log after the process that appended it has ended.
+        """How long after its append a message may still reach the log, whatever its gateway does.
 
         0 if it is in the log when ``append`` returns.
         """

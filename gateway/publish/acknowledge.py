@@ -8,6 +8,10 @@ answer. An answer goes only to the connection that it is for, never to a later c
 same number.
 Spec: MQTT 5.0 sections 3.4 to 3.7, 4.3, 4.6 and 4.9; 3.1.1 likewise.
 
+With a log of several brokers tickets settle in any order. Then the answers of a connection wait for
+each other, and those of other connections do not: a broker that is away delays only the answers to
+the clients that have published to it.
+
 An answer is a tuple (connection, packet identifier); the answers of one append stay together.
 """
 
@@ -15,8 +19,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from time import perf_counter_ns
 from typing import Final
 
@@ -25,7 +30,7 @@ from motelog.core.errors import MotelogError, StoreFullError
 from motelog.core.limited_log import LimitedByKey, LimitedLog
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.gateway.errors import GatewayError, OutcomeUnknownError
-from motelog.gateway.log.log_port import Settled, Then, Ticket
+from motelog.gateway.log.log_port import SETTLED, Settled, Then, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.output import Output
@@ -47,16 +52,19 @@ _PACKETS: Final[Mapping[AnswerKind, bytes]] = {
     NotFound.PUBCOMP: bytes((0x70, 3, 0, 0, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)),
 }
 _NUMBER_AT: Final = 2
+#: The kinds whose answers wait for each other if tickets settle in any order. The others are for
+#: steps whose records are in one queue, so that their tickets keep the order of the packets.
+_IN_LINE: Final = frozenset({PacketType.PUBACK, PacketType.PUBREC})
 
 _NOT_TOLD: Final = "a client is not answered, as memory is lacking: free memory"
 
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """Answers of one kind that wait for a ticket.
+    """Answers of one kind that wait: for their ticket, or for the connection's answers before them.
 
     ``connections`` has the connection of each of ``acks``; ``counted`` has those to which Receive
-    Maximum applies. If ``error`` is set, the publishes are refused however the ticket settles.
+    Maximum applies. If ``refusal`` is set, the publishes are refused however the ticket settles.
     ``began_ns`` is when the publishes were read, 0 if their time is not measured.
     """
 
@@ -64,7 +72,8 @@ class Owed:
     acks: Acks
     connections: list[Connection | None]
     counted: list[Connection]
-    error: GatewayError | None = None
+    ticket: Ticket
+    refusal: GatewayError | None = None
     began_ns: int = 0
 
 
@@ -79,7 +88,10 @@ class Answers:
         *,
         receive_maximum: int,
         clock: Clock,
+        is_apart: bool,
     ) -> None:
+        """``is_apart``: tickets settle in any order (``LogPort.append_apart``)."""
+        self._is_apart = is_apart
         self._turn = turn
         self._output = output
         self._metrics = metrics
@@ -87,8 +99,11 @@ class Answers:
         self._receive_maximum = receive_maximum
         self._faults = LimitedLog(logger)
         self._refusals = LimitedByKey(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
-        #: Ticket -> the answers and callbacks that wait for it, in the order of the tickets.
+        #: Ticket -> the answers and callbacks that wait for it. All waiting answers of a connection
+        #: are at one ticket, in their order: at the one in ``_places`` if tickets settle in any
+        #: order. When it has settled, those that must wait longer go on to their own tickets.
         self._waiting: dict[Ticket, list[Owed | Then]] = {}
+        self._places: dict[Connection | None, Ticket] = {}
 
     # --- what waits ----------------------------------------------------------------------
 
@@ -97,7 +112,9 @@ class Answers:
 
         ``began_ns`` is when the publishes were read, for the histogram of acknowledge times.
         """
-        if ticket.is_settled:  # then no ticket waits: they settle in order
+        if self._is_apart and kind in _IN_LINE:
+            self.answer_apart(kind, acks, repeat(ticket), began_ns=began_ns)
+        elif ticket.is_settled:  # then no earlier ticket waits: they settle in order
             if not acks:
                 return
             if ticket.error is not None:
@@ -107,16 +124,59 @@ class Answers:
                 if began_ns:
                     took_us = (perf_counter_ns() - began_ns) // 1000
                     self._metrics.acknowledge_us.observe(took_us, len(acks))
-            return
-        if acks:
-            self._wait(kind, acks, ticket, began_ns=began_ns)
+        elif acks:
+            self._wait(kind, acks, ticket, ticket, began_ns=began_ns)
 
-    def answer_behind(self, kind: AnswerKind, acks: Acks) -> None:
-        """Send answers to messages that the log already has, after all answers that wait."""
-        if self._waiting:
-            self._wait(kind, acks, next(reversed(self._waiting)))
+    def answer_behind(
+        self, kind: AnswerKind, acks: Acks, refusal: GatewayError | None = None
+    ) -> None:
+        """Answer messages that the log has already, or refuse publishes, after what waits.
+
+        [MQTT-4.6.0-2]
+        """
+        if self._is_apart:
+            self.answer_apart(kind, acks, repeat(SETTLED), refusal)
+        elif self._waiting:
+            self._wait(kind, acks, next(reversed(self._waiting)), SETTLED, refusal)
         else:
-            self._send(kind, acks)
+            self._finish(kind, acks, SETTLED, refusal)
+
+    def answer_apart(
+        self,
+        kind: AnswerKind,
+        acks: Acks,
+        tickets: Iterable[Ticket],
+        refusal: GatewayError | None = None,
+        *,
+        began_ns: int = 0,
+    ) -> None:
+        """Send answers of which each has a ticket, and tickets settle in any order.
+
+        An answer waits for those before it of its own connection [MQTT-4.6.0-2], and for no others.
+        """
+        places = self._places
+        ready: Acks = []
+        own: dict[Ticket, Acks] = {}
+        for ack, ticket in zip(acks, tickets, strict=False):
+            connection = self._connections[ack[0]]
+            if connection is None:
+                continue  # it ended in this turn
+            place = places.get(connection)
+            if place is None and not ticket.is_settled:
+                place = places[connection] = ticket
+            if place is ticket:
+                own.setdefault(ticket, []).append(ack)
+            elif place is not None:
+                self._wait_each(kind, own, refusal, began_ns)  # one of them may be before this one
+                self._wait(kind, [ack], place, ticket, refusal, began_ns)
+            elif refusal is None and ticket.error is None:
+                ready.append(ack)
+            else:
+                self._finish(kind, ready, SETTLED, None, began_ns)
+                ready = []
+                self._finish(kind, [ack], ticket, refusal)
+        self._finish(kind, ready, SETTLED, None, began_ns)
+        self._wait_each(kind, own, refusal, began_ns)
 
     def after(self, ticket: Ticket, then: Then) -> None:
         """Call ``then`` with the ticket's error, now or when the ticket settles.
@@ -131,20 +191,53 @@ class Answers:
         else:
             self._waiting.setdefault(ticket, []).append(then)
 
+    def _finish(
+        self,
+        kind: AnswerKind,
+        acks: Acks,
+        ticket: Ticket,
+        refusal: GatewayError | None,
+        began_ns: int = 0,
+    ) -> None:
+        """Send answers, or refuse publishes, that need no longer wait."""
+        if refusal is not None:
+            for number, packet_id in acks:
+                connection = self._connections[number]
+                if connection is not None:
+                    self._refuse(kind, connection, packet_id, refusal)
+        elif ticket.error is not None:
+            self.refuse(kind, acks, ticket.error)
+        elif acks:
+            self._send(kind, acks)
+            self._took(began_ns, len(acks))
+
     def _took(self, began_ns: int, count: int) -> None:
         """Record how long the publishes that are acknowledged now have taken."""
         if began_ns:
             self._metrics.acknowledge_us.observe((perf_counter_ns() - began_ns) // 1000, count)
 
+    def _wait_each(
+        self,
+        kind: AnswerKind,
+        own: dict[Ticket, Acks],
+        refusal: GatewayError | None,
+        began_ns: int,
+    ) -> None:
+        """Have the answers of ``own`` wait for their tickets, and clear it."""
+        for ticket, acks in own.items():
+            self._wait(kind, acks, ticket, ticket, refusal, began_ns)
+        own.clear()
+
     def _wait(
         self,
         kind: AnswerKind,
         acks: Acks,
+        place: Ticket,
         ticket: Ticket,
-        error: GatewayError | None = None,
-        *,
+        refusal: GatewayError | None = None,
         began_ns: int = 0,
     ) -> None:
+        """Have answers to ``ticket`` wait at ``place``, which is not settled."""
         connections = self._connections_of(acks)
         if None in connections:
             # It ended in this turn. When the ticket settles, its number may belong to another.
@@ -153,8 +246,8 @@ class Answers:
         counted: list[Connection] = []
         if kind is PacketType.PUBACK:
             counted = [c for c in connections if c is not None and c.version == 5]
-        owed = Owed(kind, acks, connections, counted, error, began_ns)
-        self._waiting.setdefault(ticket, []).append(owed)
+        owed = Owed(kind, acks, connections, counted, ticket, refusal, began_ns)
+        self._waiting.setdefault(place, []).append(owed)
         for connection in counted:
             connection.unacknowledged += 1
             if connection.unacknowledged > self._receive_maximum:  # [MQTT-3.3.4-9]
@@ -193,16 +286,6 @@ class Answers:
         connection = self._connections[ack[0]]
         session = connection.session if connection is not None else None
         return session.client_id if session is not None else ""
-
-    def refuse_one(
-        self, kind: AnswerKind, connection: Connection, packet_id: int, error: GatewayError
-    ) -> None:
-        """Refuse one publish, after the answers that wait. [MQTT-4.6.0-2]"""
-        if self._waiting:
-            last = next(reversed(self._waiting))
-            self._wait(kind, [(connection.number, packet_id)], last, error)
-        else:
-            self._refuse(kind, connection, packet_id, error)
 
     def _refuse(
         self, kind: AnswerKind, connection: Connection, packet_id: int, error: GatewayError
@@ -245,7 +328,11 @@ class Answers:
         """Send the answers whose tickets have settled, in the order of the tickets."""
         ready: dict[AnswerKind, Acks] = {}
         for ticket, error in settled:
-            for owed in self._waiting.pop(ticket, ()):  # nothing waits for publishes at QoS 0
+            waiting = self._waiting.pop(ticket, ())  # nothing waits for publishes at QoS 0
+            if self._is_apart:
+                self._leave(waiting)
+            has_gone_on = False
+            for owed in waiting:
                 if not isinstance(owed, Owed):
                     try:
                         owed(error)
@@ -253,17 +340,28 @@ class Answers:
                         self._faults.fault(_NOT_TOLD)
                     continue
                 acks = self._still_open(owed)
-                if error is None and owed.error is None:
+                is_behind = has_gone_on or owed.ticket is not ticket
+                if is_behind and self._is_apart and owed.kind in _IN_LINE:
+                    # It may have to wait on, and then so do those after it of its connection.
+                    has_gone_on = True
+                    self._send_ready(ready)
+                    own, began_ns = repeat(owed.ticket), owed.began_ns
+                    self.answer_apart(owed.kind, acks, own, owed.refusal, began_ns=began_ns)
+                elif owed.refusal is None and owed.ticket.error is None:
                     ready.setdefault(owed.kind, []).extend(acks)
                     self._took(owed.began_ns, len(acks))
-                    continue
-                self._send_ready(ready)
-                if owed.error is None:
-                    assert error is not None
-                    self.refuse(owed.kind, acks, error)
-                elif acks and owed.connections[0] is not None:
-                    self._refuse(owed.kind, owed.connections[0], acks[0][1], owed.error)
+                else:
+                    self._send_ready(ready)
+                    self._finish(owed.kind, acks, owed.ticket, owed.refusal)
         self._send_ready(ready)
+
+    def _leave(self, waiting: Iterable[Owed | Then]) -> None:
+        """Note that the answers at a settled ticket need not wait there any more."""
+        leave = self._places.pop
+        for owed in waiting:
+            if isinstance(owed, Owed) and owed.kind in _IN_LINE:
+                for connection in owed.connections:
+                    leave(connection, None)
 
     def _send_ready(self, ready: dict[AnswerKind, Acks]) -> None:
         for kind, acks in ready.items():

@@ -2,22 +2,26 @@
 
 Owns: the order of a batch. Must not touch: what is published (``publishing``), when a ticket
 settles (the log's port), what a session's record says (``state``).
-Invariants: an answer to a publish or to a step of QoS 2 leaves only when its ticket has settled. In
-an append, the mark of a message comes before the message, and so does the copy of a retained
-message: a client that subscribes meanwhile gets the message live, or as a retained message, or
-both, but never misses it.
+Invariants: an answer to a publish or to a step of QoS 2 leaves only when its ticket has settled.
+The mark of a message is in the log before the message, and so is the copy of a retained message: a
+client that subscribes meanwhile gets the message live, or as a retained message, or both, but never
+misses it. In a log of one broker they are one append, in this order. In a log of several brokers
+each message is sent when its own mark and copy are stored, and has a fate of its own.
 Spec: MQTT 5.0 sections 3.3.1.3, 4.3 and 4.6; 3.1.1 likewise.
 """
 
 from __future__ import annotations
 
-from motelog.gateway.log.log_port import LACKING, LogPort
+from itertools import repeat
+
+from motelog.gateway.log.log_port import LACKING, AppendApart, LogPort, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import PINGRESP
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.exchanges import Exchanges
+from motelog.gateway.publish.routes import qos_of
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.turn import Turn
 
@@ -37,6 +41,7 @@ class Commit:
     ) -> None:
         self._turn = turn
         self._log_port = log
+        self._append_apart = log.append_apart
         self._journal = journal
         self._exchanges = exchanges
         self._answers = answers
@@ -66,8 +71,12 @@ class Commit:
         messages, metrics = turn.messages, self._metrics
         count = len(messages)
         metrics.publishes_received += count
+        if self._append_apart is not None:
+            self._append_to_brokers(turn, self._append_apart)
+            return
         if turn.marks:
             marks, turn.marks = turn.marks, []
+            turn.marked.clear()
             messages[:0] = [self._journal.received_marks(marks)]
         if turn.retained:
             messages[:0] = [written.record for written in turn.retained]
@@ -82,8 +91,9 @@ class Commit:
             for written in turn.retained:
                 written.ticket = ticket
             turn.retained.clear()
+            turn.copied.clear()
         if turn.taken:
-            self._exchanges.appended(ticket)
+            self._exchanges.appended(repeat(ticket))
         if turn.acks:
             acks = turn.acks.copy()
             turn.acks.clear()
@@ -93,6 +103,37 @@ class Commit:
             turn.recs.clear()
             self._answers.answer(PacketType.PUBREC, recs, ticket, turn.began_ns)
 
+    def _append_to_brokers(self, turn: Turn, append_apart: AppendApart) -> None:
+        """Append to a log of several brokers: what one of them refuses, the others may store."""
+        messages, append = turn.messages, self._log_port.append
+        behind: dict[int, tuple[Ticket, ...]] = {}
+        if turn.marks:
+            marks = append([self._journal.received_marks(turn.marks)])
+            behind = dict.fromkeys(turn.marked, (marks,))
+        for place, written in zip(turn.copied, turn.retained, strict=True):
+            written.ticket = append([written.record])
+            behind[place] = (*behind.get(place, ()), written.ticket)
+        tickets = append_apart(messages, behind)
+        self._metrics.messages_appended += len(messages)
+        if any(ticket.error is not None for ticket in set(tickets)):
+            refused = [m for m, t in zip(messages, tickets, strict=True) if t.error is not None]
+            self._metrics.messages_appended -= len(refused)
+            self._metrics.publishes_refused += sum(not qos_of(message) for message in refused)
+        if turn.taken:
+            self._exchanges.appended(tickets[place] for place in turn.marked)
+        for qos, kind, acks in (
+            (1, PacketType.PUBACK, turn.acks),
+            (2, PacketType.PUBREC, turn.recs),
+        ):
+            own = tickets
+            if acks and len(acks) < len(messages):
+                own = [t for m, t in zip(messages, tickets, strict=True) if qos_of(m) == qos]
+            self._answers.answer_apart(kind, acks, own, began_ns=turn.began_ns)
+        for collected in (messages, turn.marks, turn.marked, turn.retained, turn.copied):
+            collected.clear()
+        turn.acks.clear()
+        turn.recs.clear()
+
     def lose(self) -> None:
         """Drop what was collected: it is not appended, and the clients send it again."""
         turn = self._turn
@@ -100,5 +141,5 @@ class Commit:
         for written in turn.retained:
             written.ticket = LACKING
         turn.retained.clear()
-        for collected in (turn.messages, turn.acks, turn.recs, turn.pings):
+        for collected in (turn.messages, turn.copied, turn.acks, turn.recs, turn.pings):
             collected.clear()

@@ -26,6 +26,7 @@ append may still be on its way.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Final, TypeVar
 
@@ -90,7 +91,11 @@ class Exchanges:
             exchange = session.client_id, packet_id
             if exchange in self._appending:
                 # Sent again before the ticket of the first has settled.
-                self._answer_with(self._appending[exchange], (connection.number, packet_id))
+                ack, ticket = (connection.number, packet_id), self._appending[exchange]
+                if ticket is None:
+                    self._turn.taken_again.append((exchange, ack))
+                else:
+                    self._answers.answer(PacketType.PUBREC, [ack], ticket)
                 return None
             is_stored = known is None or self._has_message(session.client_id, known, queue)
             if is_stored is None:
@@ -118,27 +123,29 @@ class Exchanges:
         now_ms = self._clock.now_ms()
         received[packet_id] = taken = Received(packet_id, name, tail, now_ms)
         self._turn.taken.append((session, taken))
+        self._turn.marked.append(len(self._turn.messages))
         self._appending[session.client_id, packet_id] = None
         self._turn.marks.append(
             Mark(MarkKind.RECEIVED, session.client_id, packet_id, name, tail, now_ms)
         )
         return f"{MQTT_PACKET_ID}\x01{exchange_name(packet_id, now_ms)}\x02".encode()
 
-    def _answer_with(self, ticket: Ticket | None, ack: tuple[int, int]) -> None:
-        if ticket is None:
-            self._turn.taken_again.append(ack)
-        else:
-            self._answers.answer(PacketType.PUBREC, [ack], ticket)
-
-    def appended(self, ticket: Ticket) -> None:
-        """Note the ticket of the messages that the turn has taken."""
+    def appended(self, tickets: Iterable[Ticket]) -> None:
+        """Note the ticket of each message that the turn has taken."""
         turn = self._turn
         taken, turn.taken = turn.taken, []
         again, turn.taken_again = turn.taken_again, []
-        for session, received in taken:
+        by_ticket: dict[Ticket, list[tuple[Session, Received]]] = {}
+        for one, ticket in zip(taken, tickets, strict=False):
+            session, received = one
             self._appending[session.client_id, received.packet_id] = ticket
-        self._answers.after(ticket, partial(self._settled, taken))
-        self._answers.answer(PacketType.PUBREC, again, ticket)
+            by_ticket.setdefault(ticket, []).append(one)
+        for exchange, ack in again:
+            settled_later = self._appending[exchange]
+            assert settled_later is not None, "it was just appended"
+            self._answers.answer(PacketType.PUBREC, [ack], settled_later)
+        for ticket, some in by_ticket.items():
+            self._answers.after(ticket, partial(self._settled, some))
 
     def lose(self) -> None:
         """Forget the messages that the turn has taken: they are not appended, but sent again."""
@@ -146,7 +153,7 @@ class Exchanges:
         for session, received in turn.taken:
             session.particulars.received.pop(received.packet_id, None)
             self._appending.pop((session.client_id, received.packet_id), None)
-        for collected in (turn.taken, turn.taken_again, turn.marks):
+        for collected in (turn.taken, turn.taken_again, turn.marks, turn.marked):
             collected.clear()
 
     def _settled(self, taken: list[tuple[Session, Received]], error: MotelogError | None) -> None:

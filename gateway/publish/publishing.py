@@ -18,6 +18,7 @@ from motelog.gateway.access.access import Access
 from motelog.gateway.access.acl import Acl
 from motelog.gateway.errors import (
     GatewayError,
+    LogRefusesError,
     NotAuthorizedError,
     ProtocolViolationError,
     QuotaExceededError,
@@ -96,7 +97,9 @@ class Publishing:
                 message = self._log_port.delayed(message, delay_ms)
             _check_size(message)
             is_retained = first_byte & 1 and self._may_be_retained(connection, qos, name, message)
-        except (TopicNameError, NotAuthorizedError, QuotaExceededError) as exc:
+            if is_retained and (refusal := self._log_port.refusal(message[0])) is not None:
+                raise LogRefusesError(str(refusal))  # its copy may be at another broker
+        except (TopicNameError, NotAuthorizedError, QuotaExceededError, LogRefusesError) as exc:
             self._refuse(connection, qos, packet_id, topic, exc)
             return
         turn = self._turn
@@ -108,6 +111,7 @@ class Publishing:
         if published is not None:
             turn.messages.append(published)
             if is_retained:
+                turn.copied.append(len(turn.messages) - 1)
                 turn.retained.append(self._retaining.write(name, message))
 
     def _unfold(
@@ -239,7 +243,7 @@ class Publishing:
         if qos:
             self._commit.run()  # answers leave in the order of the publishes [MQTT-4.6.0-2]
             kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
-            self._answers.refuse_one(kind, connection, packet_id, error)
+            self._answers.answer_behind(kind, [(connection.number, packet_id)], error)
         else:
             self._metrics.publishes_refused += 1
 

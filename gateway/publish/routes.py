@@ -22,6 +22,7 @@ from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.topics import check_topic_name
 from motelog.gateway.publish.router import Route, Router
+from motelog.gateway.turn import Message
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ REFUSALS_MAX: Final = 1000
 
 #: By QoS: the part of a property text that depends on it.
 QOS_TEXTS: Final = tuple(encode_properties({MQTT_QOS: str(qos)}) for qos in range(3))
+
+_QOS_NAME: Final = QOS_TEXTS[0][: QOS_TEXTS[0].index(b"0")]
 
 _Key = TypeVar("_Key")
 
@@ -247,3 +250,9 @@ class RouteCache(Generic[_Key]):
     def clear(self) -> None:
         self.routes.clear()
         self._ring.clear()
+
+
+def qos_of(message: Message) -> int:
+    """Return the QoS of a message that was made here."""
+    text: bytes = message[2]  # no value has a separator, so nothing else looks like this name
+    return text[text.index(_QOS_NAME) + len(_QOS_NAME)] - ord("0")

@@ -81,10 +81,14 @@ class Wills:
             0, 0, 0, 0,
         )  # fmt: skip
         written = self._retain(client_id, will, message) if will.retain else None
+        append_apart = self._log_port.append_apart
         if written is None:
             ticket = self._log_port.append([message])
-        else:
+        elif append_apart is None:
             ticket = written.ticket = self._log_port.append([written.record, message])
+        else:
+            written.ticket = self._log_port.append([written.record])
+            [ticket] = append_apart([message], {0: (written.ticket,)})
         if ticket.error is not None:
             self._lost(client_id, will, str(ticket.error))
         else:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ALL_FILTERS: Final = ""
 
 _NONE: Final[tuple[str, ...]] = ()
+#: In place of an empty set for each session; never changed.
+NO_QUEUES: Final[set[Any]] = set()
 _NO_SHARES: Final[Mapping[str, Group]] = {}
 
 
@@ -48,6 +50,7 @@ class Particulars:
         "shares",
         "since",
         "stores",
+        "unplaced",
         "will",
         "withdrawn",
     )
@@ -62,6 +65,8 @@ class Particulars:
         #: Topic filter -> queue -> the queue offset at which the subscription begins, for queues in
         #: which the session's cursor was lower when it was created; or ALL_FILTERS.
         self.since: dict[str, dict[Any, int]] = {}
+        #: Queues in which it is not known yet where the session begins.
+        self.unplaced = NO_QUEUES
         #: Places after the cursors that must not be sent again: QoS 2 messages that the client has.
         self.delivered: set[tuple[Any, int]] = set()
         #: Queue -> the queue offset before which QoS 0 messages are skipped: they arrived while the
@@ -92,14 +97,15 @@ class Session:
     """Small when idle, since a process has a million: rarely used parts are created on demand.
 
     ``expiry_s`` is how long it outlives its connection; 0: it ends with it and is never stored.
-    ``identity`` is its client's, None if there is no authentication.
+    ``identity`` is its client's, None if there is no authentication. ``begun_ms`` is when it began,
+    0 if that is not known.
     """
 
     __slots__ = (
         "_filters",
         "_inflight",
-        "_inflight_max",
         "_particulars",
+        "begun_ms",
         "client_id",
         "connection",
         "expiry_s",
@@ -108,16 +114,22 @@ class Session:
     )
 
     def __init__(
-        self, client_id: str, *, expiry_s: int = 0, identity: Identity | None = None
+        self,
+        client_id: str,
+        *,
+        expiry_s: int = 0,
+        identity: Identity | None = None,
+        begun_ms: int = 0,
     ) -> None:
         self.client_id = client_id
+        self.begun_ms = begun_ms
         self.identity = identity
         self.expiry_s = expiry_s
         self.connection: Connection | None = None
         #: Queue -> queue offset to continue from, for the queues in which this receiver lags.
         self.lagging: dict[Any, int] | None = None
-        self._inflight_max = 1
-        self._inflight: InflightWindow | None = None
+        # How many messages may be in flight until there is a window: two slots would be too many.
+        self._inflight: InflightWindow | int = 1
         # None, one filter, or several: a dict for one filter would double the session's size.
         self._filters: str | dict[str, None] | None = None
         self._particulars: Particulars | None = None
@@ -140,8 +152,9 @@ class Session:
         assert connection.session is None
         self.connection = connection
         connection.session = self
-        self._inflight_max = inflight_max
-        if self._inflight is not None:
+        if isinstance(self._inflight, int):
+            self._inflight = inflight_max
+        else:
             self._inflight.limit = inflight_max
 
     def detach(self) -> None:
@@ -239,18 +252,19 @@ class Session:
     def inflight(self) -> InflightWindow:
         """The window of QoS 1 and 2 messages towards the client."""
         window = self._inflight
-        if window is None:
-            window = self._inflight = InflightWindow(self._inflight_max)
+        if isinstance(window, int):
+            window = self._inflight = InflightWindow(window)
         return window
 
     @property
     def inflight_max(self) -> int:
         """How many messages may be in flight to the client."""
-        return self._inflight_max
+        window = self._inflight
+        return window if isinstance(window, int) else window.limit
 
     @property
     def has_inflight(self) -> bool:
-        return self._inflight is not None and len(self._inflight) > 0
+        return not isinstance(self._inflight, int) and len(self._inflight) > 0
 
     def acknowledge(self, packet_ids: Iterable[int]) -> bool:
         """Process PUBACKs; return whether that makes room for waiting messages.
@@ -259,7 +273,7 @@ class Session:
         ProtocolViolationError if one is that of a QoS 2 message; those before it are processed.
         """
         window = self._inflight
-        if window is None or not window.acknowledge(packet_ids):
+        if isinstance(window, int) or not window.acknowledge(packet_ids):
             return False
         if self.lagging:
             return True

@@ -18,7 +18,7 @@ A gateway that starts writes a ``started`` record. Each gateway that reads it ba
 earlier runs of that gateway over: their sessions left when the run wrote its last record.
 ``stopped`` ends a run in an orderly way. While other gateways live, each writes at least one record
 a second. A gateway that has seen no record of a run during LOST_TICKS of its own ticks writes
-``lost``. ``session_rows`` has the rules.
+``lost``. ``session_rows`` has the rules, ``reckoning`` the times.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from motelog.core.clock import LastingClock
+from motelog.core.errors import MotelogError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import LACKING, SETTLED, After, LogPort, QueueHandle, Then, Ticket
+from motelog.gateway.reckoning import DOUBT_MS, LOST_TICKS, STILL_MS_MAX
 from motelog.gateway.state.follower import Follower
 from motelog.gateway.state.progress import Changing, SessionState, move, state_of
 from motelog.gateway.state.records import (
@@ -67,15 +69,6 @@ ENTRIES_MAX: Final = 50
 #: A tick without news writes no record, but not for longer than this: after a crash, the time of
 #: the last record says how long sessions have been away.
 SILENCE_MS_MAX: Final = 10_000
-#: A run that has written nothing during this many ticks of our own is lost.
-LOST_TICKS: Final = 5
-#: Time between two ticks after which others may count this gateway as lost: less than LOST_TICKS of
-#: their ticks.
-STILL_MS_MAX: Final = 4_000
-#: Time without a tick after which this gateway asks the log whether its run lives. The margin lets
-#: it finish work that has begun: on a busy machine a turn takes a while, and asking at the last
-#: moment would sometimes be too late.
-DOUBT_MS: Final = 3_000
 #: With this many records of changes not read back, reading back does not wait for the next second.
 #: Otherwise, when a fleet connects, a second's records would be in memory, and the process does not
 #: return memory to the system.
@@ -390,7 +383,14 @@ class SessionJournal:
         self._told.update(moved)
         self._tick = (ticket, owed, self._left)
         self._owed, self._left = {}, set()
+        if not ticket.is_settled and self.others_live and self.after is not _at_once:
+            self.after(ticket, self._tick_again)  # not during the start, which ticks by itself
         return ticket
+
+    def _tick_again(self, error: MotelogError | None) -> None:
+        """Show that this run lives at once if a tick has failed late, not a second later."""
+        if error is not None and not self.is_over:
+            self._append([TickRecord(*self._head(), {}, (), self._heard)])
 
     def _end_silent(self) -> None:
         """Declare runs lost that have been silent for too long.

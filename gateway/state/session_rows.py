@@ -798,6 +798,7 @@ class SessionRows:
                 state.is_told,
                 state.is_claimed,
                 session.owner,
+                session.begun_ms,
             )
         )
 
@@ -816,6 +817,7 @@ class SessionRows:
             is_told,
             is_claimed,
             owner,
+            begun_ms,
         ) = _row_decoder.decode(data)
         name, named = self._queue_names, self._named
         session = StoredSession(
@@ -830,6 +832,7 @@ class SessionRows:
             will,
             replays,
             owner,
+            begun_ms,
         )
         key = self._by_number[run].key if run != AWAY else AWAY
         return SessionState(session, key, at, named(pinned), is_told, is_claimed)
@@ -876,5 +879,6 @@ _row_decoder: Final = msgspec.msgpack.Decoder(
         bool,
         bool,
         str | None,
+        int,
     ]
 )

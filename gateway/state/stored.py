@@ -100,8 +100,9 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True):
     """The whole state of one client identifier.
 
     ``left_ms`` is when its connection ended, None while it has one. ``cursors`` has each queue that
-    its filters need; a queue that is not in it did not exist. ``delivered`` has places at or
-    after a cursor that must not be sent again: QoS 2 messages that the client has.
+    its filters need; a queue that is not in it did not exist, or was closed. There, messages from
+    before ``begun_ms``, when the session began, are not for it; 0: that is not known. ``delivered``
+    has places at or after a cursor that must not be sent again: QoS 2 messages that the client has.
 
     ``owner`` is the user to whom the session belongs, empty for an anonymous client. None: it began
     when clients did not log in, so it belongs to the first user who connects to it.
@@ -118,6 +119,7 @@ class StoredSession(msgspec.Struct, frozen=True, array_like=True):
     will: StoredWill | None = None
     replays: tuple[StoredReplay, ...] = ()
     owner: str | None = None
+    begun_ms: int = 0
 
     @property
     def expires_ms(self) -> int | None:

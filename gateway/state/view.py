@@ -34,7 +34,7 @@ from motelog.core.threads import run_in_thread
 logger = logging.getLogger(__name__)
 
 #: A file of another version is rebuilt; to be raised with each change of a table.
-LAYOUT_VERSION: Final = 6
+LAYOUT_VERSION: Final = 7
 IN_MEMORY: Final = ":memory:"
 CHECKPOINT_INTERVAL_S: Final = 60.0
 #: How long a checkpoint waits for a transaction of the event loop.

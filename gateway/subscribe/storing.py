@@ -110,6 +110,7 @@ class Storing:
             self._delivery.cursors(session, session.filters),
             self._delivery.inflight(session),
             owner=session.owner,
+            begun_ms=session.begun_ms,
         )
         if particulars is None:
             return stored

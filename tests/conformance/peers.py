@@ -37,6 +37,7 @@ from motelog.gateway.mqtt.subscribe import (
     encode_subscribe,
     encode_unsubscribe,
 )
+from tests.support.fake_log import FakeLog
 from tests.support.gateway_stage import Stage
 from tests.support.mqtt_wire import varint
 
@@ -75,8 +76,10 @@ class Message:
 class Gateway:
     """A gateway whose log and connections are in memory."""
 
-    def __init__(self, *, access: AccessConfig | None = None, **config: Any) -> None:
-        self.stage = Stage(GatewayConfig(**config), access=access)
+    def __init__(
+        self, *, access: AccessConfig | None = None, log: FakeLog | None = None, **config: Any
+    ) -> None:
+        self.stage = Stage(GatewayConfig(**config), log=log, access=access)
         self._numbers = count()
 
     def open(self, version: int) -> Peer:

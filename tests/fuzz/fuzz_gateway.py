@@ -615,7 +615,7 @@ class Game:
         for client_id, session in sessions.items():
             if session.client_id != client_id or session.connection is None:
                 raise FoundError(f"{client_id} is in memory without a connection")
-            if session._inflight is not None:
+            if not isinstance(session._inflight, int):
                 session._inflight._check()
             for queue in session.lagging or ():
                 if session not in queue.lagging:

@@ -23,8 +23,9 @@ from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.remote.remote_log import RemoteLog
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
+from motelog.gateway.reckoning import TICK_S
 from motelog.gateway.server import Gateway
-from motelog.gateway.tasks import GATHER_S, TICK_S
+from motelog.gateway.tasks import GATHER_S
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import joined, started_stack
 from tests.support.gateway_process import GatewayProcess

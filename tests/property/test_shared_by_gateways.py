@@ -8,8 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.mqtt.packet_types import NO_PROPERTIES
+from motelog.gateway.reckoning import LOST_TICKS
 from motelog.gateway.sessions.groups import PARTS
-from motelog.gateway.state.journal import LOST_TICKS
 from tests.support.gateway_fleet import HOUR, Fleet
 from tests.unit.gateway.test_several_gateways import frame, got, subscribe
 

@@ -33,6 +33,7 @@ from motelog.core.records.decode import decode_brief
 from motelog.core.topic_names import TIMER_TOPIC
 from motelog.gateway.log.growth import NotedGrowth
 from motelog.gateway.log.log_port import (
+    AppendApart,
     LogRead,
     QueueHandle,
     Settled,
@@ -63,6 +64,8 @@ class ColdRead:
 
 class FakeLog:
     """LogPort without a disk."""
+
+    append_apart: AppendApart | None = None
 
     def __init__(self) -> None:
         #: How many queues may be read, and how many written to where these are not as many.
@@ -207,6 +210,9 @@ class FakeLog:
                 tail = self.queue_tail(pairs[REAL_TOPIC], int(pairs[REAL_QID]))
                 self._write([(tail, body, text, _tag_code(record), 0, HOST, 0, 0, 0, 0)])
 
+    def refusal(self, queue: QueueHandle) -> MotelogError | None:
+        return None
+
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         self._settled.append(listener)
 
@@ -310,6 +316,11 @@ class FakeLog:
             self._asked_tails.append((queue, then))
         return None
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether something waits for ``tell_tails``."""
+        return bool(self._asked_tails or self._asked_offsets)
+
     def tell_tails(self) -> None:
         """Tell the tails that were asked for, as they are now."""
         asked, self._asked_tails = self._asked_tails, []
@@ -367,6 +378,11 @@ class FakeLog:
         self._growth.clear()
         self._created.clear()
         self._refused.clear()
+
+
+def topic_of(queue: QueueHandle) -> str:
+    """Return the topic of a handle for appends."""
+    return queue.topic if isinstance(queue, Address) else _key(queue)[0]
 
 
 def _tag_code(record: bytes) -> int:

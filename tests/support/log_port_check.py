@@ -158,7 +158,11 @@ class _Appends:
         await self._stage.settle()
         tickets = [ticket for ticket, _ in self._tickets]
         told = [ticket for ticket, _ in self._listener.settled]
-        assert told == (tickets if is_waiting else [])  # in order, and each once
+        if self._stage.log.append_apart is None:
+            assert told == (tickets if is_waiting else [])  # in order, and each once
+        else:
+            assert len(told) == len(set(told)), "a ticket is told once"
+            assert set(told) == {t for t, is_settled in self._tickets if not is_settled}
         assert all(ticket.is_settled for ticket in tickets)
         found = [number for number, ticket in enumerate(tickets) if ticket.error is not None]
         assert found == list(failed)
@@ -172,6 +176,7 @@ async def check_log_port(stage: LogStage) -> None:
         await _check_topics_and_handles(stage, listener)
         await _check_order_and_growth(stage, listener)
         await _check_failure_of_one_batch(stage, listener)
+        await _check_appends_apart(stage)
         await _check_reads(stage)
         await _check_tails(stage)
         await _check_closed_queues(stage, listener)
@@ -321,6 +326,34 @@ async def _check_failure_of_one_batch(stage: LogStage, listener: _Listener) -> N
     assert await _all_bodies(stage, _only(log, "one")) == [b"%d" % n for n in range(8)]
 
 
+async def _check_appends_apart(stage: LogStage) -> None:
+    """Several brokers: each message has a ticket of its own, and may wait for others."""
+    log = stage.log
+    if log.append_apart is None:
+        return
+    other, queue = log.append_queues("many")[:2]
+    held = log.find_queue(log.describe(other))
+    assert held is not None
+    before = await _all_bodies(stage, held)
+    first = log.append([message(other, b"first")])
+    batch = [message(other, b"after"), message(queue, b"beside"), message(other, b"behind")]
+    tickets = log.append_apart(batch, {0: (first,)})
+    assert len(tickets) == 3
+    assert tickets[1] not in (tickets[0], tickets[2])
+    await stage.settle()
+    assert all(ticket.is_settled and ticket.error is None for ticket in (first, *tickets))
+    assert await _all_bodies(stage, held) == [*before, b"first", b"after", b"behind"]
+    stage.refuse_appends(refused=True)
+    refused = log.append([message(queue, b"never")])
+    tickets = log.append_apart(
+        [message(other, b"never"), message(queue, b"never")], {0: (refused,)}
+    )
+    await stage.taken()
+    stage.refuse_appends(refused=False)
+    await stage.settle()
+    assert all(ticket.error is not None for ticket in (refused, *tickets))
+
+
 async def _check_reads(stage: LogStage) -> None:
     queue = _only(stage.log, "one")
     read = await _found(stage, queue, 3, count_max=2)
@@ -366,6 +399,11 @@ async def _check_closed_queues(stage: LogStage, listener: _Listener) -> None:
         assert [log.find_queue(name) for name in names] == queues
         bodies = [(await _all_bodies(stage, queue))[-1] for queue in log.queues("many")]
         assert bodies == waiting[:read]
+    # In queues that are open again, a session finds by time where it begins.
+    for queue in queues:
+        count = len(await _all_bodies(stage, queue))
+        assert await _offset_at(stage, queue, 1) == 0
+        assert await _offset_at(stage, queue, LATE_MS) == count
     assert log.find_queue("none/0") is None
     assert log.find_queue("many") is None
 

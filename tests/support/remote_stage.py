@@ -44,7 +44,7 @@ class RemoteStage:
 
     async def settle(self) -> None:
         self.log.settle_soon()
-        await eventually(lambda: not self.log._appends._unsettled)
+        await eventually(lambda: not self.log._appends._under_way)
 
     async def taken(self) -> None:
         await self.settle()

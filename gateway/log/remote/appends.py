@@ -1,13 +1,12 @@
 """Appends to a remote log: messages that wait for queues, one send per queue at a time, tickets.
 
-Owns: RemoteTicket, Part, Appends: batches by queue, the limits of waiting messages, which answer
-settles which ticket. Must not touch: routes, reads.
-Invariants: tickets settle in the order of their appends. A queue has one send under way at a time,
-since a broker may store two out of order; messages that come meanwhile share the next one. Messages
-that may have reached a broker are never sent a second time: if no answer comes, the ticket settles
-with OutcomeUnknownError, and publishers decide whether to send again. Of one append, messages for a
-gateway's own topic are stored before the messages after them are sent: QoS 2 marks are stored
-before the messages that they mark.
+Owns: Appends: batches by queue, the limits of waiting messages, which answer settles which ticket.
+Must not touch: routes, reads, what waits for which ticket (``parts``).
+Invariants: a ticket settles when the brokers of its own messages have answered, whatever other
+brokers do. A queue has one send under way at a time, since a broker may store two out of order;
+messages that come meanwhile share the next one. Messages that may have reached a broker are never
+sent a second time: if no answer comes, the ticket settles with OutcomeUnknownError, and publishers
+decide whether to send again.
 Spec: RocketMQ SendMessageRequestHeaderV2, MessageBatch.
 
     append -> a part per queue -> one SEND_BATCH per queue -> answer -> tickets
@@ -20,14 +19,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, Final
 
 import trio
 
-from motelog.bridge.client import REQUEST_TIMEOUT_S, Client
+from motelog.bridge.client import Client
 from motelog.bridge.routes import DEFAULT_TOPIC_QUEUE_COUNT
 from motelog.core.addresses import format_address
 from motelog.core.errors import (
@@ -42,7 +42,6 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.message import NAME_END, PROPERTIES_BYTES_MAX, VALUE_END, decode_host
 from motelog.core.remoting.codes import STORE_FULL
 from motelog.core.remoting.frames import (
-    BatchItem,
     RemotingCommand,
     RequestCode,
     ResponseCode,
@@ -50,9 +49,11 @@ from motelog.core.remoting.frames import (
 )
 from motelog.core.topic_names import DEFAULT_TOPIC, GATEWAY_TOPICS
 from motelog.gateway.errors import OutcomeUnknownError
-from motelog.gateway.log.log_port import Settled, Ticket
-from motelog.gateway.log.remote.links import BrokerLinks
+from motelog.gateway.log.log_port import SETTLED, Settled, Ticket
+from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
+from motelog.gateway.log.remote.parts import Batch, Held, Part
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
+from motelog.gateway.reckoning import ANSWER_S
 
 logger = logging.getLogger(__name__)
 
@@ -71,60 +72,7 @@ _ITEM_BYTES: Final = 22  # of a batch item without body and properties
 _PASSING_CODES: Final = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE}
 )
-
-
-class RemoteTicket(Ticket):
-    """A ticket that settles when ``parts_left`` is 0 and all earlier ones have settled."""
-
-    __slots__ = ("parts_left",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts_left = 0
-
-
-class Part:
-    """The messages of one append that go to one queue."""
-
-    __slots__ = (
-        "after",
-        "body_bytes",
-        "born_ms",
-        "deadline",
-        "error",
-        "is_alone",
-        "is_delayed",
-        "is_over",
-        "items",
-        "over",
-        "run",
-        "ticket",
-    )
-
-    def __init__(self, ticket: RemoteTicket, born_ms: int, deadline: float) -> None:
-        self.ticket = ticket
-        self.born_ms = born_ms
-        self.deadline = deadline
-        self.items: list[BatchItem] = []
-        self.body_bytes = 0
-        #: Whether it must not share a send: a shared one was refused, and any part may be at fault.
-        self.is_alone = False
-        #: Whether it is one delayed message, which must not be in a batch.
-        self.is_delayed = False
-        #: The part of the same append that must be stored before this one, and the gateway's run
-        #: in which it is valid.
-        self.after: Part | None = None
-        self.run = 0
-        self.is_over = False
-        self.error: MotelogError | None = None
-        self.over: trio.Event | None = None
-
-    async def wait_over(self) -> None:
-        """Return when it has been stored, or has failed."""
-        if not self.is_over:
-            if self.over is None:
-                self.over = trio.Event()
-            await self.over.wait()
+_NOT_BEHIND: Final[Mapping[int, Sequence[Ticket]]] = {}
 
 
 class Appends:
@@ -148,8 +96,12 @@ class Appends:
         self._hold = hold
         self._tell_settled: Callable[[Settled], None] = _tell_nobody
         self._run: Callable[[], int] = _the_only_run
-        self._unsettled: deque[RemoteTicket] = deque()
-        self._waiting_bytes = 0
+        self._held = Held()
+        #: Parts that are not over, and their bytes by broker.
+        self._under_way = 0
+        self._waiting_bytes: Counter[str | None] = Counter()
+        #: Tickets that have settled and that the listener does not know yet.
+        self._over: list[tuple[Ticket, MotelogError | None]] = []
         #: Queues with parts that no task sends yet, and whether a task is about to start.
         self._wanting: dict[RemoteQueue, None] = {}
         self._is_sending_soon = False
@@ -169,46 +121,103 @@ class Appends:
         self._tell_settled = _tell_nobody
 
     def append(self, messages: Sequence[tuple[Any, ...]]) -> Ticket:
-        """Take a batch; its handles are places."""
-        if self._waiting_bytes > self._waiting_bytes_max:
-            text = f"{self._waiting_bytes} bytes wait for brokers already"
-            return self._refuse_at_once(BrokerError(ResponseCode.SYSTEM_BUSY, text))
-        ticket = RemoteTicket()
-        self._unsettled.append(ticket)
+        """Take a batch with one fate; its handles are places."""
+        parts = tuple(dict.fromkeys(self._parts(messages, _NOT_BEHIND)))
+        if not parts:
+            return SETTLED
+        ticket = parts[0] if len(parts) == 1 else Batch(parts)
+        self._begin(parts)
+        return ticket
+
+    def append_apart(
+        self,
+        messages: Sequence[tuple[Any, ...]],
+        behind: Mapping[int, Sequence[Ticket]] = _NOT_BEHIND,
+    ) -> Sequence[Ticket]:
+        """Take messages; return the ticket of each. See ``LogPort.append_apart``."""
+        parts = self._parts(messages, behind)
+        self._begin(dict.fromkeys(parts))
+        return parts
+
+    def _parts(
+        self, messages: Sequence[tuple[Any, ...]], behind: Mapping[int, Sequence[Ticket]]
+    ) -> list[Part]:
+        """Return the part of each message."""
+        held = self._held
+        may_wait = bool(behind or held.last)
         deadline = trio.current_time() + self._wait_s
-        parts: list[tuple[Place, Part]] = []
-        growing: dict[Place | DelayedPlace, Part] = {}
-        for place, body, properties, _, born_ms, host, _, flag, _, _ in messages:
+        parts: list[Part] = []
+        #: The part to which a message is added, by its place and what it waits for.
+        growing: dict[Hashable, Part] = {}
+        after: Sequence[Ticket] = ()
+        ahead: Part | None = None
+        for number, message in enumerate(messages):
+            place, body, properties, _, born_ms, host, _, flag, _, _ = message
             text = properties + _born_host_property(host)
             if len(text) > PROPERTIES_BYTES_MAX - PROPERTIES_ROOM_BYTES:
                 text = properties  # the publisher's own properties have priority
             item_bytes = len(body) + len(text) + _ITEM_BYTES
-            part = growing.get(place)
+            key: Hashable = place
+            if may_wait and place.topic not in GATEWAY_TOPICS:
+                after, ahead = behind.get(number, ()), held.last.get(host)
+                key = place, tuple(after), ahead
+            part = growing.get(key)
             if part is None or part.body_bytes + item_bytes > SEND_BYTES_MAX:
-                part = growing[place] = Part(ticket, born_ms, deadline)
-                if isinstance(place, DelayedPlace):  # each such message has its own
-                    part.is_delayed = part.is_alone = True
-                    place = place.place
-                parts.append((place, part))
+                part = growing[key] = self._new_part(place, born_ms, deadline)
+                if key is not place and part.error is None:
+                    part.run = self._run() if after else None
+                    held.hold(part, after, ahead)
+            if part.waits_for:
+                held.add(part, host)
             part.items.append((flag, body, text))
             part.body_bytes += item_bytes
-        ticket.parts_left = len(parts)
-        state: Part | None = None
-        for place, part in parts:
-            self._waiting_bytes += part.body_bytes
-            if place.topic in GATEWAY_TOPICS:
-                state = part
-            elif state is not None:
-                part.after, part.run = state, self._run()
-            queue = place.queue
-            if queue is not None:
+            parts.append(part)
+        return parts
+
+    def _new_part(self, place: Place | DelayedPlace, born_ms: int, deadline: float) -> Part:
+        if isinstance(place, DelayedPlace):  # each such message has its own
+            part = Part(place.place, born_ms, deadline)
+            part.is_delayed = part.is_alone = True
+        else:
+            part = Part(place, born_ms, deadline)
+        part.error = self.refusal(part.place)
+        return part
+
+    def refusal(self, place: Place | DelayedPlace) -> MotelogError | None:
+        """Return why messages for a place are refused at once, if they are."""
+        place = place.place if isinstance(place, DelayedPlace) else place
+        broker_name = place.queue.name.broker_name if place.queue is not None else None
+        if broker_name is not None:
+            link = self._links.of(broker_name)
+            if link.away_s() > self._wait_s:
+                return _away(link)
+        # Of several brokers each has a share of the memory, and so have topics that are not known:
+        # what waits for a broker that is away leaves room for the others.
+        count, waiting = self._links.count, self._waiting_bytes
+        waiting_bytes = waiting[broker_name] if count > 1 else waiting.total()
+        if waiting_bytes > self._waiting_bytes_max // (count + 1 if count > 1 else 1):
+            text = f"{waiting_bytes} bytes wait for {broker_name or 'new topics'} already"
+            return BrokerError(ResponseCode.SYSTEM_BUSY, text)
+        return None
+
+    def _begin(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            self._under_way += 1
+            self._waiting_bytes[part.broker_name] += part.body_bytes
+            if not part.waits_for:
+                self._go_on((part,))
+        self._over.clear()  # these settled within the append: only their tickets tell
+
+    def _go_on(self, parts: Iterable[Part]) -> None:
+        """Queue parts that wait for no ticket, or refuse them because of one."""
+        for part in parts:
+            queue = part.place.queue
+            if part.error is not None:
+                self._end(part, part.error)
+            elif queue is not None:
                 self.queue_part(queue, part)
-            elif (error := self._hold(place, part)) is not None:
+            elif (error := self._hold(part.place, part)) is not None:
                 self._end(part, error)
-        if not ticket.parts_left and self._unsettled[0] is ticket:
-            self._unsettled.popleft()
-            ticket.is_settled = True
-        return ticket
 
     def queue_part(self, queue: RemoteQueue, part: Part) -> None:
         """Queue a part; it is sent to ``queue`` when the caller next lets other tasks run."""
@@ -229,7 +238,7 @@ class Appends:
 
     async def drain(self) -> None:
         """Return when all tickets have settled."""
-        while self._unsettled:
+        while self._under_way:
             await self._progress.take()
 
     def refuse(self, parts: Iterable[Part], error: MotelogError) -> None:
@@ -238,83 +247,106 @@ class Appends:
             self._end(part, error)
         self._settle()
 
-    def _refuse_at_once(self, error: MotelogError) -> Ticket:
-        if not self._unsettled:
-            return Ticket(error, is_settled=True)
-        ticket = RemoteTicket()
-        ticket.error = error
-        self._unsettled.append(ticket)
-        return ticket
-
     # --- send ----------------------------------------------------------------------------
 
     async def _send_all(self, queue: RemoteQueue) -> None:
         """Send the parts that wait for ``queue`` until there are none."""
-        while queue.parts:
-            after = queue.parts[0].after
-            if after is not None:
-                await after.wait_over()
-                error = after.error
-                if error is None and queue.parts[0].run != self._run():
-                    error = BrokerError(ResponseCode.SYSTEM_BUSY, "its marks do not count any more")
-                if error is not None:
-                    self.refuse([queue.parts.popleft()], error)
-                    continue
-            parts = _take(queue.parts, self._run())
-            try:
-                error = await self._send(queue, parts)
-            except MemoryError:
-                self._refusals.fault("a send to a broker lacks memory: free memory")
-                error = OutcomeUnknownError("no memory for what a broker has been sent")
-            if isinstance(error, BrokerError) and len(parts) > 1:
-                # The broker has stored none of it. One append must not fail for another's fault.
-                for part in parts:
-                    part.is_alone = True
-                queue.parts.extendleft(reversed(parts))
-                continue
-            if error is not None:
-                self._refusals.warning(
-                    "a broker has not acknowledged an append, whose publishers are refused"
-                    " queue=%s messages=%d error=%s",
-                    queue,
-                    sum(len(part.items) for part in parts),
-                    error,
-                )
-            for part in parts:
-                self._end(part, error)
-            self._settle()
-        queue.is_sending = False
-
-    async def _send(self, queue: RemoteQueue, parts: list[Part]) -> MotelogError | None:
-        """Return None when the broker has stored ``parts``, otherwise why they are refused."""
         link = self._links.of(queue.name.broker_name)
-        deadline = parts[0].deadline
-        command = self._command(queue, parts)
-        while True:
+        while queue.parts:
             # If a broker has been away for long, new appends do not wait for it.
             if link.away_since is not None and link.away_s() <= self._wait_s:
-                with trio.move_on_at(deadline):
+                with trio.move_on_at(queue.parts[0].deadline):
                     await link.is_back.wait()
-            if link.away_since is not None:
-                # Publishers see this text: the reason alone would look like their own fault.
-                return RemotingConnectError(f"broker {link.name!r} is away: {link.reason}")
-            try:
-                async with link.window:
-                    answer = await self._links.request(link, command, timeout_s=REQUEST_TIMEOUT_S)
-            except RemotingConnectError:
-                continue  # nothing was sent: it is away now
-            except RemotingError as exc:
-                return OutcomeUnknownError(
-                    f"the broker has not said that it has the message: {exc}"
-                )
-            if answer.code == ResponseCode.SUCCESS:
-                return None
-            if STORE_FULL in answer.ext:
-                return StoreFullError(answer.remark or "the broker's disk is over its limit")
-            error = BrokerError(answer.code, answer.remark or f"response code {answer.code}")
-            if answer.code not in _PASSING_CODES or trio.current_time() >= deadline:
-                return error
-            await trio.sleep(RETRY_PAUSE_S)
+            parts, is_busy = self._take(queue.parts), False
+            if parts:
+                try:
+                    error = await self._send(link, queue, parts)
+                except MemoryError:
+                    self._refusals.fault("a send to a broker lacks memory: free memory")
+                    error = OutcomeUnknownError("no memory for what a broker has been sent")
+                is_busy = isinstance(error, BrokerError) and error.code in _PASSING_CODES
+                self._sent(link, queue, parts, error, is_passing=is_busy)
+            self._settle()
+            if is_busy and queue.parts:
+                await trio.sleep(RETRY_PAUSE_S)
+        queue.is_sending = False
+
+    def _take(self, waiting: deque[Part]) -> list[Part]:
+        """Return the parts of the next send: the first one, and those after it that fit.
+
+        Parts whose marks may not count any more are refused: another gateway may have the session.
+        """
+        run, now = self._run(), trio.current_time()
+        parts, body_bytes, count = list[Part](), 0, 0
+        while waiting:
+            part = waiting[0]
+            if part.run not in (None, run) or (part.run is not None and now > part.deadline):
+                text = "its marks may not count any more"
+                self._end(waiting.popleft(), BrokerError(ResponseCode.SYSTEM_BUSY, text))
+                continue
+            body_bytes += part.body_bytes
+            count += len(part.items)
+            is_full = body_bytes > SEND_BYTES_MAX or count > SEND_COUNT_MAX
+            if parts and (is_full or part.is_alone or parts[0].is_alone):
+                break
+            parts.append(waiting.popleft())
+        return parts
+
+    async def _send(
+        self, link: BrokerLink, queue: RemoteQueue, parts: list[Part]
+    ) -> MotelogError | None:
+        """Return None when the broker has stored ``parts``, otherwise why it has not."""
+        if link.away_since is not None:
+            return _away(link)
+        command = self._command(queue, parts)
+        # State of gateways does not wait for publishes, which may be slow at all other queues.
+        window = nullcontext() if queue.name.topic in GATEWAY_TOPICS else link.window
+        try:
+            async with window:
+                answer = await self._links.request(link, command, timeout_s=ANSWER_S)
+        except RemotingConnectError:
+            return _away(link)  # nothing was sent
+        except RemotingError as exc:
+            return OutcomeUnknownError(f"the broker has not said that it has the message: {exc}")
+        if answer.code == ResponseCode.SUCCESS:
+            return None
+        if STORE_FULL in answer.ext:
+            return StoreFullError(answer.remark or "the broker's disk is over its limit")
+        return BrokerError(answer.code, answer.remark or f"response code {answer.code}")
+
+    def _sent(
+        self,
+        link: BrokerLink,
+        queue: RemoteQueue,
+        parts: list[Part],
+        error: MotelogError | None,
+        *,
+        is_passing: bool,
+    ) -> None:
+        """End the parts of a send, and queue again those that are to be sent again."""
+        again: list[Part] = []
+        if is_passing or isinstance(error, RemotingConnectError):
+            # Nothing was stored, and the broker may take it a little later.
+            if link.away_s() <= self._wait_s:
+                now = trio.current_time()
+                again = [part for part in parts if part.deadline > now]
+                parts = [part for part in parts if part.deadline <= now]
+        elif isinstance(error, BrokerError) and len(parts) > 1:
+            # The broker has stored none of it. One append must not fail for another's fault.
+            again, parts = parts, []
+            for part in again:
+                part.is_alone = True
+        queue.parts.extendleft(reversed(again))
+        if error is not None and parts:
+            self._refusals.warning(
+                "a broker has not acknowledged an append, whose publishers are refused"
+                " queue=%s messages=%d error=%s",
+                queue,
+                sum(len(part.items) for part in parts),
+                error,
+            )
+        for part in parts:
+            self._end(part, error)
 
     def _command(self, queue: RemoteQueue, parts: list[Part]) -> RemotingCommand:
         name = queue.name
@@ -343,45 +375,33 @@ class Appends:
     # --- tickets -------------------------------------------------------------------------
 
     def _end(self, part: Part, error: MotelogError | None) -> None:
-        part.is_over = True
+        self._under_way -= 1
+        self._waiting_bytes[part.broker_name] -= part.body_bytes
+        part.items = []
         part.error = error
-        if part.over is not None:
-            part.over.set()
-        ticket = part.ticket
-        ticket.parts_left -= 1
-        ticket.error = ticket.error or error
-        self._waiting_bytes -= part.body_bytes
+        part.is_settled = True
+        ticket: Part | Batch = part
+        if part.batch is not None:
+            ticket = part.batch
+            ticket.error = ticket.error or error
+            ticket.parts_left -= 1
+            ticket.is_settled = not ticket.parts_left
+        if ticket.is_settled:
+            self._over.append((ticket, ticket.error))
+            if ticket.then is not None:
+                self._go_on(self._held.settled(ticket))
 
     def _settle(self) -> None:
-        unsettled = self._unsettled
-        settled: list[tuple[Ticket, MotelogError | None]] = []
-        while unsettled and not unsettled[0].parts_left:
-            ticket = unsettled.popleft()
-            ticket.is_settled = True
-            settled.append((ticket, ticket.error))
-        if settled:
+        """Call the listener with the tickets that have settled."""
+        over, self._over = self._over, []
+        if over:
             self._progress.set()
-            self._tell_settled(settled)
+            self._tell_settled(over)
 
 
-def _take(waiting: deque[Part], run: int) -> list[Part]:
-    """Return the parts of the next send: the first one, and those after it that fit."""
-    parts = [waiting.popleft()]
-    body_bytes, count = parts[0].body_bytes, len(parts[0].items)
-    while waiting and not parts[0].is_alone and _may_share(waiting[0], run):
-        body_bytes += waiting[0].body_bytes
-        count += len(waiting[0].items)
-        if body_bytes > SEND_BYTES_MAX or count > SEND_COUNT_MAX:
-            break
-        parts.append(waiting.popleft())
-    return parts
-
-
-def _may_share(part: Part, run: int) -> bool:
-    after = part.after
-    if after is None:
-        return not part.is_alone
-    return not part.is_alone and after.is_over and after.error is None and part.run == run
+def _away(link: BrokerLink) -> RemotingConnectError:
+    # Publishers see this text: the reason alone would look like their own fault.
+    return RemotingConnectError(f"broker {link.name!r} is away: {link.reason}")
 
 
 # Most messages of any moment come from few publishers.

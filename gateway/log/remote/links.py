@@ -2,8 +2,8 @@
 
 Owns: BrokerLink, BrokerLinks: addresses by broker name, the watch for a broker's return.
 Must not touch: the content of requests, topics.
-Invariants: a broker counts as away from the first request whose connection failed until it answers
-a heartbeat. While it is away, one task asks for its address and tries it.
+Invariants: a broker counts as away from the first request that has failed, or had no answer, until
+it answers a heartbeat. While it is away, one task asks for its address and tries it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from motelog.core.errors import (
     RemotingConnectionError,
     RemotingDecodeError,
     RemotingError,
+    RemotingTimeoutError,
 )
 from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
@@ -62,6 +63,8 @@ class BrokerLinks:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._by_name: dict[str, BrokerLink] = {}
+        #: How many brokers can be written to, those that are away included.
+        self.count = 0
         #: Names that brokers and clusters register as topics.
         self.topic_names: frozenset[str] = frozenset()
         self._outages = LimitedLog(logger, lines_max=1, period_s=10, monotonic_s=trio.current_time)
@@ -91,6 +94,7 @@ class BrokerLinks:
         for name, members in addresses.items():
             if MASTER_ID in members:
                 self.of(name).address = members[MASTER_ID]
+        self.count = len(self.masters())
 
     async def find(self) -> None:
         """Ask a name server which brokers there are; NoNameServerError, BrokerError."""
@@ -119,7 +123,7 @@ class BrokerLinks:
             raise exc
         try:
             return await self._client.request(link.address, command, timeout_s=timeout_s)
-        except RemotingConnectionError as exc:
+        except (RemotingConnectionError, RemotingTimeoutError) as exc:
             self._note_away(link, exc)
             raise
 

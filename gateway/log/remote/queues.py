@@ -26,7 +26,7 @@ from motelog.core.records.decode import decode_values
 from motelog.core.topic_names import GATEWAY_TOPICS
 
 if TYPE_CHECKING:
-    from motelog.gateway.log.remote.appends import Part
+    from motelog.gateway.log.remote.parts import Part
 
 
 class Chunk:
@@ -172,10 +172,11 @@ class Place:
 class DelayedPlace:
     """A place for one message that its broker holds back until it is due."""
 
-    __slots__ = ("place",)
+    __slots__ = ("place", "topic")
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self.topic = place.topic
 
 
 def _begin_offset(chunk: Chunk) -> int:

@@ -12,20 +12,30 @@ from typing import Any, Final, Self
 
 import trio
 
-from motelog.bridge.client import REQUEST_TIMEOUT_S, Client
+from motelog.bridge.client import Client
 from motelog.bridge.pull import HOLD_S
 from motelog.core.acl.files import read_credentials
+from motelog.core.errors import MotelogError
 from motelog.core.message import TIMER_DELAY_MS, encode_properties
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.topic_names import GATEWAY_GROUP
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.log.log_port import LogRead, QueueHandle, Settled, Ticket, Waiting
-from motelog.gateway.log.remote.appends import Appends, Part
+from motelog.gateway.log.log_port import (
+    AppendApart,
+    LogRead,
+    QueueHandle,
+    Settled,
+    Ticket,
+    Waiting,
+)
+from motelog.gateway.log.remote.appends import Appends
 from motelog.gateway.log.remote.links import BrokerLinks
+from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
 from motelog.gateway.log.remote.reads import Fetch, Reads
 from motelog.gateway.log.remote.topics import Topics
+from motelog.gateway.reckoning import arrival_ms_max
 
 #: How long appends wait for a broker that is away or a topic that is being created.
 WAIT_S: Final = 10.0
@@ -40,8 +50,6 @@ KEPT_BYTES_MAX: Final = 33_554_432
 class RemoteLog:
     """The log of a RocketMQ cluster. ``namesrv`` is ``host:port;host:port``."""
 
-    #: A batch waits for the one before it.
-    append_ms_max = int(2 * REQUEST_TIMEOUT_S * 1000)
     knows_tails = False
 
     def __init__(
@@ -63,6 +71,7 @@ class RemoteLog:
             credentials=credentials,
             tls=tls,
         )
+        self.append_ms_max = arrival_ms_max(wait_s)
         self._links = BrokerLinks(self._client)
         self._appends = Appends(
             self._client,
@@ -86,6 +95,8 @@ class RemoteLog:
         self._closed = trio.Event()
         # The hot calls go straight to the parts.
         self.append: Callable[[list[Any]], Ticket] = self._appends.append
+        self.append_apart: AppendApart = self._appends.append_apart
+        self.refusal: Callable[[Any], MotelogError | None] = self._appends.refusal
         self.on_settled: Callable[[Callable[[Settled], None]], None] = self._appends.on_settled
         self.fence: Callable[[Callable[[], int]], None] = self._appends.fence
         self.has_topic = self._topics.has

@@ -46,8 +46,8 @@ from motelog.core.topic_names import (
     is_group_topic,
     is_topic_name,
 )
-from motelog.gateway.log.remote.appends import Part
 from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
+from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import Place, RemoteQueue
 
 logger = logging.getLogger(__name__)

@@ -1283,6 +1283,41 @@ def test_what_waits_in_closed_queues_of_a_younger_topic_comes_when_they_are_open
     assert sorted(payload for _, _, payload in found) == sorted(bodies)
 
 
+@pytest.mark.parametrize("knows_tails", [True, False])
+def test_session_gets_nothing_older_than_itself_from_queues_that_are_opened(
+    *, knows_tails: bool
+) -> None:
+    stage = Stage(GatewayConfig(topic_queue_count=8))
+    bodies = [b"%d" % number for number in range(20)]
+    publish_each(stage, *(b"old" + body for body in bodies))
+    stage.log.change_queues("t", read=2, write=2)
+    for number in (1, 2, 3):
+        pass_ms(stage, 60_000)
+        connect(stage, number, f"dev{number}")
+        subscribe(stage, number, "t/#")
+        lose(stage, number)
+    pass_ms(stage, 60_000)
+    stage.log.change_queues("t", read=8, write=8)
+    publish_each(stage, *bodies)
+    stage = restart(stage)
+    stage.log.knows_tails = knows_tails
+    for number in (1, 2, 3):
+        connect(stage, number, f"dev{number}")
+    lose(stage, 2)  # before it is known where it begins
+    connect(stage, 2, "dev2")
+    while stage.log.is_asked:
+        stage.log.tell_tails()
+    settle(stage)
+    for number in (1, 2, 3):
+        found = got(stage, number)
+        assert sorted(payload for _, _, payload in found) == sorted(bodies)
+
+
+def pass_ms(stage: Stage, ms: int) -> None:
+    stage.clock.advance(ms)
+    stage.log.now_ms = stage.clock.now_ms()
+
+
 def test_session_whose_client_stays_goes_on_in_queues_that_are_closed() -> None:
     stage = Stage(GatewayConfig(topic_queue_count=8))
     bodies = [b"%d" % number for number in range(20)]

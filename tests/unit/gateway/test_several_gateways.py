@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from motelog.core.errors import MotelogError, StoreFullError
+from motelog.core.errors import MotelogError, StoreError, StoreFullError
 from motelog.core.net.reactor_types import CloseReason
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.config import GatewayConfig
@@ -24,8 +24,8 @@ from motelog.gateway.mqtt.packet_types import (
     Will,
 )
 from motelog.gateway.mqtt.subscribe import encode_subscribe
+from motelog.gateway.reckoning import LOST_TICKS, STILL_MS_MAX
 from motelog.gateway.state.claims import BEHIND_MS_MAX, TOPICS_MS_MAX, WAIT_MS_MAX
-from motelog.gateway.state.journal import LOST_TICKS, STILL_MS_MAX
 from tests.support.gateway_fleet import HOUR, Fleet
 from tests.support.gateway_stage import Stage
 from tests.support.mqtt import body_of
@@ -452,6 +452,19 @@ def test_gateway_that_was_taken_for_lost_drops_its_clients_and_begins_again(
     assert stored.left_ms is None
     assert fleet.connected("a", 3)
     assert holders(fleet) == ["a"]
+
+
+def test_a_tick_that_fails_late_is_made_good_at_once() -> None:
+    fleet = Fleet("a", "b")
+    log = fleet.log
+    log.settles_at_once = False
+    fleet.tick("a")
+    records = log.records[MQTT_SESSION_TOPIC, 0]
+    count = len(records)
+    log.settle(error=StoreError("no answer"))
+    assert len(records) == count + 1
+    log.settle(error=StoreError("no answer"))
+    assert len(records) == count + 1  # the next tick is the next attempt
 
 
 def test_claims_wait_for_no_view_that_is_being_made_again() -> None:

@@ -10,9 +10,9 @@ from motelog.core.errors import StoreFullError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, Subscribe, SubscribeEntry, Unsubscribe
 from motelog.gateway.mqtt.subscribe import encode_subscribe, encode_unsubscribe
+from motelog.gateway.reckoning import LOST_TICKS
 from motelog.gateway.sessions.groups import PARTS, part_name
 from motelog.gateway.state.claims import WAIT_MS_MAX
-from motelog.gateway.state.journal import LOST_TICKS
 from tests.support.gateway_fleet import Fleet
 from tests.unit.gateway.test_several_gateways import (
     frame,

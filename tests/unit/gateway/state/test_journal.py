@@ -39,6 +39,7 @@ SESSION = StoredSession(
     (StoredFilter("telemetry/#", 1), StoredFilter("commands/dev", 2, 7, {OTHER: 40})),
     {QUEUE: 10, OTHER: 30},
     will=WILL,
+    begun_ms=999_000,
 )
 
 

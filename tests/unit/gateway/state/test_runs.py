@@ -9,8 +9,9 @@ from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreFullError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway import server
+from motelog.gateway.reckoning import LOST_TICKS
 from motelog.gateway.state import session_rows
-from motelog.gateway.state.journal import LOST_TICKS, SILENCE_MS_MAX, SessionJournal
+from motelog.gateway.state.journal import SILENCE_MS_MAX, SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.session_rows import ClaimHeard
 from motelog.gateway.state.stored import Mark, MarkKind, Progress, StoredSession
