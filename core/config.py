@@ -18,6 +18,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -198,6 +199,11 @@ def load_table(
     return Loaded(section, loader.origins)
 
 
+# What msgspec finds out of a type, which never changes, takes most of the time of a load.
+_info: Final = cache(inspect.type_info)
+_fields: Final = cache(msgspec.structs.fields)
+
+
 def settings(loaded: Loaded[Any]) -> list[Setting]:
     """Return each key of a tree, with sections and array elements in order."""
     return list(_settings(loaded.section, (), loaded.origins))
@@ -295,7 +301,7 @@ class _Loader:
         self, kind: type[msgspec.Struct], table: Mapping[str, Any], path: KeyPath
     ) -> msgspec.Struct:
         """Return the Struct of one table, with stand-ins for values whose faults are reported."""
-        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+        fields = {field.encode_name: field for field in _fields(kind)}
         values: dict[str, Any] = {}
         for key, value in table.items():
             if key not in fields:
@@ -419,7 +425,7 @@ def _show(value: object) -> str:
 
 def _as_struct(kind: Any) -> type[msgspec.Struct] | None:
     """Return the Struct of ``kind``, which may be ``Struct | None``."""
-    info = inspect.type_info(kind)
+    info = _info(kind)
     if isinstance(info, inspect.UnionType):
         structs = [part for part in info.types if isinstance(part, inspect.StructType)]
         info = structs[0] if len(structs) == 1 else info
@@ -428,7 +434,7 @@ def _as_struct(kind: Any) -> type[msgspec.Struct] | None:
 
 def _element_struct(kind: Any) -> tuple[type[msgspec.Struct] | None, type]:
     """Return the Struct that an array holds (None if it holds none), and the array's type."""
-    info = inspect.type_info(kind)
+    info = _info(kind)
     if isinstance(info, inspect.ListType | inspect.VarTupleType) and isinstance(
         info.item_type, inspect.StructType
     ):
@@ -441,7 +447,7 @@ def _stand_in(kind: Any) -> Any:
     struct = _as_struct(kind)
     if struct is not None:
         return _Loader("", {}, None).section(struct, {}, ())
-    match inspect.type_info(kind):
+    match _info(kind):
         case inspect.StrType():
             return ""
         case inspect.IntType() | inspect.FloatType():
@@ -452,7 +458,7 @@ def _stand_in(kind: Any) -> Any:
 
 def _variables_of(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
     """Yield the variable of each key that a single variable can set."""
-    for field in msgspec.structs.fields(kind):
+    for field in _fields(kind):
         name = prefix + field.encode_name.upper()
         struct = _as_struct(field.type)
         if struct is None:
@@ -463,7 +469,7 @@ def _variables_of(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
 
 def _unit_at(kind: Any, path: KeyPath) -> Unit | None:
     """Return the unit of the number at ``path``, None if it is not a number or a plain count."""
-    is_number = isinstance(inspect.type_info(kind), inspect.IntType | inspect.FloatType)
+    is_number = isinstance(_info(kind), inspect.IntType | inspect.FloatType)
     return unit_of(str(path[-1])) if is_number else None
 
 
@@ -474,7 +480,7 @@ def _number(value: Any, kind: Any, unit: Unit) -> Any:
     amount = unit.parse(value)
     if amount.denominator == 1:
         return int(amount)
-    if isinstance(inspect.type_info(kind), inspect.FloatType):
+    if isinstance(_info(kind), inspect.FloatType):
         return float(amount)
     raise ValueError(f"{value!r} is not a whole number of {unit.name}")
 
@@ -486,7 +492,7 @@ def _type_at(kind: type[msgspec.Struct], path: tuple[str, ...]) -> Any:
         struct = _as_struct(found) if found is not None else None
         if struct is None:
             return None
-        fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+        fields = {field.encode_name: field.type for field in _fields(struct)}
         found = fields.get(part)
     return found
 
@@ -495,7 +501,7 @@ def _read_variable(kind: Any, text: str) -> Any:
     """Return a variable's text as the value to check; arrays and tables are in TOML."""
     if kind is None:
         return text
-    info = inspect.type_info(kind)
+    info = _info(kind)
     is_text = isinstance(info, inspect.StrType | inspect.LiteralType | inspect.EnumType)
     if is_text or not text.lstrip().startswith(("[", "{")):
         return text
@@ -507,7 +513,7 @@ def _read_variable(kind: Any, text: str) -> Any:
 
 def _choices(kind: Any) -> list[str]:
     """Return the texts that a field with a closed set accepts; empty for any other field."""
-    match inspect.type_info(kind):
+    match _info(kind):
         case inspect.LiteralType() as info:
             return [str(value) for value in info.values]
         case inspect.EnumType() as info:
@@ -518,7 +524,7 @@ def _choices(kind: Any) -> list[str]:
 
 def describe(kind: Any, unit: Unit | None) -> str:
     """Return a description of the values that a key of this type and unit accepts."""
-    text = _describe_info(inspect.type_info(kind))
+    text = _describe_info(_info(kind))
     return text if unit is None else f'{unit.name}: {text}, or a text such as "{unit.example}"'
 
 
