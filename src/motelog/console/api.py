@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal
 
 import msgspec
@@ -81,7 +82,6 @@ class Api:
         self._endpoints = endpoints
         self._by_name = {one.name: one for one in endpoints}
         self._audit = audit
-        self._document = msgspec.json.encode(openapi(endpoints))
 
     def endpoint(self, name: str) -> Endpoint:
         """Return the endpoint of this name; KeyError."""
@@ -97,6 +97,11 @@ class Api:
             for one in self._endpoints
         ]
         return [*routes, Route(f"{PREFIX}/openapi.json", self._openapi)]
+
+    @cached_property
+    def _document(self) -> bytes:
+        """The OpenAPI document, made when it is first asked for: it takes as long as a start."""
+        return msgspec.json.encode(openapi(self._endpoints))
 
     async def _openapi(self, request: Request) -> Response:
         if caller_of(request).role is Role.NOBODY:
