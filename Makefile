@@ -44,8 +44,8 @@ lint: .make/test  ## ruff and the import contracts
 types: .make/test  ## mypy --strict
 	@$(BIN)/mypy
 
-unit: .make/test  ## unit and repository tests alone
-	@$(PYTEST) --quiet tests/unit tests/repo
+unit: .make/test  ## unit and repository tests alone; their files are in memory (make test: on the disk)
+	@TMPDIR="$$(.ci/memory-folder)" $(PYTEST) --quiet tests/unit tests/repo
 
 suite: .make/test  ## the tests alone; TEST_ARGS='-k store' selects
 	@.ci/java-note
