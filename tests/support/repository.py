@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,12 +53,24 @@ class Source(NamedTuple):
     imports: list[tuple[int, str, int]]
 
 
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield what stands in blocks at any depth; expressions, most of a tree, hold no statement."""
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, block, ())
+            if isinstance(inner, list):
+                left += inner
+
+
 @cache
 def source(path: Path) -> Source:
     """Return a Python file's facts; it is parsed once for all tests of a process."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     statements, imports = 0, []
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         statements += isinstance(node, ast.stmt)
         if isinstance(node, ast.Import):
             imports += [(node.lineno, alias.name, 0) for alias in node.names]
