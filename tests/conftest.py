@@ -38,10 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 class SharedStarts(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     """Each test by itself to whichever worker is free, but all that share a start to one worker.
 
+    Unit tests go by module: each is so short that giving it out costs as much as running it.
     pytest-xdist's own groups write into the node id, which pytest 9 no longer reads.
     """
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith("tests/unit/"):
+            return nodeid.partition("::")[0]
         return next((group for group in SHARED_STARTS if nodeid.startswith(group)), nodeid)
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
