@@ -11,9 +11,9 @@ A new subscription is sent the values at once, as retained messages. Then they c
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Final
 
+from motelog import __version__
 from motelog.core.clock import Clock
 from motelog.core.message import MQTT_QOS, encode_properties
 from motelog.gateway.deliver.outgoing import OutgoingMessage
@@ -44,7 +44,7 @@ class SysTopics:
         self._sender = sender
         self._metrics = metrics
         self._clock = clock
-        self._version = f"motelog version {version('motelog')}"
+        self._version = f"motelog version {__version__}"
         self._began_ms = clock.monotonic_ms()
         self._next_ms = self._began_ms + INTERVAL_MS
 
