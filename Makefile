@@ -30,7 +30,7 @@ run: .make/run  ## build and start the whole stack on loopback (motelog dev)
 debug: .make/test  ## a Python prompt with a gateway in memory: send packets, see what it does
 	@$(BIN)/python -m tests.debug
 
-check: .make/test  ## lint, types, unit and repository tests, at once: about a minute on two cores
+check: .make/test  ## lint, types, unit and repository tests, at once: about 40 seconds on two cores
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types unit
 
 test: .make/test  ## lint, types and every test, the conformance tests among them
