@@ -575,7 +575,7 @@ class Delivery:
         catch_up, shares, sender = self._catch_up, self.shares, self._sender
         if (catch_up.returning or catch_up.elevators) and catch_up.has_more:
             catch_up.serve(now_ms)
-        if shares.returning:
+        if shares.returning or shares.roomy:
             shares.serve(now_ms)
         if sender.held:
             sender.send_held()

@@ -75,6 +75,8 @@ class Shares:
         self._early: dict[WatchedQueue, dict[Group, None]] = {}
         #: Groups that can go on and wait for ``serve``.
         self.returning: dict[Group, None] = {}
+        #: Sessions with room again, whose groups wait for ``serve``.
+        self.roomy: dict[Session, None] = {}
         #: Given back by sessions that outlive their connection: sent to them again, a message is a
         #: repetition.
         self._had: dict[str, dict[tuple[str, int, int], int]] = {}
@@ -192,10 +194,8 @@ class Shares:
 
     def has_room(self, session: Session) -> None:
         """Note that a session has room in its window or socket again."""
-        if session.has_particulars:
-            awaiting = session.particulars.awaiting
-            self.returning.update((group, None) for group in awaiting if group.is_behind)
-            awaiting.clear()
+        if session.has_particulars and session.particulars.awaiting:
+            self.roomy[session] = None
 
     def tail_known(self, queue: WatchedQueue) -> None:
         """Resume the groups that wait for the tail of a queue."""
@@ -354,11 +354,25 @@ class Shares:
     # --- groups that lag -----------------------------------------------------------------
 
     def serve(self, now_ms: int) -> None:
-        """Serve one slice to each of ``returning``; groups that can go on are added to it again."""
+        """Serve one slice to each of ``returning``; groups that can go on are added to it again.
+
+        Then groups that have waited for a session's room get a slice, while there is room.
+        """
         returning, self.returning = self.returning, {}
         for group in returning:
             if group.is_served:
                 self._serve(group, now_ms)
+        roomy, self.roomy = self.roomy, {}
+        for session in roomy:
+            awaiting = session.particulars.awaiting
+            # Groups that get nothing wait again, behind the others: each is served once.
+            for _ in range(len(awaiting)):
+                if not (awaiting and session.inflight.room):
+                    break
+                group = next(iter(awaiting))
+                del awaiting[group]
+                if group.is_behind and group.is_served:
+                    self._serve(group, now_ms)
 
     def _lag(self, group: Group, queue: WatchedQueue, queue_offset: int) -> None:
         """Let a group continue at ``queue_offset`` when a member has room again."""

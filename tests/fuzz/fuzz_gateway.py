@@ -591,6 +591,7 @@ class Game:
             "answers": stage.answers._waiting,
             "groups": stage.delivery.shares._by_number,
             "groups returning": stage.delivery.shares.returning,
+            "sessions with room": stage.delivery.shares.roomy,
             "groups' reads": stage.delivery.shares._reads._attempts,
         }
         for name, what in kept.items():

@@ -54,14 +54,16 @@ def puback(count: int) -> Step:
     return lambda: reader.answer(PUBACK, packet_ids[count // 2])
 
 
-def puback_beside_groups(count: int) -> Step:
+def puback_beside_groups(count: int, *, waiting: int = 1) -> Step:
+    """Return the step after which the first of ``waiting`` groups gets its second message."""
     gateway = roomy(subscriptions_max=10_000)
     reader = gateway.connect(5, "reader", receive_maximum=1)
     for n in range(count):
         reader.subscribe(f"$share/g/t/{n}", qos=1)
     writer = gateway.connect(5)
     writer.put("t/7", b"x", 1)
-    writer.put("t/7", b"y", 1)
+    for n in range(7, 7 + waiting):
+        writer.put(f"t/{n % count}", b"y", 1)
     gateway.deliver()
     (message,) = reader.messages()
 
@@ -71,6 +73,10 @@ def puback_beside_groups(count: int) -> Step:
         assert waited.payload == b"y"
 
     return acknowledge
+
+
+def puback_beside_groups_that_wait(count: int) -> Step:
+    return puback_beside_groups(count, waiting=count)
 
 
 def one_more_message(count: int) -> Step:
@@ -168,6 +174,7 @@ def connect_beside_sessions(count: int) -> Step:
         pubcomp,
         puback,
         puback_beside_groups,
+        puback_beside_groups_that_wait,
         one_more_message,
         publish_beside_unreleased,
         pubrel_beside_unreleased,

@@ -122,6 +122,23 @@ def test_group_lags_while_nobody_has_room() -> None:
     assert payloads(stage, 1) == [b"7"]
 
 
+def test_room_goes_to_the_next_group_that_still_waits() -> None:
+    stage = Stage(GatewayConfig(inflight_max=1))
+    connect(stage, 1, "m1", properties=NO_PROPERTIES)
+    for letter in "abcd":
+        subscribe(stage, 1, f"$share/g/{letter}/#", qos=1)
+    for letter in "abcd":
+        send(stage, letter.encode(), topic=f"{letter}/1")
+    assert payloads(stage, 1) == [b"a"]
+    member(stage, 2, name="$share/g/b/#")
+    settle(stage)
+    assert payloads(stage, 2) == [b"b"]
+    for packet_id, payload in (1, b"c"), (2, b"d"):
+        ack(stage, 1, 0x40, packet_id)
+        settle(stage)
+        assert payloads(stage, 1) == [payload]
+
+
 def test_member_that_does_not_read_gets_nothing() -> None:
     stage = Stage()
     member(stage, 1)
