@@ -447,17 +447,13 @@ class Delivery:
         """Return the offset at which delivery continues, for each queue that the filters need."""
         lagging = session.lagging or {}
         cursors: dict[str, int] = {}
-        since: Mapping[WatchedQueue, int] = {}
-        if session.has_particulars:
-            since = session.particulars.since.get(ALL_FILTERS, {})
-            for replay in self._replays.stored(session):
-                # So places of retained messages are not stored as delivered: ``after`` says which
-                # messages were.
-                cursors[RETAINED_QUEUE] = max(replay.before, cursors.get(RETAINED_QUEUE, 0))
         unplaced = NO_QUEUES
         if session.connection is None and session.has_particulars:
             unplaced = session.particulars.unplaced  # the next connection finds out
+        queues_count = len(self._queues.by_handle)
         for topic_filter in topic_filters:
+            if len(cursors) == queues_count:
+                break  # many filters share few queues
             for queue in self._queues.needed(topic_filter):
                 if queue in unplaced:
                     continue
@@ -465,6 +461,13 @@ class Delivery:
                     cursors[queue.name] = self._catch_up.cursor_of(session, queue)
                 elif queue.is_known:
                     cursors[queue.name] = queue.next_offset
+        since: Mapping[WatchedQueue, int] = {}
+        if session.has_particulars:
+            since = session.particulars.since.get(ALL_FILTERS, {})
+            for replay in self._replays.stored(session):
+                # So places of retained messages are not stored as delivered: ``after`` says which
+                # messages were.
+                cursors[RETAINED_QUEUE] = max(replay.before, cursors.get(RETAINED_QUEUE, 0))
         for queue, begin in since.items():
             if cursors.get(queue.name, begin) < begin:
                 cursors[queue.name] = begin

@@ -113,9 +113,7 @@ class SubscriptionTree(Generic[S]):
         """Return the options of one subscription, None if there is none."""
         for options, filters in self._tables.items():
             entry = filters.get(topic_filter)
-            if entry is not None and (
-                subscriber in entry if isinstance(entry, _Several) else entry == subscriber
-            ):
+            if entry == subscriber or (isinstance(entry, _Several) and subscriber in entry):
                 return options
         if "+" not in topic_filter:
             return None

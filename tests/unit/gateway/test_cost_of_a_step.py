@@ -9,6 +9,7 @@ import pytest
 
 from motelog.gateway.mqtt.acks import encode_ack
 from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.gateway.subscribe import storing
 from tests.conformance.peers import Gateway, Peer, publish_packet
 from tests.support.counted import executed
 
@@ -190,6 +191,12 @@ def connect_beside_sessions(count: int) -> Step:
 def test_a_step_costs_the_same_beside_twice_as_much(prepare: Callable[[int], Step]) -> None:
     once, twice = executed(prepare(OPEN)), executed(prepare(2 * OPEN))
     assert twice <= once * TOLERANCE
+
+
+def test_a_whole_record_costs_little_for_each_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storing, "WHOLE_FILTERS_MAX", 10 * OPEN)
+    once, twice = (executed(subscribe_beside_filters(count)) for count in (OPEN, 2 * OPEN))
+    assert twice - once <= 70 * OPEN
 
 
 def drained(count: int, qos: int) -> int:
