@@ -9,7 +9,7 @@ Must not touch: the log (``follower`` reads it), records appended but not read b
                with one the gateway's run, and how long after the end of that run it is due
     runs       one row for each run of a gateway with sessions, and when it last wrote
     positions  live positions of the runs
-    queues     numbers for queue names, so that a cursor takes few bytes
+    queues     see ``packing``
     shared     which sessions have which shared subscriptions
     claims     unsettled claims of gateways; ``at`` is the record's queue offset
     over       the last OVER_MAX runs that are over and no longer have a row
@@ -39,6 +39,7 @@ import msgspec
 from motelog.core.limited_log import LimitedLog
 from motelog.gateway.mqtt.topics import SHARED_PREFIX
 from motelog.gateway.state.follower import ReadBack
+from motelog.gateway.state.packing import QUEUES_TABLE, Packing
 from motelog.gateway.state.progress import (
     AWAY,
     Changing,
@@ -60,14 +61,7 @@ from motelog.gateway.state.records import (
     TickRecord,
     decode_record,
 )
-from motelog.gateway.state.stored import (
-    Received,
-    StoredFilter,
-    StoredFlight,
-    StoredReplay,
-    StoredSession,
-    StoredWill,
-)
+from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import View
 
 logger = logging.getLogger(__name__)
@@ -86,7 +80,7 @@ _TABLES: Final = (
         run INTEGER, queue INTEGER, queue_offset INTEGER, at INTEGER, first_at INTEGER,
         PRIMARY KEY (run, queue)
     ) WITHOUT ROWID""",
-    "CREATE TABLE IF NOT EXISTS queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    QUEUES_TABLE,
     """CREATE TABLE IF NOT EXISTS shared (
         name TEXT, client_id TEXT, PRIMARY KEY (name, client_id)
     ) WITHOUT ROWID""",
@@ -182,6 +176,7 @@ class SessionRows:
 
     def __init__(self, view: View) -> None:
         self._view = view
+        self._packing = Packing(view)
         self._faults = LimitedLog(logger)
         #: The runs by ``key``.
         self.runs: dict[int, Run] = {}
@@ -201,8 +196,6 @@ class SessionRows:
         self.present: Container[str] = ()
         #: The rows of claims, by client identifier, in the order of the log.
         self._claims: dict[str, list[_Claimed]] = {}
-        self._queue_ids: dict[str, int] = {}
-        self._queue_names: dict[int, str] = {}
         # Within one transaction: the new states of sessions; None for a session that has ended.
         self._changed: dict[str, SessionState | None] = {}
         # Newer still: states that marks are changing, with the positions of their run.
@@ -231,8 +224,7 @@ class SessionRows:
         self._changed_ms.clear()
         self._changed_runs.clear()
         execute = self._view.execute
-        self._queue_names = dict(execute("SELECT id, name FROM queues").fetchall())
-        self._queue_ids = {name: number for number, name in self._queue_names.items()}
+        self._packing.load()
         self._by_number = by_number = {}
         for number, key, gateway, last_ms, last_number, is_over in execute(
             "SELECT id, run, gateway, last_ms, last_number, is_over FROM runs"
@@ -245,7 +237,7 @@ class SessionRows:
         for number, queue, *position in execute(
             "SELECT run, queue, queue_offset, at, first_at FROM positions"
         ):
-            by_number[number].positions[self._queue_names[queue]] = Position(*position)
+            by_number[number].positions[self._packing.names[queue]] = Position(*position)
         self.count = execute("SELECT count(*) FROM sessions").fetchone()[0]
         self._has_shared = execute("SELECT 1 FROM shared LIMIT 1").fetchone() is not None
         self._claims = {}
@@ -541,16 +533,16 @@ class SessionRows:
         for client_id, (changing, _) in list(self._changing.items()):
             if changing.run == run.key:
                 self._end_changing(client_id)
-        told = record.positions
+        told, number = record.positions, self._packing.number
         move(run.positions, record.left, told, at)
         for queue in record.left:
             self._view.execute(
                 "DELETE FROM positions WHERE run = ? AND queue = ?",
-                (run.number, self._queue_id(queue)),
+                (run.number, number(queue)),
             )
         self._view.execute_many(
             "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",
-            [(run.number, self._queue_id(queue), *run.positions[queue]) for queue in told],
+            [(run.number, number(queue), *run.positions[queue]) for queue in told],
         )
 
     def _changing_by(self, client_id: str, run: Run) -> Changing | None:
@@ -596,7 +588,7 @@ class SessionRows:
                 ended.append((client_id,))
                 continue
             run, due = self._due_of(state)
-            row = (run, due, self._pack(state), client_id)
+            row = (run, due, self._packing.pack(state), client_id)
             store_ms = self._changed_ms.get(client_id)
             if store_ms is None:
                 told.append(row)
@@ -667,7 +659,11 @@ class SessionRows:
     def state(self, client_id: str) -> SessionState | None:
         """Return the state of a session according to the view, None if there is none; ViewError."""
         row = self._row(client_id)
-        return None if row is None else self._unpack(client_id, *row)
+        if row is None:
+            return None
+        at, run, data = row
+        key = self._by_number[run].key if run != AWAY else AWAY
+        return self._packing.unpack(client_id, at, key, data)
 
     def _row(self, client_id: str) -> _Row | None:
         if client_id in self.fetched:
@@ -769,116 +765,6 @@ class SessionRows:
             (limit,),
         ).fetchall()
 
-    # --- bytes of a row ------------------------------------------------------------------
-
-    def _pack(self, state: SessionState) -> bytes:
-        session = state.session
-        queue_id, numbered = self._queue_id, self._numbered
-        return _row_encoder.encode(
-            (
-                session.expiry_s,
-                session.left_ms,
-                [
-                    (f.topic_filter, f.options, f.identifier, numbered(f.since))
-                    for f in session.filters
-                ],
-                numbered(session.cursors),
-                [
-                    (f.packet_id, queue_id(f.queue), f.queue_offset, f.qos, f.state)
-                    for f in session.inflight
-                ],
-                [
-                    (r.packet_id, queue_id(r.queue), r.queue_offset, r.taken_ms)
-                    for r in session.received
-                ],
-                [(queue_id(queue), queue_offset) for queue, queue_offset in session.delivered],
-                session.will,
-                session.replays,
-                numbered(state.pinned),
-                state.is_told,
-                state.is_claimed,
-                session.owner,
-                session.begun_ms,
-            )
-        )
-
-    def _unpack(self, client_id: str, at: int, run: int, data: bytes) -> SessionState:
-        (
-            expiry_s,
-            left_ms,
-            filters,
-            cursors,
-            inflight,
-            received,
-            delivered,
-            will,
-            replays,
-            pinned,
-            is_told,
-            is_claimed,
-            owner,
-            begun_ms,
-        ) = _row_decoder.decode(data)
-        name, named = self._queue_names, self._named
-        session = StoredSession(
-            client_id,
-            expiry_s,
-            left_ms,
-            tuple([StoredFilter(f[0], f[1], f[2], named(f[3])) for f in filters]),
-            named(cursors),
-            tuple([StoredFlight(f[0], name[f[1]], f[2], f[3], f[4]) for f in inflight]),
-            tuple([Received(r[0], name[r[1]], r[2], r[3]) for r in received]),
-            tuple([(name[queue], queue_offset) for queue, queue_offset in delivered]),
-            will,
-            replays,
-            owner,
-            begun_ms,
-        )
-        key = self._by_number[run].key if run != AWAY else AWAY
-        return SessionState(session, key, at, named(pinned), is_told, is_claimed)
-
-    def _numbered(self, by_queue: Mapping[str, int]) -> Mapping[int, int]:
-        if not by_queue:  # most are empty
-            return _NO_QUEUES
-        return {self._queue_id(queue): queue_offset for queue, queue_offset in by_queue.items()}
-
-    def _named(self, by_number: Mapping[int, int]) -> dict[str, int]:
-        if not by_number:
-            return {}
-        name = self._queue_names
-        return {name[number]: queue_offset for number, queue_offset in by_number.items()}
-
-    def _queue_id(self, queue: str) -> int:
-        number = self._queue_ids.get(queue)
-        if number is None:
-            cursor = self._view.execute("INSERT INTO queues (name) VALUES (?)", (queue,))
-            assert cursor.lastrowid is not None
-            number = self._queue_ids[queue] = cursor.lastrowid
-            self._queue_names[number] = queue
-        return number
-
 
 def _json(client_ids: Iterable[str]) -> str:
     return msgspec.json.encode(list(client_ids)).decode()
-
-
-_NO_QUEUES: Final[Mapping[int, int]] = {}
-_row_encoder: Final = msgspec.msgpack.Encoder()
-_row_decoder: Final = msgspec.msgpack.Decoder(
-    tuple[
-        int,
-        int | None,
-        list[tuple[str, int, int, dict[int, int]]],
-        dict[int, int],
-        list[tuple[int, int, int, int, int]],
-        list[tuple[int, int, int, int]],
-        list[tuple[int, int]],
-        StoredWill | None,
-        tuple[StoredReplay, ...],
-        dict[int, int],
-        bool,
-        bool,
-        str | None,
-        int,
-    ]
-)
