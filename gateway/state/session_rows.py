@@ -11,7 +11,7 @@ Must not touch: the log (``follower`` reads it), records appended but not read b
     positions  live positions of the runs
     queues     see ``packing``
     shared     which sessions have which shared subscriptions
-    claims     unsettled claims of gateways; ``at`` is the record's queue offset
+    claims     see ``open_claims``
     over       the last OVER_MAX runs that are over and no longer have a row
 
 The end of a run is one row: its sessions then count as disconnected without being written.
@@ -39,6 +39,7 @@ import msgspec
 from motelog.core.limited_log import LimitedLog
 from motelog.gateway.mqtt.topics import SHARED_PREFIX
 from motelog.gateway.state.follower import ReadBack
+from motelog.gateway.state.open_claims import CLAIMS_TABLE, Claimed, OpenClaims
 from motelog.gateway.state.packing import QUEUES_TABLE, Packing
 from motelog.gateway.state.progress import (
     AWAY,
@@ -85,10 +86,7 @@ _TABLES: Final = (
         name TEXT, client_id TEXT, PRIMARY KEY (name, client_id)
     ) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS shared_client_id ON shared (client_id)",
-    """CREATE TABLE IF NOT EXISTS claims (
-        client_id TEXT, at INTEGER, run INTEGER NOT NULL, number INTEGER NOT NULL,
-        PRIMARY KEY (client_id, at)
-    ) WITHOUT ROWID""",
+    CLAIMS_TABLE,
     "CREATE TABLE IF NOT EXISTS over (id INTEGER PRIMARY KEY, run INTEGER NOT NULL UNIQUE)",
 )
 #: Rows of the sessions in a JSON array: one query for many costs a tenth of a query for each.
@@ -124,14 +122,6 @@ class ClaimHeard(NamedTuple):
 #: News that was read back: a claim, a client identifier whose holder or claims have changed, or
 #: None for the end of a run.
 Heard: TypeAlias = ClaimHeard | str | None
-
-
-class _Claimed(NamedTuple):
-    """A claim that is not settled: its queue offset, its run's row number, its record's number."""
-
-    at: int
-    run: int
-    number: int
 
 
 class Run:
@@ -177,6 +167,7 @@ class SessionRows:
     def __init__(self, view: View) -> None:
         self._view = view
         self._packing = Packing(view)
+        self._claims = OpenClaims(view)
         self._faults = LimitedLog(logger)
         #: The runs by ``key``.
         self.runs: dict[int, Run] = {}
@@ -194,8 +185,6 @@ class SessionRows:
         #: Client identifiers whose changes are reported in ``heard``; those whose claims are.
         self.awaited: set[str] = set()
         self.present: Container[str] = ()
-        #: The rows of claims, by client identifier, in the order of the log.
-        self._claims: dict[str, list[_Claimed]] = {}
         # Within one transaction: the new states of sessions; None for a session that has ended.
         self._changed: dict[str, SessionState | None] = {}
         # Newer still: states that marks are changing, with the positions of their run.
@@ -240,11 +229,7 @@ class SessionRows:
             by_number[number].positions[self._packing.names[queue]] = Position(*position)
         self.count = execute("SELECT count(*) FROM sessions").fetchone()[0]
         self._has_shared = execute("SELECT 1 FROM shared LIMIT 1").fetchone() is not None
-        self._claims = {}
-        for client_id, *claimed in execute(
-            "SELECT client_id, at, run, number FROM claims ORDER BY at"
-        ):
-            self._claims.setdefault(client_id, []).append(_Claimed(*claimed))
+        self._claims.load()
 
     def apply(self, records: Sequence[ReadBack], *, begin_offset: int, limit: int) -> int:
         self._begin_offset = begin_offset
@@ -406,9 +391,7 @@ class SessionRows:
         run.is_over = True
         self.living.discard(run.key)
         self._changed_runs.add(run.key)
-        for client_id in list(self._claims):
-            self._keep_claims(client_id, lambda one: one.run != run.number)
-        self._view.execute("DELETE FROM claims WHERE run = ?", (run.number,))
+        self._claims.end_run(run.number)
         self.heard.append(None)
 
     def _note_over(self, key: int) -> None:
@@ -450,9 +433,9 @@ class SessionRows:
             for client_id in client_ids:
                 # This loop is hot: among many gateways, few claims concern this one.
                 is_stored, holder = self._holder(client_id, runs.get(client_id))
-                is_open = lasts or is_stored or client_id in self._claims
+                is_open = lasts or is_stored or client_id in self._claims.by_client
                 if is_open:
-                    self._open_claim(client_id, _Claimed(at, run.number, record.number))
+                    self._claims.open(client_id, Claimed(at, run.number, record.number))
                     open_count += 1
                 if holder or client_id in self.awaited or client_id in self.present:
                     owner = record.owners.get(client_id) if takes else None
@@ -460,30 +443,8 @@ class SessionRows:
                     self.heard.append(ClaimHeard(client_id, *heard))
         return len(record.given_up) + open_count
 
-    def _open_claim(self, client_id: str, claimed: _Claimed) -> None:
-        """Make later claims wait until this one is settled."""
-        self._view.execute(
-            "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?)", (client_id, *claimed)
-        )
-        self._claims.setdefault(client_id, []).append(claimed)
-
     def _settle(self, client_id: str, key: int, number: int) -> None:
-        own = self.runs[key].number
-        if self._keep_claims(client_id, lambda one: one.run != own or one.number > number):
-            self._view.execute(
-                "DELETE FROM claims WHERE client_id = ? AND run = ? AND number <= ?",
-                (client_id, own, number),
-            )
-
-    def _keep_claims(self, client_id: str, is_kept: Callable[[_Claimed], bool]) -> bool:
-        """Forget the claims of a client identifier that are not kept; return whether any were."""
-        known = self._claims.get(client_id, [])
-        kept = list(filter(is_kept, known))
-        if kept:
-            self._claims[client_id] = kept
-        else:
-            self._claims.pop(client_id, None)
-        return len(kept) < len(known)
+        self._claims.settle(client_id, self.runs[key].number, number)
 
     def _runs_of(self, client_ids: Collection[str]) -> dict[str, int]:
         """Return the run in the row of each of these sessions that has a row."""
@@ -514,14 +475,14 @@ class SessionRows:
 
     def claimants(self, client_id: str) -> list[int]:
         """Return the runs that have claimed a client identifier, in the order of their claims."""
-        claims = self._claims.get(client_id, ())
+        claims = self._claims.by_client.get(client_id, ())
         return list(dict.fromkeys(self._by_number[one.run].key for one in claims))
 
     def may_have(self, client_id: str, key: int, at: int) -> bool:
         """Whether the run ``key``, whose claim is at queue offset ``at``, has its turn."""
         if self.is_held(client_id, key):
             return False
-        older = (one for one in self._claims.get(client_id, ()) if one.at < at)
+        older = (one for one in self._claims.by_client.get(client_id, ()) if one.at < at)
         return all(self._by_number[one.run].key == key for one in older)
 
     def _hear(self, client_id: str) -> None:
