@@ -285,12 +285,7 @@ async def test_what_waits_survives_the_removal_of_its_file(
         assert names(stage.delivered()) == [3]
         storage.used_percent = 90.0
         for _ in range(3):
-            filled = len(stage.store._log.queue.files) + 1
-            while len(stage.store._log.queue.files) < filled:
-                tail = stage.store.queue_tail("other", 0)
-                stage.store.append([(tail, bytes(500), b"", 0, 0, BORN_HOST, 0, 0, 0, 0)])
-            for _ in range(4):
-                await cleaned(stage)
+            await fill_and_clean(stage)
             assert len(stage.store._log.queue.files) == 1
         assert stage.store.reader.min_offset("SCHEDULE_TOPIC_XXXX", 17) == 1
     async with staged(tmp_path, manual, storage=RecordingStorage()) as stage:
@@ -301,6 +296,17 @@ async def test_what_waits_survives_the_removal_of_its_file(
         await stage.pass_ms(10 * DAY_MS)
         assert names(stage.delivered()) == [2, 1]
         assert stage.delivered()[-1].tags == "x"
+
+
+async def fill_and_clean(stage: Stage) -> None:
+    """Fill a file of the log, so that another begins, and clean four rounds."""
+    queue = stage.store._log.queue
+    files_before = len(queue.files)
+    while len(queue.files) == files_before:
+        tail = stage.store.queue_tail("other", 0)
+        stage.store.append([(tail, bytes(500), b"", 0, 0, BORN_HOST, 0, 0, 0, 0)])
+    for _ in range(4):
+        await cleaned(stage)
 
 
 async def cleaned(stage: Stage) -> None:
@@ -461,11 +467,7 @@ async def test_a_level_that_the_clock_has_left_behind_survives_the_removal_of_it
         manual.step_wall(DAY_MS)
         await stage.pass_ms(1_000)
         storage.used_percent = 90.0
-        while len(stage.store._log.queue.files) < 2:
-            tail = stage.store.queue_tail("other", 0)
-            stage.store.append([(tail, bytes(500), b"", 0, 0, BORN_HOST, 0, 0, 0, 0)])
-        for _ in range(4):
-            await cleaned(stage)
+        await fill_and_clean(stage)
         assert len(stage.store._log.queue.files) == 1
         assert stage.bodies() == []
         await stage.pass_ms(60_000)
@@ -526,12 +528,7 @@ async def test_a_recall_outlives_a_kill_and_the_removal_of_its_file(
         stage.recall("K1", due_ms)
         if not recover:
             storage.used_percent = 90.0
-            filled = len(stage.store._log.queue.files) + 1
-            while len(stage.store._log.queue.files) < filled:
-                tail = stage.store.queue_tail("other", 0)
-                stage.store.append([(tail, bytes(500), b"", 0, 0, BORN_HOST, 0, 0, 0, 0)])
-            for _ in range(4):
-                await cleaned(stage)
+            await fill_and_clean(stage)
             assert stage.store.begin_offset > 0
     if recover:
         # The units are made again from the records.

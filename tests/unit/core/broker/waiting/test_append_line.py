@@ -109,29 +109,25 @@ def test_each_batch_is_refused_when_its_own_time_is_over() -> None:
     assert stage.told[1:] == [(b"late", 1)]
 
 
-def test_another_error_refuses_its_batch_alone() -> None:
-    stage = Stage()
-    stage.wait(b"a")
-    stage.has_file, stage.error = True, StoreFencedError("the disk is gone")
-    stage.line.go_on()
-    stage.error = None
-    stage.wait(b"b")
-    stage.line.go_on()
-    assert stage.told == [(b"a", StoreFencedError), (b"b", 1)]
-
-
-def test_an_append_that_fails_for_no_known_reason_is_refused_and_others_go_on(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("error", "refused_with", "is_fault"),
+    [
+        pytest.param(StoreFencedError("no disk"), StoreFencedError, False, id="store error"),
+        pytest.param(RuntimeError("a fault"), StoreError, True, id="unexpected error"),
+    ],
+)
+def test_an_error_refuses_its_batch_and_no_other(
+    caplog: pytest.LogCaptureFixture, error: Exception, refused_with: type, is_fault: bool
 ) -> None:
     stage = Stage()
     stage.wait(b"a")
-    stage.has_file, stage.error = True, RuntimeError("a fault")
+    stage.has_file, stage.error = True, error
     stage.line.go_on()
     stage.error = None
     stage.wait(b"b")
     stage.line.go_on()
-    assert stage.told == [(b"a", StoreError), (b"b", 1)]
-    assert "a fault of this server" in caplog.text
+    assert stage.told == [(b"a", refused_with), (b"b", 1)]
+    assert ("a fault of this server" in caplog.text) == is_fault
 
 
 def test_what_is_above_the_bound_is_refused_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

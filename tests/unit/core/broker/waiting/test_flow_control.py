@@ -36,12 +36,30 @@ def block(stage: BrokerStage, monkeypatch: pytest.MonkeyPatch) -> None:
         raise NextFileError("not there yet")
 
     monkeypatch.setattr(stage.api.line, "_append_now", fail)
-    stage.process(RemotingCommand(SEND, ext=texts(send_ext("A"))), Client())
+    send(stage)
     assert stage.api.line.is_waiting
 
 
-def texts(ext: dict[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in ext.items()}
+def send(stage: BrokerStage, body: bytes = b"") -> Client:
+    """Send a message; return the client, which may have no answer yet."""
+    client = Client()
+    ext = {name: str(value) for name, value in send_ext("A").items()}
+    stage.process(RemotingCommand(SEND, ext=ext, body=body), client)
+    return client
+
+
+def send_while_an_append_takes(
+    ms: int, stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = stage.api.line
+    append = line._append_now
+
+    def slow(*arguments: object, **names: object) -> int:
+        stage.clock.advance(ms)
+        return append(*arguments, **names)  # type: ignore[arg-type]  # handed on as it came
+
+    monkeypatch.setattr(line, "_append_now", slow)
+    assert stage.code(SEND, send_ext("A")) == ResponseCode.SUCCESS
 
 
 def test_each_kind_of_request_may_wait_for_a_time_of_its_own(stage: BrokerStage) -> None:
@@ -90,23 +108,23 @@ def test_requests_are_looked_at_only_after_the_thread_was_held_up(stage: BrokerS
 def test_what_came_while_the_process_did_not_run_has_not_waited(
     stage: BrokerStage, pauses: list[int]
 ) -> None:
-    flow, send = flow_of(stage), RemotingCommand(SEND)
+    flow, request = flow_of(stage), RemotingCommand(SEND)
     flow.turn_begins()
     for pause_ms in pauses:
         stage.clock.advance(pause_ms)
         flow.turn_begins()
     assert flow.turn_begins() == (max(pauses) >= HELD_UP_MS)
     assert not flow.is_late(400)
-    assert flow.refusal(send, 400, 3) is None
+    assert flow.refusal(request, 400, 3) is None
     # What is still late when all of it could have been read is refused.
     for _ in range(4):
         stage.clock.work(49)
         flow.turn_begins()
-    assert flow.refusal(send, 596, 3) is None
+    assert flow.refusal(request, 596, 3) is None
     stage.clock.work(4)
     flow.turn_begins()
     assert flow.is_late(600)
-    refusal = flow.refusal(send, 600, 3)
+    refusal = flow.refusal(request, 600, 3)
     assert refusal is not None
     assert "period in queue: 200ms" in refusal
     assert flow.waited_count == 1
@@ -115,18 +133,11 @@ def test_what_came_while_the_process_did_not_run_has_not_waited(
 def test_what_came_while_the_thread_worked_or_appended_has_waited(
     stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flow, line = flow_of(stage), stage.api.line
-    append = line._append_now
-
-    def slow(*arguments: object, **names: object) -> int:
-        stage.clock.advance(150)
-        return append(*arguments, **names)  # type: ignore[arg-type]  # handed on as it came
-
+    flow = flow_of(stage)
     flow.turn_begins()
     stage.clock.work(150)
     stage.clock.advance(PAUSE_MS - 1)
-    monkeypatch.setattr(line, "_append_now", slow)
-    assert stage.code(SEND, send_ext("A")) == ResponseCode.SUCCESS
+    send_while_an_append_takes(150, stage, monkeypatch)
     assert flow.turn_begins()
     for waited_ms in (200, 300):
         assert flow.is_late(waited_ms)
@@ -141,19 +152,12 @@ def test_what_came_while_the_thread_worked_or_appended_has_waited(
 def test_sends_that_came_during_a_slow_append_are_refused_and_later_ones_are_not(
     stage: BrokerStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flow, line = flow_of(stage), stage.api.line
-    append = line._append_now
-
-    def slow(*arguments: object, **names: object) -> int:
-        stage.clock.advance(1_001)
-        return append(*arguments, **names)  # type: ignore[arg-type]  # handed on as it came
-
-    monkeypatch.setattr(line, "_append_now", slow)
-    assert stage.code(SEND, send_ext("A")) == ResponseCode.SUCCESS
+    flow = flow_of(stage)
+    send_while_an_append_takes(1_001, stage, monkeypatch)
     stage.clock.advance(5)
-    send, pull = RemotingCommand(SEND), RemotingCommand(PULL)
+    request, pull = RemotingCommand(SEND), RemotingCommand(PULL)
     assert flow.is_late(100)
-    refused = flow.refusal(send, 100, 3)
+    refused = flow.refusal(request, 100, 3)
     assert refused is not None
     assert refused.startswith(
         "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 100ms"
@@ -161,7 +165,7 @@ def test_sends_that_came_during_a_slow_append_are_refused_and_later_ones_are_not
     assert flow.refusal(pull, 100, 3) is None
     # It came when the append was over.
     assert not flow.is_late(5)
-    assert flow.refusal(send, 5, 0) is None
+    assert flow.refusal(request, 5, 0) is None
     assert flow.page_cache_count == 1
 
 
@@ -170,9 +174,7 @@ def test_sends_are_refused_at_once_while_the_line_is_busy(
 ) -> None:
     block(stage, monkeypatch)
     stage.clock.advance(1_000)
-    client = Client()
-    stage.process(RemotingCommand(SEND, ext=texts(send_ext("A"))), client)
-    assert client.answers == []
+    assert send(stage).answers == []
     stage.clock.advance(1)
     answer = stage.ask(SEND, send_ext("A"))
     assert answer.code == BUSY
@@ -189,8 +191,7 @@ def test_a_message_behind_another_is_refused_after_its_time(
 ) -> None:
     block(stage, monkeypatch)
     flow_of(stage).enable(is_enabled)
-    client = Client()
-    stage.process(RemotingCommand(SEND, ext=texts(send_ext("A"))), client)
+    client = send(stage)
     stage.clock.advance(200)
     stage.api.line.go_on()
     if is_enabled:
@@ -221,8 +222,7 @@ def test_sends_are_refused_while_there_is_no_write_buffer(tmp_path: Path) -> Non
 
 def send_slowly(stage: BrokerStage, body: bytes) -> int:
     """Send a message, and wait for the worker that makes the next file if that is missing."""
-    client = Client()
-    stage.process(RemotingCommand(SEND, ext=texts(send_ext("A")), body=body), client)
+    client = send(stage, body)
     for _ in range(5_000):
         if client.answers:
             break
