@@ -514,8 +514,8 @@ def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
     assert not stage.delivery._catch_up._reads._attempts
 
 
-def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None:
-    stage = Stage()
+def lagging_session(stage: Stage) -> Session:
+    """Return a session that can receive a second message, which is not in memory."""
     session = stage.session(1, "t/a", 1, inflight_max=1)
     stage.publish("t/a", b"1")
     stage.publish("t/a", b"2")
@@ -523,6 +523,12 @@ def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None
     stage.log.cold = {1}
     session.inflight.ack(1)
     stage.delivery.acknowledged(session)
+    return session
+
+
+def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None:
+    stage = Stage()
+    session = lagging_session(stage)
     stage.deliver()
     stage.delivery.forget(session)
     session.detach()
@@ -535,13 +541,7 @@ def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None
 
 def test_session_that_ends_before_it_reads_again_is_forgotten() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_max=1)
-    stage.publish("t/a", b"1")
-    stage.publish("t/a", b"2")
-    stage.deliver()
-    stage.log.cold = {1}
-    session.inflight.ack(1)
-    stage.delivery.acknowledged(session)
+    session = lagging_session(stage)
     stage.deliver()
     stage.log.paged_in()
     stage.delivery.forget(session)
@@ -550,13 +550,7 @@ def test_session_that_ends_before_it_reads_again_is_forgotten() -> None:
 
 def test_lagging_receiver_reads_what_cannot_be_kept_in_memory_all_the_same() -> None:
     stage = Stage()
-    session = stage.session(1, "t/a", 1, inflight_max=1)
-    stage.publish("t/a", b"1")
-    stage.publish("t/a", b"2")
-    stage.deliver()
-    stage.log.cold = {1}
-    session.inflight.ack(1)
-    stage.delivery.acknowledged(session)
+    lagging_session(stage)
     page_ins = 0
     while len(stage.got(1)) < 2:
         stage.deliver()
