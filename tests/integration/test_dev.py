@@ -298,6 +298,16 @@ def test_up_runs_the_roles_that_a_file_names(tmp_path: Path) -> None:
         assert process.returncode == 0, errors
 
 
+def first_lines_of_up(path: Path) -> tuple[list[str], str]:
+    """Start with a config file, and stop; return three lines of output, and the errors."""
+    with started_motelog("up", "--config", str(path)) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    return lines, errors
+
+
 def test_up_says_what_an_acknowledgement_promises(tmp_path: Path) -> None:
     path = tmp_path / "motelog.toml"
     path.write_text(
@@ -305,16 +315,12 @@ def test_up_says_what_an_acknowledgement_promises(tmp_path: Path) -> None:
         f'[broker.store]\ndirectory = "{tmp_path}/store"\nwrite_buffer = true\n'
         "commitlog_file_bytes = 1048576\n"
     )
-    with started_motelog("up", "--config", str(path)) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(3)]
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=20)
-        assert lines[0] == "Motelog is ready.\n", errors
-        assert lines[2] == (
-            "Messages are acknowledged when in this process's memory, in the page cache within "
-            "200 ms, on the disk within 500 ms.\n"
-        )
+    lines, errors = first_lines_of_up(path)
+    assert lines[0] == "Motelog is ready.\n", errors
+    assert lines[2] == (
+        "Messages are acknowledged when in this process's memory, in the page cache within "
+        "200 ms, on the disk within 500 ms.\n"
+    )
 
 
 def test_up_keeps_long_names_of_listeners_and_their_addresses_apart(tmp_path: Path) -> None:
@@ -323,11 +329,7 @@ def test_up_keeps_long_names_of_listeners_and_their_addresses_apart(tmp_path: Pa
         'roles = ["namesrv"]\n[namesrv]\nlisten = "127.0.0.1:0"\n'
         '[[listener]]\nname = "behind-the-balancer"\nfor = "namesrv"\naddress = "127.0.0.1:0"\n'
     )
-    with started_motelog("up", "--config", str(path)) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(3)]
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=20)
+    lines, errors = first_lines_of_up(path)
     names, ats = zip(*(line.split() for line in lines[1:]), strict=True)
     assert names == ("namesrv", "behind-the-balancer"), errors
     assert lines[1].index(ats[0]) == lines[2].index(ats[1])

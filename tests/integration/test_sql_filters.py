@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +127,12 @@ async def test_a_long_way_to_a_match_takes_several_pulls(tmp_path: Path) -> None
 
 
 class Holding:
-    """A pull that the broker holds for ``hold_ms``, and its answer once there is one."""
+    """A pull that the broker holds, and its answer once there is one."""
 
-    def __init__(
-        self, nursery: trio.Nursery, peer: Peer, offset: int, *, hold_ms: int = 15_000
-    ) -> None:
+    def __init__(self) -> None:
         self.answers: list[RemotingCommand] = []
-        nursery.start_soon(self._ask, peer, offset, hold_ms)
 
-    async def _ask(self, peer: Peer, offset: int, hold_ms: int) -> None:
+    async def ask(self, peer: Peer, offset: int, hold_ms: int) -> None:
         self.answers.append(await pull(peer, offset, sysFlag=6, suspendTimeoutMillis=hold_ms))
 
     async def answer(self) -> tuple[int, list[float], int]:
@@ -141,15 +140,25 @@ class Holding:
         return found(self.answers[0])
 
 
-async def test_a_held_pull_sleeps_until_a_message_matches(tmp_path: Path) -> None:
+@asynccontextmanager
+async def holding(
+    folder: Path, *, hold_ms: int = 15_000
+) -> AsyncIterator[tuple[Stack, Peer, Holding]]:
+    """Run a broker with one message, which holds a pull of the next for ``hold_ms``."""
     async with (
-        started_stack(tmp_path) as stack,
+        started_stack(folder) as stack,
         connected(stack.broker_address) as peer,
         trio.open_nursery() as nursery,
     ):
         await send(peer, 1)
-        held = Holding(nursery, peer, 1)
+        held = Holding()
+        nursery.start_soon(held.ask, peer, 1, hold_ms)
         await until_held(stack, 1)
+        yield stack, peer, held
+
+
+async def test_a_held_pull_sleeps_until_a_message_matches(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (stack, peer, held):
         await send(peer, 2, 3)
         await send(peer, 40, kind="oven")
         await until_held(stack, 1)
@@ -160,27 +169,13 @@ async def test_a_held_pull_sleeps_until_a_message_matches(tmp_path: Path) -> Non
 
 
 async def test_a_hold_ends_behind_what_did_not_match(tmp_path: Path) -> None:
-    async with (
-        started_stack(tmp_path) as stack,
-        connected(stack.broker_address) as peer,
-        trio.open_nursery() as nursery,
-    ):
-        await send(peer, 1)
-        held = Holding(nursery, peer, 1, hold_ms=600)
-        await until_held(stack, 1)
+    async with holding(tmp_path, hold_ms=600) as (_, peer, held):
         await send(peer, 2)
         assert await held.answer() == (20, [], 2)
 
 
 async def test_more_than_one_look_takes_sends_a_held_pull_on(tmp_path: Path) -> None:
-    async with (
-        started_stack(tmp_path) as stack,
-        connected(stack.broker_address) as peer,
-        trio.open_nursery() as nursery,
-    ):
-        await send(peer, 1)
-        held = Holding(nursery, peer, 1)
-        await until_held(stack, 1)
+    async with holding(tmp_path) as (stack, _, held):
         api = stack.broker.api
         row = (api.queue_tail("T", 0), b"1", b"", 0, 0, api.store_host, 0, 0, 0, 0)
         api.line.append([row] * 2000)
