@@ -20,24 +20,25 @@ class Endings:
     def __init__(self) -> None:
         #: (time, number), the earliest first; some are of connections that have ended.
         self._ending: list[tuple[float, int]] = []
-        self._ends_s: dict[int, float] = {}
+        #: When connections end, by number, for those that do.
+        self.ends_s: dict[int, float] = {}
 
     def begin(self, number: int, *ends_s: float | None) -> None:
         """Note that a new connection ends at the earliest of some times; None means never."""
         times = [one for one in ends_s if one is not None]
         if times:
-            self._ends_s[number] = min(times)
+            self.ends_s[number] = min(times)
             heapq.heappush(self._ending, (min(times), number))
-            if len(self._ending) > 2 * len(self._ends_s) + SPARE:
-                self._ending = [(ends_s, number) for number, ends_s in self._ends_s.items()]
+            if len(self._ending) > 2 * len(self.ends_s) + SPARE:
+                self._ending = [(ends_s, number) for number, ends_s in self.ends_s.items()]
                 heapq.heapify(self._ending)
         else:
-            self._ends_s.pop(number, None)
+            self.ends_s.pop(number, None)
 
     def due(self, now_s: float) -> Iterator[int]:
         """Yield connections that have expired, each once; they may have ended before."""
         while self._ending and self._ending[0][0] <= now_s:
             ends_s, number = heapq.heappop(self._ending)
-            if self._ends_s.get(number) == ends_s:
-                del self._ends_s[number]
+            if self.ends_s.get(number) == ends_s:
+                del self.ends_s[number]
                 yield number

@@ -337,11 +337,10 @@ class Admission:
             session.particulars.will = accepted.will
         session.attach(connection, inflight_max=accepted.inflight_max)
         certificate = connection.output.identity(number)
-        self.endings.begin(
-            number,
-            identity.expires_s if identity is not None else None,
-            certificate.expires_s if certificate is not None else None,
-        )
+        login_ends_s = identity.expires_s if identity is not None else None
+        certificate_ends_s = certificate.expires_s if certificate is not None else None
+        if login_ends_s or certificate_ends_s or number in self.endings.ends_s:
+            self.endings.begin(number, login_ends_s, certificate_ends_s)
         self._table.add(session, number, self._turn.now_ms, accepted.keep_alive_s)
         self._metrics.sessions_now += 1
         self._metrics.clients[connection.output.listener(number)][version] += 1

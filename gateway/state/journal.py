@@ -1,8 +1,8 @@
 """The journal of sessions: their changes become records of ``MQTT_SESSION``, and are found again.
 
-Owns: what this gateway has appended but not read back, what a turn has collected, what the next
-tick has to write, the gateway's run. Must not touch: live sessions (the caller passes their state),
-rows (``session_rows``).
+Owns: what a turn has collected, what the next tick has to write, the gateway's run. Must not touch:
+live sessions (the caller passes their state), rows (``session_rows``), what is not read back yet
+(``unread``).
 
     collect, mark --> end of turn, commit --.
                           save, end, tick --+--> log --> refresh --> view
@@ -25,11 +25,11 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from operator import itemgetter
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -41,7 +41,7 @@ from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import LACKING, SETTLED, After, LogPort, QueueHandle, Then, Ticket
 from motelog.gateway.reckoning import DOUBT_MS, LOST_TICKS, STILL_MS_MAX
 from motelog.gateway.state.follower import Follower
-from motelog.gateway.state.progress import Changing, SessionState, move, state_of
+from motelog.gateway.state.progress import SessionState
 from motelog.gateway.state.records import (
     ClaimRecord,
     EndRecord,
@@ -53,33 +53,24 @@ from motelog.gateway.state.records import (
     StartedRecord,
     StoppedRecord,
     TickRecord,
-    decode_record,
     message_of,
 )
-from motelog.gateway.state.session_rows import ClaimHeard, Heard, Run, SessionRows
+from motelog.gateway.state.session_rows import ClaimHeard, Heard, SessionRows
 from motelog.gateway.state.stored import FiltersChange, Mark, Progress, StoredSession
+from motelog.gateway.state.unread import Unread
 from motelog.gateway.state.view import View, ViewError
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_message = itemgetter(1)
 
 #: Most entries or marks in one record, as a record is read back without a pause.
 ENTRIES_MAX: Final = 50
 #: A tick without news writes no record, but not for longer than this: after a crash, the time of
 #: the last record says how long sessions have been away.
 SILENCE_MS_MAX: Final = 10_000
-#: With this many records of changes not read back, reading back does not wait for the next second.
-#: Otherwise, when a fleet connects, a second's records would be in memory, and the process does not
-#: return memory to the system.
-UNREAD_MAX: Final = 250
-#: The place of records that are not read back: after everything in the view.
-_NOT_READ: Final = 1 << 62
 
-
-#: A change of one session: an entry or mark of a record, or a record. A whole state is kept as its
-#: bytes: there may be thousands, and they are rarely needed before they are read back.
-_Change: TypeAlias = bytes | EndRecord | Progress | Mark | FiltersChange
 
 #: Collected records are appended when they have this many bytes, for about a hundred sessions,
 #: because all clients may leave in one turn. Until it is appended, a change takes several times the
@@ -89,14 +80,6 @@ _COLLECTED_BYTES_MAX: Final = 32_768
 LATER_MAX: Final = 1000
 #: A record of this size is appended alone, so that the log can refuse it without refusing others.
 _ALONE_BYTES: Final = 65_536
-
-
-class _Written(NamedTuple):
-    """One change that has not been read back, and the number of its record."""
-
-    number: int
-    ticket: Ticket
-    change: _Change
 
 
 class SessionJournal:
@@ -152,11 +135,7 @@ class SessionJournal:
         self._thens: list[Then] = []
         # The last append with marks since the last tick: no turn is longer than that.
         self._marked: Ticket = SETTLED
-        # Not read back: changes by client, the clients of each record by its number, and changed
-        # positions.
-        self._written: dict[str, deque[_Written]] = {}
-        self._writers: deque[tuple[int, tuple[str, ...]]] = deque()
-        self._moves: deque[tuple[Ticket, TickRecord]] = deque()
+        self._unread = Unread()
         # Ticks: positions in the log, entries for the next tick, queues that were left since, and
         # the content of the last tick.
         self._told: dict[str, int] = {}
@@ -310,7 +289,7 @@ class SessionJournal:
         record = MarksRecord(*self._head(), tuple(marks))
         # If the batch fails, its publishes are not in the log: a mark that is left finds nothing.
         message = message_of(record, self._queue, self.clock.now_ms())
-        self._note(record, message[1], SETTLED)
+        self._unread.note(record, message[1], SETTLED)
         return message
 
     def mark(self, mark: Mark) -> None:
@@ -472,10 +451,10 @@ class SessionJournal:
         try:
             if records:
                 collected = [(r, message_of(r, self._queue, now_ms)) for r in records]
-            ticket = self._log_port.append([message for _, message in collected])
+            ticket = self._log_port.append(list(map(_message, collected)))
             self._has_appended = True
             for record, message in collected:
-                self._note(record, message[1], ticket)
+                self._unread.note(record, message[1], ticket)
                 if type(record) is MarksRecord:
                     self._marked = ticket
         except NO_MEMORY:
@@ -483,35 +462,6 @@ class SessionJournal:
             self._faults.fault("changes of sessions lack memory and are refused: free memory")
             return LACKING
         return ticket
-
-    def _note(self, record: Record, body: bytes, ticket: Ticket) -> None:
-        """Keep what a record changes until it has been read back."""
-        changes: Iterable[tuple[str, _Change]] = ()
-        if isinstance(record, SessionRecord):
-            changes = ((record.session.client_id, body),)
-        elif isinstance(record, EndRecord):
-            changes = ((record.client_id, record),)
-        elif isinstance(record, FiltersRecord):
-            changes = ((record.change.progress.client_id, record.change),)
-        elif isinstance(record, MarksRecord):
-            changes = ((mark.client_id, mark) for mark in record.marks)
-        elif isinstance(record, TickRecord):
-            changes = ((entry.client_id, entry) for entry in record.progress)
-            if record.positions or record.left:
-                self._moves.append((ticket, record))
-        made = list(changes)
-        if made:  # first, because ``_forget_read`` finds a client's changes by its name here
-            names = dict(made)
-            self._writers.append((record.number, tuple(names)))
-        written = self._written
-        for client_id, change in made:
-            one = _Written(record.number, ticket, change)
-            known = written.get(client_id)
-            is_whole = type(change) is bytes and ticket.is_settled and ticket.error is None
-            if known is None or is_whole:  # a whole state contains all changes before it
-                written[client_id] = deque((one,))
-            else:
-                known.append(one)
 
     # --- reading -------------------------------------------------------------------------
 
@@ -536,38 +486,13 @@ class SessionJournal:
             raise ViewError("the view is being brought up to date")
 
     def _find(self, client_id: str) -> tuple[StoredSession, SessionState] | None:
-        state = self._rows.state(client_id)
-        changing: Changing | None = None
-        positions = _Positions(self._rows.runs.get(self._run), self._moves)
-        for number, ticket, change in self._written.get(client_id, ()):
-            if ticket.error is not None:
-                continue
-            positions.go_to(number)
-            if isinstance(change, Mark | FiltersChange):
-                if changing is None and state is not None and state.run == self._run:
-                    changing = Changing(state)
-                if changing is None:
-                    continue
-                if isinstance(change, Mark):
-                    changing.take(change, positions.now)
-                else:
-                    changing.take_filters(change)
-                continue
-            if changing is not None:
-                state, changing = changing.state(positions.now), None
-            if isinstance(change, bytes):
-                state = state_of(_whole(change), _NOT_READ + number)
-            elif isinstance(change, EndRecord):
-                state = None
-            elif state is not None and state.run == self._run:
-                state = state.with_progress(change, positions.now)
-        positions.go_to(_NOT_READ)
-        if changing is not None:
-            state = changing.state(positions.now)
+        rows, run = self._rows, self._run
+        state, positions = self._unread.applied(
+            client_id, rows.state(client_id), run, rows.runs.get(run)
+        )
         if state is None:
             return None
-        own = positions.now if state.run == self._run else None
-        return self._rows.as_of_now(state, own), state
+        return rows.as_of_now(state, positions.now if state.run == run else None), state
 
     def due(self, now_ms: int, limit: int) -> list[StoredSession]:
         """Return up to ``limit`` sessions without a connection whose expiry or will is due.
@@ -613,15 +538,7 @@ class SessionJournal:
     def has_subscriber(self, topic_filter: str) -> bool:
         """Return whether some session, connected or not, has this shared subscription."""
         self._flush()
-        written = [
-            client_id
-            for client_id, changes in self._written.items()
-            if any(
-                isinstance(one.change, bytes)
-                and _subscribes(_whole(one.change).session, topic_filter)
-                for one in changes
-            )
-        ]
+        written = [one.client_id for one in self._unread.whole() if _subscribes(one, topic_filter)]
         for client_id in chain(written, self._rows.subscribers(topic_filter)):
             session = self.load(client_id)
             if session is not None and _subscribes(session, topic_filter):
@@ -641,7 +558,7 @@ class SessionJournal:
         """
         self._flush()
         rows = self._rows.named(prefix, after, limit)
-        new = (name for name in self._written if name > after and name.startswith(prefix))
+        new = (name for name in self._unread if name > after and name.startswith(prefix))
         return sorted({*rows, *new})[:limit]
 
     def list_sessions(
@@ -668,7 +585,7 @@ class SessionJournal:
     @property
     def is_far_behind(self) -> bool:
         """Whether so many appended records wait to be read back that memory grows."""
-        return len(self._writers) >= UNREAD_MAX
+        return self._unread.is_much
 
     def refresh(self, limit: int) -> bool:
         """Apply about ``limit`` changes from the log to the view; return whether there are more."""
@@ -687,7 +604,7 @@ class SessionJournal:
             heard[:] = [h for h in heard if isinstance(h, ClaimHeard) and h.run == self._run]
         elif self._last_begin > self._answered[0] or self._answered[1].error is not None:
             self._answer()
-        self._forget_read()
+        self._unread.forget(self._last_number)
         return is_more
 
     @property
@@ -718,20 +635,6 @@ class SessionJournal:
     def _start(self) -> None:
         started = StartedRecord(*self._head())
         self._started = started.number, self._append([started])
-
-    def _forget_read(self) -> None:
-        """Drop the changes that the view has."""
-        last = self._last_number
-        writers, written = self._writers, self._written
-        while writers and writers[0][0] <= last:
-            for client_id in writers.popleft()[1]:
-                changes = written.get(client_id, ())
-                while changes and changes[0].number <= last:
-                    changes.popleft()
-                if not changes:
-                    written.pop(client_id, None)
-        while self._moves and self._moves[0][1].number <= last:
-            self._moves.popleft()
 
     # --- other gateways ------------------------------------------------------------------
 
@@ -902,7 +805,7 @@ class SessionJournal:
                 if store_ms >= than_ms and at >= begin:
                     break
                 # A session that was just written is younger already, or soon will be in the view.
-                if client_id not in self._written:
+                if client_id not in self._unread:
                     self._rewrite(client_id, at)
                     rewritten += 1
         return rewritten
@@ -917,35 +820,10 @@ class SessionJournal:
         self._append_session(session, at)
 
 
-class _Positions:
-    """The positions of a run at the time of one record after another."""
-
-    __slots__ = ("_moves", "now")
-
-    def __init__(self, run: Run | None, moves: Collection[tuple[Ticket, TickRecord]]) -> None:
-        self.now = run.positions if run is not None else {}
-        self._moves = deque(moves)
-        if moves:
-            self.now = self.now.copy()
-
-    def go_to(self, number: int) -> None:
-        """Set ``now`` to the positions before the record ``number``; numbers must increase."""
-        while self._moves and self._moves[0][1].number < number:
-            ticket, tick = self._moves.popleft()
-            if ticket.error is None:
-                move(self.now, tick.left, tick.positions, _NOT_READ + tick.number)
-
-
 def _at_once(ticket: Ticket, then: Then) -> None:
     """Stand in for ``SessionJournal.after`` until it is set; the ticket must have settled."""
     assert ticket.is_settled
     then(ticket.error)
-
-
-def _whole(body: bytes) -> SessionRecord:
-    record = decode_record(body)
-    assert isinstance(record, SessionRecord)
-    return record
 
 
 def _subscribes(session: StoredSession, topic_filter: str) -> bool:

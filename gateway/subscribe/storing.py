@@ -97,9 +97,9 @@ class Storing:
     def state(self, session: Session, *, left_ms: int | None = None) -> StoredSession:
         """Return the state of a session as the log keeps it."""
         particulars = session.particulars if session.has_particulars else None
-        filters: tuple[StoredFilter, ...] = ()
-        if session.filters:
-            filters = tuple([self._filter(session, text, particulars) for text in session.filters])
+        present, filters = session.filters, tuple[StoredFilter, ...]()
+        if present:
+            filters = tuple([self._filter(session, text, particulars) for text in present])
         if particulars is not None:
             filters += self._shared.filters(session)
         stored = StoredSession(
@@ -107,7 +107,7 @@ class Storing:
             session.expiry_s,
             left_ms,
             filters,
-            self._delivery.cursors(session, session.filters),
+            self._delivery.cursors(session, present),
             self._delivery.inflight(session),
             owner=session.owner,
             begun_ms=session.begun_ms,

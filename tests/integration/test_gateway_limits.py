@@ -60,7 +60,7 @@ async def test_many_new_sessions_are_in_the_view_before_the_next_second(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("motelog.gateway.tasks.TICK_S", 3600.0)
-    monkeypatch.setattr("motelog.gateway.state.journal.UNREAD_MAX", 2)
+    monkeypatch.setattr("motelog.gateway.state.unread.UNREAD_MAX", 2)
     path = str(tmp_path / "view.db")
     gateway = Gateway(GatewayConfig(listen="127.0.0.1:0", view_path=path), FakeLog())
     await nursery.start(gateway.run)

@@ -422,7 +422,7 @@ def test_an_append_without_memory_acknowledges_nothing_and_loses_nothing(
     assert [record[13] for record in stage.stored()] == once
 
 
-@pytest.mark.parametrize("lacking", ["append", "_note"])
+@pytest.mark.parametrize("lacking", ["append", "note"])
 def test_changes_of_sessions_that_lack_memory_end_their_clients_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lacking: str
 ) -> None:
@@ -431,7 +431,7 @@ def test_changes_of_sessions_that_lack_memory_end_their_clients_alone(
     for number, name in names.items():
         stage.turn((number, lasting(name)), opened=[number])
         stage.sent(number)
-    owner: Any = stage.log if lacking == "append" else stage.journal
+    owner: Any = stage.log if lacking == "append" else stage.journal._unread
     work, left = getattr(owner, lacking), 1
 
     def fail_at_first(*arguments: Any) -> Any:
@@ -456,8 +456,8 @@ def test_changes_of_sessions_that_lack_memory_end_their_clients_alone(
         assert any(b"x" in packet for packet in stage.sent(number))
     while stage.journal.refresh(1000):
         pass
-    assert not stage.journal._written
-    assert not stage.journal._writers
+    assert not list(stage.journal._unread)
+    assert not stage.journal._unread._writers
     again = Stage(log=stage.log, name="again")
     for name in names.values():
         stored = again.journal.load(name)

@@ -492,7 +492,7 @@ def test_collected_records_are_appended_in_bounded_parts(monkeypatch: pytest.Mon
 def test_much_that_waits_to_be_read_back_is_told_until_it_has_been(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("motelog.gateway.state.journal.UNREAD_MAX", 3)
+    monkeypatch.setattr("motelog.gateway.state.unread.UNREAD_MAX", 3)
     stage = Stage()
     for number in range(3):
         assert not stage.journal.is_far_behind
