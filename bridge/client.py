@@ -1,7 +1,7 @@
 """What producers and consumers share: name servers, routes, connections, heartbeats.
 
-Owns: one RemotingClient per address, the route cache and its refresh, the client's identity at
-brokers. Must not touch: sending and pulling messages (bridge.producer, bridge.pull).
+Owns: one RemotingClient per address, heartbeats, the client's identity at brokers. Must not touch:
+when a route is fetched (route_cache), sending and pulling messages (bridge.producer, bridge.pull).
 Invariants: every wait on a peer has a deadline; background tasks live in nurseries that ``enter``
 opens and ``leave`` closes. State changes between two awaits on trio's thread, or under the lock of
 an address or topic.
@@ -21,7 +21,8 @@ from typing import Any, Final, TypeAlias, cast
 
 import trio
 
-from motelog.bridge.errors import ClientClosedError, NoNameServerError, RouteError
+from motelog.bridge.errors import ClientClosedError, NoNameServerError
+from motelog.bridge.route_cache import RouteCache
 from motelog.bridge.routes import MASTER_ID, TopicRoute, decode_route
 from motelog.core.addresses import format_address, parse_address
 from motelog.core.errors import (
@@ -38,7 +39,6 @@ from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
 from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import (
-    DEFAULT_TOPIC,
     group_name_fault,
     is_topic_name,
     topic_name_fault,
@@ -46,15 +46,12 @@ from motelog.core.topic_names import (
 
 logger = logging.getLogger(__name__)
 
-ROUTE_REFRESH_S: Final = 30.0
 HEARTBEAT_S: Final = 30.0
 # If a request misses its deadline and the peer has sent nothing for this long, the connection is
 # closed.
 SILENCE_S_MAX: Final = 1.0
 REQUEST_TIMEOUT_S: Final = 3.0
 LEAVE_GRACE_S: Final = 1.0
-# The route of a topic that does not exist yet is requested at most this often.
-STAND_IN_RETRY_S: Final = 0.1
 
 _CODE_NAMES: Final = {int(code): code.name for code in ResponseCode}
 # Advice for a broker's refusals.
@@ -106,8 +103,9 @@ class Client:
         self._namesrv_index = random.randrange(len(self.namesrv_addresses))
         self._connections: dict[str, RemotingClient] = {}
         self._connecting: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
-        self._routes: dict[str, tuple[TopicRoute, float]] = {}
-        self._routing: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
+        self._routes = RouteCache(self._ask_route, self._learned)
+        self.route = self._routes.find
+        self.known_route = self._routes.known
         self._heartbeat_wanted = Flag()
         # The connection on which each broker has accepted a heartbeat.
         self._introduced: dict[str, RemotingClient] = {}
@@ -122,7 +120,7 @@ class Client:
         instance = f"{os.getpid()}#{time.time_ns()}#{next(_instances)}"
         self.client_id = f"{self.address}@{instance}"
         self._running = await _Running.enter()
-        self.start_soon(self._refresh_routes)
+        self.start_soon(self._routes.refresh)
         self.start_soon(self._keep_alive)
 
     async def leave(self) -> None:
@@ -178,46 +176,6 @@ class Client:
         """Send a request without an answer."""
         connection = await self._connection(address, timeout_s)
         await connection.send_oneway(command, timeout_s=timeout_s)
-
-    async def route(
-        self, topic: str, *, for_sending: bool = False, newer_than: float | None = None
-    ) -> TopicRoute:
-        """Return the topic's route, from the cache or a name server.
-
-        With ``newer_than`` a cached answer is used only if it is newer than that time. With
-        ``for_sending`` a topic that does not exist gets the default topic's route, and the broker
-        will create it. RouteError if the topic does not exist, NoNameServerError if no server
-        answers.
-        """
-        found = self.known_route(topic, for_sending=for_sending, newer_than=newer_than)
-        if found is not None:
-            return found
-        async with self._routing[topic]:
-            # A task that waited here finds the route that the previous task fetched.
-            found = self.known_route(topic, for_sending=for_sending, newer_than=newer_than)
-            if found is not None:
-                return found
-            try:
-                return await self._fetch_route(topic, for_sending)
-            except NoNameServerError:
-                # An old route is better than none: brokers also answer without name servers.
-                found = self.known_route(topic, for_sending=for_sending)
-                if found is None:
-                    raise
-                return found
-
-    def known_route(
-        self, topic: str, *, for_sending: bool = False, newer_than: float | None = None
-    ) -> TopicRoute | None:
-        """Return what ``route`` would return from the cache; None if it would ask a name server."""
-        route, fetched_at = self._routes.get(topic, (None, 0.0))
-        if route is None or (newer_than is not None and fetched_at <= newer_than):
-            return None
-        if route.is_stand_in and (
-            not for_sending or trio.current_time() - fetched_at > STAND_IN_RETRY_S
-        ):
-            return None
-        return route
 
     async def request_namesrv(
         self, command: RemotingCommand, *, timeout_s: float = REQUEST_TIMEOUT_S
@@ -311,19 +269,6 @@ class Client:
         finally:
             lock.release()
 
-    async def _fetch_route(self, topic: str, for_sending: bool) -> TopicRoute:
-        route = await self._ask_route(topic, topic)
-        if route is None and for_sending:
-            route = await self._ask_route(topic, DEFAULT_TOPIC)
-        if route is None:
-            raise RouteError(
-                f"topic {topic!r} does not exist: create it, for example with `motelog topic "
-                "create`, or let brokers create topics; if it existed, check that its brokers run",
-                topic=topic,
-            )
-        self._remember(route)
-        return route
-
     async def _ask_route(self, topic: str, asked_topic: str) -> TopicRoute | None:
         answer = await self.request_namesrv(
             RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": asked_topic})
@@ -337,34 +282,10 @@ class Client:
         check(answer, asked_topic)
         return decode_route(topic, answer.body, is_stand_in=asked_topic != topic)
 
-    def _remember(self, route: TopicRoute) -> None:
-        known = self._broker_addresses()
-        self._routes[route.topic] = (route, trio.current_time())
-        if not known.issuperset(self._broker_addresses([route])):
+    def _learned(self, route: TopicRoute) -> None:
+        """Introduce this client to brokers that it has not used before."""
+        if not self._broker_addresses().issuperset(self._broker_addresses([route])):
             self._heartbeat_wanted.set()
-
-    async def _refresh_routes(self) -> None:
-        while True:
-            await trio.sleep(ROUTE_REFRESH_S)
-            for topic in list(self._routes):
-                try:
-                    await self._refresh_route(topic)
-                except (NoNameServerError, BrokerError, RemotingDecodeError) as exc:
-                    # The cached route stays in use; brokers also answer without name servers.
-                    logger.warning(
-                        "a route could not be refreshed; the cached one stays in use: check the "
-                        "name servers topic=%s error=%s",
-                        topic,
-                        exc,
-                    )
-
-    async def _refresh_route(self, topic: str) -> None:
-        async with self._routing[topic]:
-            route = await self._ask_route(topic, topic)
-            if route is not None:
-                self._remember(route)
-            else:
-                self._routes.pop(topic, None)
 
     async def _keep_alive(self) -> None:
         while True:
@@ -396,12 +317,10 @@ class Client:
 
         Consumers send heartbeats to slaves too, since they may read from them, as Java's do.
         """
-        if routes is None:
-            routes = [route for route, _ in self._routes.values()]
         reads = bool(self._groups().get("consumerDataSet"))
         return {
             address
-            for route in routes
+            for route in (self._routes if routes is None else routes)
             for members in route.addresses.values()
             for broker_id, address in members.items()
             if reads or broker_id == MASTER_ID
