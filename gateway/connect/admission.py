@@ -27,6 +27,7 @@ from typing import Final
 from motelog.core.errors import MotelogError
 from motelog.core.net.endings import Endings
 from motelog.gateway.access.access import Access
+from motelog.gateway.access.acl import Acl
 from motelog.gateway.access.login import Denied, Identity
 from motelog.gateway.access.rights import Who
 from motelog.gateway.config import GatewayConfig
@@ -104,12 +105,11 @@ class Admission:
         for number, body in bodies:
             connection = table[number]
             if connection is not None and connection.session is None and number not in decided:
-                decided[number] = self._decide(PacketType.CONNECT << 4, body)
+                decided[number] = self._rules.decide(
+                    PacketType.CONNECT << 4, body, new_client_id=_new_client_id
+                )
         accepted = [one.client_id for one in decided.values() if isinstance(one, Accepted)]
         self._journal.fetch(accepted)
-
-    def _decide(self, first_byte: int, body: bytes) -> Accepted | Refused:
-        return self._rules.decide(first_byte, body, new_client_id=_new_client_id)
 
     def connect(self, connection: Connection, first_byte: int, body: bytes) -> None:
         """Handle the first packet of a connection: a CONNECT, or a packet that is refused."""
@@ -117,7 +117,7 @@ class Admission:
         if first_byte >> 4 == PacketType.CONNECT:
             decision = self._turn.decided.pop(connection.number, None)
         if decision is None:
-            decision = self._decide(first_byte, body)
+            decision = self._rules.decide(first_byte, body, new_client_id=_new_client_id)
         if isinstance(decision, Refused):
             self._connections.refuse(connection, decision)
         elif self._access is None:
@@ -182,21 +182,14 @@ class Admission:
         if certificate is not None:
             found = dataclasses.replace(found, certificate_name=certificate.name or "")
         accepted = accepted.as_user(found)
-        if not self._may_have_its_will(accepted, found):
+        acl = None if self._access is None else self._access.acl
+        if acl is not None and not _may_have_its_will(acl, accepted, found):
             self._metrics.wills_not_allowed += 1
             why = "the client has no right to publish its will"
             refused = refuse(accepted, ReasonCode.NOT_AUTHORIZED, why)
             self._connections.refuse(connection, refused)
             return
         self._admit(connection, accepted)
-
-    def _may_have_its_will(self, accepted: Accepted, found: Identity) -> bool:
-        acl, will = None if self._access is None else self._access.acl, accepted.will
-        if acl is None or will is None:
-            return True
-        whose = Who(found.user_name, accepted.client_id, found.rules, found.certificate_name)
-        may_retain = not will.retain or acl.may_retain(whose, will.topic)
-        return may_retain and acl.publish_qos(whose, will.topic) >= will.qos
 
     # --- turns among gateways ------------------------------------------------------------
 
@@ -361,6 +354,15 @@ class Admission:
         if claim and error is not None:
             self._claims.settle(session.client_id, claim)
         self._delivery.stored_again(session, error)
+
+
+def _may_have_its_will(acl: Acl, accepted: Accepted, found: Identity) -> bool:
+    will = accepted.will
+    if will is None:
+        return True
+    whose = Who(found.user_name, accepted.client_id, found.rules, found.certificate_name)
+    may_retain = not will.retain or acl.may_retain(whose, will.topic)
+    return may_retain and acl.publish_qos(whose, will.topic) >= will.qos
 
 
 def _new_client_id() -> str:

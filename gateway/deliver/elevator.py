@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
@@ -288,7 +288,7 @@ class Elevator:
 
     def _slice(self, car: Car, boarding: Sequence[int]) -> Slice | None:
         """Return the next slice for a car; None if it has to wait for the log."""
-        tags = self._tags(car, boarding)
+        tags = _tags(car, [self._ready[cursor] for cursor in boarding])
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.position == car.position and ahead.tags == tags:
             return ahead
@@ -303,17 +303,6 @@ class Elevator:
         if records and records[-1][0] >= end:
             records = [record for record in records if record[0] < end]
         return Slice(car.position, end, records, tags)
-
-    def _tags(self, car: Car, boarding: Sequence[int]) -> set[int] | None:
-        tags: set[int] | None = None
-        if None not in car.tags:
-            tags = {NO_TAG, *(tag for tag in car.tags if tag is not None)}
-            waiting = [self._ready[cursor] for cursor in boarding]
-            if any(None in by_session.values() for by_session in waiting):
-                tags = None
-            else:
-                tags.update(*(more for by_session in waiting for more in by_session.values()))
-        return tags
 
     def _read(
         self, car: Car, boarding: Sequence[int], tags: AbstractSet[int] | None
@@ -442,3 +431,13 @@ class Elevator:
                 wanted.update(_ANY if tags is None else tags)
             assert wanted == car.tags
         assert self.cars or not self._ready
+
+
+def _tags(car: Car, boarding: Sequence[Mapping[Session, Iterable[int] | None]]) -> set[int] | None:
+    """Return the tags that the riders want, and those who board here; None: any."""
+    if None in car.tags:
+        return None
+    if any(None in by_session.values() for by_session in boarding):
+        return None
+    tags = {NO_TAG, *(tag for tag in car.tags if tag is not None)}
+    return tags.union(*(more for by_session in boarding for more in by_session.values() if more))

@@ -258,7 +258,7 @@ class Answers:
 
     def refuse(self, kind: AnswerKind, acks: Acks, error: MotelogError) -> None:
         """Refuse publishes, because the log has not taken the messages or cannot keep them."""
-        for client_id, count in Counter(map(self._client_id_of, acks)).items():
+        for client_id, count in Counter(map(_client_id, self._connections_of(acks))).items():
             self._refusals.warning(
                 client_id,
                 "the log refuses publishes, whose client must send them again client_id=%r "
@@ -281,11 +281,6 @@ class Answers:
                 self._turn.end(connection, code, str(error))
             else:
                 self._refuse(kind, connection, packet_id, refusal)
-
-    def _client_id_of(self, ack: tuple[int, int]) -> str:
-        connection = self._connections[ack[0]]
-        session = connection.session if connection is not None else None
-        return session.client_id if session is not None else ""
 
     def _refuse(
         self, kind: AnswerKind, connection: Connection, packet_id: int, error: GatewayError
@@ -381,3 +376,8 @@ class Answers:
             for ack, connection in zip(owed.acks, owed.connections, strict=True)
             if connection is not None and self._connections[ack[0]] is connection
         ]
+
+
+def _client_id(connection: Connection | None) -> str:
+    session = connection.session if connection is not None else None
+    return session.client_id if session is not None else ""

@@ -10,7 +10,7 @@ from tests.trips import TRIPS, play
 LIMITS = {
     "publish": (32, 16, 27),
     "deliver": (64, 25, 66),
-    "connect": (125, 40, 117),
+    "connect": (124, 40, 117),
     "subscribe": (109, 29, 80),
     "send": (38, 18, 39),
     "pull": (39, 20, 35),

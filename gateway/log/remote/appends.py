@@ -298,7 +298,7 @@ class Appends:
         """Return None when the broker has stored ``parts``, otherwise why it has not."""
         if link.away_since is not None:
             return _away(link)
-        command = self._command(queue, parts)
+        command = _command(self._group, queue, parts)
         # State of gateways does not wait for publishes, which may be slow at all other queues.
         window = nullcontext() if queue.name.topic in GATEWAY_TOPICS else link.window
         try:
@@ -348,30 +348,6 @@ class Appends:
         for part in parts:
             self._end(part, error)
 
-    def _command(self, queue: RemoteQueue, parts: list[Part]) -> RemotingCommand:
-        name = queue.name
-        ext = {
-            "a": self._group,
-            "b": name.topic,
-            "c": DEFAULT_TOPIC,
-            "d": str(DEFAULT_TOPIC_QUEUE_COUNT),
-            "e": str(name.queue_id),
-            "f": "0",
-            "g": str(parts[0].born_ms or time.time_ns() // 1_000_000),
-            "h": "0",
-            "i": "",
-            "j": "0",
-            "k": "false",
-            "m": "true",
-            "n": name.broker_name,
-        }
-        if parts[0].is_delayed:
-            [(flag, body, properties)] = parts[0].items
-            ext |= {"f": "0", "h": str(flag), "i": properties.decode(), "m": "false"}
-            return RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=ext, body=body)
-        body = encode_batch_items(item for part in parts for item in part.items)
-        return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
-
     # --- tickets -------------------------------------------------------------------------
 
     def _end(self, part: Part, error: MotelogError | None) -> None:
@@ -397,6 +373,31 @@ class Appends:
         if over:
             self._progress.set()
             self._tell_settled(over)
+
+
+def _command(group: str, queue: RemoteQueue, parts: list[Part]) -> RemotingCommand:
+    name = queue.name
+    ext = {
+        "a": group,
+        "b": name.topic,
+        "c": DEFAULT_TOPIC,
+        "d": str(DEFAULT_TOPIC_QUEUE_COUNT),
+        "e": str(name.queue_id),
+        "f": "0",
+        "g": str(parts[0].born_ms or time.time_ns() // 1_000_000),
+        "h": "0",
+        "i": "",
+        "j": "0",
+        "k": "false",
+        "m": "true",
+        "n": name.broker_name,
+    }
+    if parts[0].is_delayed:
+        [(flag, body, properties)] = parts[0].items
+        ext |= {"f": "0", "h": str(flag), "i": properties.decode(), "m": "false"}
+        return RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=ext, body=body)
+    body = encode_batch_items(item for part in parts for item in part.items)
+    return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
 
 
 def _away(link: BrokerLink) -> RemotingConnectError:

@@ -204,7 +204,7 @@ async def test_queues_that_are_added_to_a_topic_are_told_of(
 ) -> None:
     monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
     monkeypatch.setattr(topics, "ROUTES_INTERVAL_S", 0.05)
-    monkeypatch.setattr("motelog.bridge.client.ROUTE_REFRESH_S", 0.05)
+    monkeypatch.setattr("motelog.bridge.route_cache.ROUTE_REFRESH_S", 0.05)
     async with fake_cluster("a") as cluster, remote_log(cluster) as log:
         told: list[str] = []
         log.on_topic_created(told.append)
