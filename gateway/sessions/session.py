@@ -43,6 +43,7 @@ class Particulars:
         "dropped",
         "has_base",
         "identifiers",
+        "is_claimed",
         "is_unsure",
         "received",
         "replays",
@@ -88,9 +89,10 @@ class Particulars:
         self.awaiting: dict[Group, None] = {}
         #: Whether subscriptions were dropped at a reconnect because the client lost the right.
         self.withdrawn = False
-        #: How many whole records of it were appended; whether the log certainly has the last one.
+        #: How many whole records of it were appended; whether the log certainly has the last one,
+        #: and whether this gateway has got the session by a claim.
         self.stores = 0
-        self.has_base = False
+        self.has_base = self.is_claimed = False
 
 
 class Session:

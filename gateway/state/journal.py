@@ -777,6 +777,13 @@ class SessionJournal:
         """Whether this run is the holder of ``client_id`` according to the log; ViewError."""
         return self._rows.holder(client_id)[1] == self._run
 
+    def is_claimed(self, client_id: str) -> bool:
+        """Whether this run has got the session by a claim, as far as the view is read back."""
+        with suppress(ViewError):
+            state = self._rows.state(client_id)
+            return state is not None and state.run == self._run and state.is_claimed
+        return False
+
     def release(self, heard: ClaimHeard) -> None:
         """Release a session that this run seems to hold although its client has gone.
 

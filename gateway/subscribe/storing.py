@@ -66,19 +66,28 @@ class Storing:
                 continue
             if len(session.filters) > WHOLE_FILTERS_MAX:
                 stores = session.particulars.stores + 1  # with the record that follows
-                changed.thens.append(partial(_note_base, session, stores))
+                changed.thens.append(partial(self._note_base, session, stores))
             self.store(session, then=partial(_call_all, changed.thens))
 
     def _may_add(self, session: Session, filters: Iterable[str]) -> bool:
         """Whether the log has a whole record of a session, to which these filters may be added.
 
-        Not while another gateway lives, which may have written a record of the session meanwhile.
+        While other gateways live, one of them may have written a record of the session meanwhile,
+        unless this gateway has got it by a claim.
         """
+        particulars = session.particulars
         return (
-            session.particulars.has_base
-            and not self._journal.others_live
+            particulars.has_base
+            and (particulars.is_claimed or not self._journal.others_live)
             and not any(map(is_shared, filters))
         )
+
+    def _note_base(self, session: Session, stores: int, error: MotelogError | None) -> None:
+        """Note that the log has a whole record, unless another one was appended since."""
+        particulars = session.particulars
+        if error is None and particulars.stores == stores:
+            particulars.has_base = True
+            particulars.is_claimed = self._journal.is_claimed(session.client_id)
 
     def _change(self, session: Session, filters: Iterable[str]) -> FiltersChange:
         present = session.filters
@@ -135,12 +144,6 @@ class Storing:
         since = {queue.name: at for queue, at in particulars.since.get(topic_filter, {}).items()}
         identifier = particulars.identifiers.get(topic_filter, 0)
         return StoredFilter(topic_filter, options, identifier, since)
-
-
-def _note_base(session: Session, stores: int, error: MotelogError | None) -> None:
-    """Note that the log has a whole record, unless another one was appended since."""
-    if error is None and session.particulars.stores == stores:
-        session.particulars.has_base = True
 
 
 def _call_all(thens: Sequence[Then], error: MotelogError | None) -> None:

@@ -115,6 +115,25 @@ def open_claims(fleet: Fleet) -> int:
     return int(counts.pop())
 
 
+def test_filters_of_a_session_that_was_claimed_are_stored_one_by_one() -> None:
+    fleet = Fleet("a", "b")
+    fleet.connected("a", 1)
+    for n in range(20):
+        subscribe(fleet, "a", 1, f"t/{n}")
+        fleet.settle()
+    queue = fleet["a"].log.records[MQTT_SESSION_TOPIC, 0]
+    begin = len(queue)
+    subscribe(fleet, "a", 1, "u/1")
+    assert [b"filters" in record for record in queue[begin:]] == [True]
+    fleet.kill("a")
+    for _ in range(LOST_TICKS + 2):
+        fleet.tick()
+    publish(fleet, "b", b"x", topic="u/1")
+    assert fleet.connected("b", 2)
+    fleet.settle()
+    assert [payload for _, _, payload in got(fleet["b"], 2)] == [b"x"]
+
+
 # --- a client that connects to another gateway -----------------------------------------------
 
 
