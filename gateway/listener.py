@@ -25,11 +25,11 @@ from motelog.gateway.connect.clients import Clients
 from motelog.gateway.connect.parts import SessionParts
 from motelog.gateway.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.log.log_port import Settled
+from motelog.gateway.log.reckoning import STILL_MS_MAX
 from motelog.gateway.mqtt.frames import split, split_one
 from motelog.gateway.output import Output
 from motelog.gateway.publish.parts import PublishParts
 from motelog.gateway.publish.routes import QOS_TEXTS
-from motelog.gateway.reckoning import STILL_MS_MAX
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.turn import Packet, Turn
 

@@ -35,9 +35,9 @@ from motelog.gateway.assembly import GatewayParts, Surroundings, assemble
 from motelog.gateway.config import LIVE, GatewayConfig
 from motelog.gateway.connect.clients import CONNECTIONS_RESERVED
 from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.log.reckoning import TICK_S
 from motelog.gateway.metrics import PLAIN, GatewayMetrics
 from motelog.gateway.operator.operator import Operator
-from motelog.gateway.reckoning import TICK_S
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.view import IN_MEMORY, View

@@ -17,7 +17,7 @@ from motelog.core.lasting import run_again
 from motelog.core.net.driver import HELD_S
 from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.assembly import GatewayParts, Surroundings
-from motelog.gateway.reckoning import TICK_S
+from motelog.gateway.log.reckoning import TICK_S
 
 #: Changes that are read back before other tasks run: some milliseconds.
 READ_BACK_MAX: Final = 50

@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from motelog.gateway.deliver.watched import WatchedQueue
 from motelog.gateway.log.log_port import LogPort
-from motelog.gateway.reckoning import CLOCKS_MS_MAX
+from motelog.gateway.log.reckoning import CLOCKS_MS_MAX
 
 
 class Beginnings:

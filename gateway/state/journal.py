@@ -39,7 +39,7 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import LACKING, SETTLED, After, LogPort, QueueHandle, Then, Ticket
-from motelog.gateway.reckoning import DOUBT_MS, LOST_TICKS, STILL_MS_MAX
+from motelog.gateway.log.reckoning import DOUBT_MS, LOST_TICKS, STILL_MS_MAX
 from motelog.gateway.state.follower import Follower
 from motelog.gateway.state.progress import SessionState
 from motelog.gateway.state.records import (

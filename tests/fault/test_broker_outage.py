@@ -16,9 +16,9 @@ from motelog.bridge.pull import PullConsumer
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.records.decode import StoredMessage
+from motelog.gateway.log.reckoning import ANSWER_S
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect, Properties
-from motelog.gateway.reckoning import ANSWER_S
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import joined
 from tests.support.durable_client import split

@@ -20,10 +20,10 @@ from motelog.core.clock import ManualClock
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.gateway.config import GatewayConfig
+from motelog.gateway.log.reckoning import TICK_S
 from motelog.gateway.log.remote.remote_log import RemoteLog
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
-from motelog.gateway.reckoning import TICK_S
 from motelog.gateway.server import Gateway
 from motelog.gateway.tasks import GATHER_S
 from tests.support.broker_process import BrokerProcess

@@ -9,10 +9,10 @@ import trio
 
 from motelog.core.remoting.frames import RemotingCommand, RequestCode
 from motelog.gateway.config import GatewayConfig
+from motelog.gateway.log.reckoning import LOST_TICKS, TICK_S
 from motelog.gateway.log.remote.remote_log import RemoteLog
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect
-from motelog.gateway.reckoning import LOST_TICKS, TICK_S
 from motelog.gateway.server import Gateway
 from tests.support.fake_cluster import FakeCluster, fake_cluster
 from tests.support.gateway_stage import publish

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from motelog.gateway.config import GatewayConfig
+from motelog.gateway.log.reckoning import LOST_TICKS
 from motelog.gateway.mqtt.packet_types import NO_PROPERTIES
-from motelog.gateway.reckoning import LOST_TICKS
 from motelog.gateway.sessions.groups import PARTS
 from tests.support.gateway_fleet import HOUR, Fleet
 from tests.unit.gateway.test_several_gateways import frame, got, subscribe

@@ -50,10 +50,10 @@ from motelog.core.remoting.frames import (
 from motelog.core.topic_names import DEFAULT_TOPIC, GATEWAY_TOPICS
 from motelog.gateway.errors import OutcomeUnknownError
 from motelog.gateway.log.log_port import SETTLED, Settled, Ticket
+from motelog.gateway.log.reckoning import ANSWER_S
 from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
 from motelog.gateway.log.remote.parts import Batch, Held, Part
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
-from motelog.gateway.reckoning import ANSWER_S
 
 logger = logging.getLogger(__name__)
 

@@ -29,13 +29,13 @@ from motelog.gateway.log.log_port import (
     Ticket,
     Waiting,
 )
+from motelog.gateway.log.reckoning import arrival_ms_max
 from motelog.gateway.log.remote.appends import Appends
 from motelog.gateway.log.remote.links import BrokerLinks
 from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
 from motelog.gateway.log.remote.reads import Fetch, Reads
 from motelog.gateway.log.remote.topics import Topics
-from motelog.gateway.reckoning import arrival_ms_max
 
 #: How long appends wait for a broker that is away or a topic that is being created.
 WAIT_S: Final = 10.0

@@ -12,6 +12,7 @@ from motelog.core.errors import MotelogError, StoreError, StoreFullError
 from motelog.core.net.reactor_types import CloseReason
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.config import GatewayConfig
+from motelog.gateway.log.reckoning import LOST_TICKS, STILL_MS_MAX
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.disconnect import encode_disconnect
 from motelog.gateway.mqtt.frames import split_one
@@ -24,7 +25,6 @@ from motelog.gateway.mqtt.packet_types import (
     Will,
 )
 from motelog.gateway.mqtt.subscribe import encode_subscribe
-from motelog.gateway.reckoning import LOST_TICKS, STILL_MS_MAX
 from motelog.gateway.state.claims import BEHIND_MS_MAX, TOPICS_MS_MAX, WAIT_MS_MAX
 from tests.support.gateway_fleet import HOUR, Fleet
 from tests.support.gateway_stage import Stage

@@ -8,9 +8,9 @@ import pytest
 
 from motelog.core.errors import StoreFullError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
+from motelog.gateway.log.reckoning import LOST_TICKS
 from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, Subscribe, SubscribeEntry, Unsubscribe
 from motelog.gateway.mqtt.subscribe import encode_subscribe, encode_unsubscribe
-from motelog.gateway.reckoning import LOST_TICKS
 from motelog.gateway.sessions.groups import PARTS, part_name
 from motelog.gateway.state.claims import WAIT_MS_MAX
 from tests.support.gateway_fleet import Fleet

@@ -9,7 +9,7 @@ from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreFullError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway import server
-from motelog.gateway.reckoning import LOST_TICKS
+from motelog.gateway.log.reckoning import LOST_TICKS
 from motelog.gateway.state import session_rows
 from motelog.gateway.state.journal import SILENCE_MS_MAX, SessionJournal
 from motelog.gateway.state.retained import RetainedStore
