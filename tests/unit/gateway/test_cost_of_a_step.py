@@ -168,6 +168,21 @@ def connect_beside_sessions(count: int) -> Step:
     return lambda: gateway.connect_persistent(5, "away-7")
 
 
+def tick_beside_expiries(count: int) -> Step:
+    gateway = roomy()
+    for n in range(count // 4):
+        gateway.connect_persistent(5, f"away-{n}").drop()
+    gateway.connect_persistent(5, "first", session_expiry_interval_s=2).drop()
+    gateway.pass_s(1)
+
+    def expire() -> None:
+        before = gateway.stage.journal.count()
+        gateway.pass_s(2)
+        assert gateway.stage.journal.count() == before - 1
+
+    return expire
+
+
 @pytest.mark.parametrize(
     "prepare",
     [
@@ -186,6 +201,7 @@ def connect_beside_sessions(count: int) -> Step:
         retained_by_one_client,
         subscribe_beside_retained,
         connect_beside_sessions,
+        tick_beside_expiries,
     ],
 )
 def test_a_step_costs_the_same_beside_twice_as_much(prepare: Callable[[int], Step]) -> None:

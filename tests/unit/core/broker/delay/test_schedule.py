@@ -17,6 +17,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.delay.delays import find_waiting_place
 from motelog.core.broker.delay.schedule import ScheduleService
+from motelog.core.broker.delay.timer_queue import TimerQueue
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.clock import ManualClock
 from motelog.core.message import (
@@ -31,7 +32,9 @@ from motelog.core.records.decode import StoredMessage
 from motelog.core.state_file import StateFile
 from motelog.core.store.due_time import timer_queue
 from motelog.core.store.message_store import MessageStore
+from motelog.core.store.queues.consume_queue import UNIT
 from motelog.core.topic_names import TIMER_TOPIC
+from tests.support.counted import executed
 from tests.support.stores import (
     BORN_HOST,
     STORE_HOST,
@@ -537,3 +540,25 @@ async def test_a_recall_outlives_a_kill_and_the_removal_of_its_file(
         await stage.pass_ms(DAY_MS)
         assert names(stage.delivered()) == [2]
         assert stage.schedule.recalled_count == 1
+
+
+async def test_a_timer_costs_the_same_beside_twice_as_many(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    counts = []
+    for waiting in (300, 600):
+        async with staged(tmp_path / str(waiting), ManualClock(50 * SLOT_MS)) as stage:
+            for number in range(waiting):
+                stage.send(b"x", TIMER_DELAY_MS=str(60_000 + number))
+            await stage.pass_ms(1000)
+            timer = stage.schedule._timer
+            assert stage.schedule.near_count == waiting
+            due_ms = stage.store.now_ms() + 10_000
+
+            def one_more(timer: TimerQueue = timer, due_ms: int = due_ms) -> None:
+                timer._take(UNIT.pack(0, 0, due_ms), 10_000)
+                timer.pass_over(timer.due(due_ms))
+
+            counts.append(executed(one_more))
+            assert stage.schedule.near_count == waiting
+    assert counts[1] <= counts[0] * 1.1
