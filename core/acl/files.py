@@ -167,5 +167,5 @@ def _named_right(text: str) -> tuple[str, Right]:
 def _right(text: str) -> Right:
     right = _RIGHTS.get(text.strip())
     if right is None:
-        raise ValueError(f"{text!r} is none of {', '.join(_RIGHTS)}")
+        raise ValueError(f"{text!r} is not one of {', '.join(_RIGHTS)}")
     return right

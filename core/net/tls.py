@@ -297,7 +297,7 @@ def _fault_of(exc: ssl.SSLError | _RefusedError, *, is_open: bool) -> str:
 
 
 def _refuse_password() -> str:
-    raise ValueError("the key is encrypted: a server has nobody to ask for its password")
+    raise ValueError("the key is encrypted: a server cannot ask for a password; decrypt the file")
 
 
 def _time_of(path: str) -> tuple[int, int, int]:

@@ -56,7 +56,7 @@ class WebSocketCodec:
     @property
     def fault(self) -> str:
         # This is the innermost codec, so once there are frames only a frame can be wrong.
-        return self._refusal or "a frame of the WebSocket is none that RFC 6455 allows"
+        return self._refusal or "a WebSocket frame breaks RFC 6455"
 
     def receive(self, data: bytes) -> Decoded:
         if self._frames is not None:

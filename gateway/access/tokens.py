@@ -222,7 +222,7 @@ def _key(value: Any, algorithms: tuple[str, ...]) -> jwt.PyJWK:
         raise _RefusedError("it is not for signatures")
     key = jwt.PyJWK(value)
     if key.algorithm_name not in algorithms:
-        raise _RefusedError(f"{key.algorithm_name} is none of {', '.join(algorithms)}")
+        raise _RefusedError(f"{key.algorithm_name} is not one of {', '.join(algorithms)}")
     return key
 
 

@@ -60,7 +60,7 @@ class ClientAdmin:
         try:
             _, offset = decode_offset_id(text_field(request.ext, "msgId"))
         except ValueError as exc:
-            text = f"the message id is none: {exc}"
+            text = f"invalid message id: {exc}"
             raise BrokerError(ResponseCode.INVALID_PARAMETER, text) from exc
         try:
             record = self._reader.record_at(offset, may_wait=may_wait)

@@ -75,8 +75,8 @@ class Retries:
             return [fields for fields in decode(result.records, verify=True) if fields[2] == offset]
         except RecordError as exc:
             logger.error(
-                "the disk has changed a message that nobody acknowledged, and it does not come"
-                " again: check the disk topic=%s queue_id=%d queue_offset=%d reason=%s",
+                "the disk has damaged an unacknowledged message, which is not delivered again:"
+                " check the disk topic=%s queue_id=%d queue_offset=%d reason=%s",
                 ascii(checkpoint.topic),
                 checkpoint.queue_id,
                 offset,
@@ -98,7 +98,7 @@ class Retries:
             target = self._topics.create_dead_letter_topic(group.group_name, now_ms).topic_name
             self.dead_letters_count += 1
             self._dead_log.warning(
-                "nobody acknowledged a message as often as it was delivered; it is now in the"
+                "a message was never acknowledged in all its deliveries; it is now in the"
                 " group's %%DLQ%% topic: find out why it fails, then send it once more"
                 " group=%s topic=%s message_id=%s",
                 ascii(group.group_name),

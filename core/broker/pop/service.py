@@ -293,8 +293,8 @@ class PopService:
                     if isinstance(exc, StoreFencedError):
                         raise
                     logger.warning(
-                        "messages that nobody acknowledged come again late, and none is lost"
-                        " reason=%s",
+                        "unacknowledged messages are delivered again later than usual; none is"
+                        " lost reason=%s",
                         exc,
                     )
                     return

@@ -224,9 +224,7 @@ class PullRequests:
         """Return the subscription that a group's members have sent."""
         members = self._consumers.get(group.group_name)
         if members is None:
-            text = (
-                f"consumer group {group.group_name} has no member that told what it subscribes to"
-            )
+            text = f"no member of consumer group {group.group_name} has sent its subscriptions"
             raise BrokerError(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
         if members.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
             text = f"subscription group {group.group_name} may not consume by broadcast"

@@ -40,14 +40,13 @@ BROKER_METRICS: Final[Mapping[str, Shown]] = {
         "messages_in_work", "Messages that consumers have popped and not acknowledged."
     ),
     "messages_revived": counter(
-        "messages_revived", "Popped messages that nobody acknowledged in time, given out again."
+        "messages_revived", "Popped messages that were not acknowledged in time, delivered again."
     ),
     "messages_received": counter("messages_received", "Messages taken from native producers."),
     "messages_refused": counter("messages_refused", "Messages refused to native producers."),
     "messages_too_late_on_disk": counter(
         "messages_too_late_on_disk",
-        "Messages whose producers were told FLUSH_DISK_TIMEOUT: they are stored, and perhaps not"
-        " on the disk.",
+        "Messages answered FLUSH_DISK_TIMEOUT: they are stored, perhaps not on the disk yet.",
     ),
     "requests_busy_waited": counter(
         "requests_busy", "Requests answered SYSTEM_BUSY by flow control.", reason="waited"

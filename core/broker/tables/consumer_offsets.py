@@ -192,7 +192,7 @@ class ConsumerOffsets:
         light = msgspec.convert(content.get("lmqOffsetTable", {}), dict[str, Int64])
         for key in table.keys() | light.keys():
             if _SEPARATOR not in key:
-                raise ValueError(f"the key {shown(key)} is none of a topic and a group")
+                raise ValueError(f"the key {shown(key)} does not consist of a topic and a group")
         self._table = table | {key: {0: offset} for key, offset in light.items()}
         self._version = version
         self._is_newer = False

@@ -143,8 +143,8 @@ def _name(value: str | int | None, names: tuple[str, ...], default: str) -> str:
         return default
     if isinstance(value, int):
         if not 0 <= value < len(names):
-            raise ValueError(f"{value} is none of {', '.join(names)}")
+            raise ValueError(f"{value} is not one of {', '.join(names)}")
         return names[value]
     if value not in names:
-        raise ValueError(f"{value[:64]!a} is none of {', '.join(names)}")
+        raise ValueError(f"{value[:64]!a} is not one of {', '.join(names)}")
     return value

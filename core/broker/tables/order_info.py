@@ -210,5 +210,5 @@ def _names(key: str) -> tuple[str, str]:
     """Return topic and group; ValueError if the key does not consist of these."""
     topic, found, group = key.partition(_SEPARATOR)
     if not found:
-        raise ValueError(f"the key {shown(key)} is none of a topic and a group")
+        raise ValueError(f"the key {shown(key)} does not consist of a topic and a group")
     return topic, group

@@ -140,7 +140,7 @@ class TopicTable:
         if not 0 <= config.perm <= _TEMPLATE:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, f"perm is {config.perm}, not 0 to 7")
         if config.topic_filter_type not in TOPIC_FILTER_TYPES:
-            text = f"the topic filter type is none of {', '.join(TOPIC_FILTER_TYPES)}"
+            text = f"the topic filter type is not one of {', '.join(TOPIC_FILTER_TYPES)}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
 
     def _check_room(self, new_count: int) -> None:

@@ -141,8 +141,8 @@ class CheckBack:
                     await save_progress(self._ledger, self._store, self._offsets)
                 except (StoreError, BrokerError) as exc:
                     self._faults.warning(
-                        "transactions that nobody has ended wait, and none is lost; it is tried"
-                        " again each %g s reason=%s", self._rules.interval_s, exc,
+                        "open transactions cannot be checked now, and none is lost; the check is"
+                        " repeated every %g s reason=%s", self._rules.interval_s, exc,
                     )  # fmt: skip
                 except Exception:
                     # A failure that a message causes must not end a process that serves others.

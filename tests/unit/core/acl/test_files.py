@@ -31,7 +31,7 @@ accounts:
   groupPerms: [ "g = SUB" ]
 dataVersion: [ { counter: 3 } ]
 """
-    with pytest.raises(ConfigError, match="'SUB \\| PUB' is none of"):
+    with pytest.raises(ConfigError, match="'SUB \\| PUB' is not one of"):
         parse_rules(text, name="f")
     (account,) = parse_rules(text.replace(b" | ", b"|"), name="f").accounts.values()
     assert (account.access_key, account.secret) == ("00123456", b"0123456789")
@@ -66,7 +66,7 @@ dataVersion: [ { counter: 3 } ]
         ),
         (
             "accounts: [{accessKey: devices, secretKey: planted-secret, topicPerms: [T=ALL]}]",
-            "'ALL' is none of DENY",
+            "'ALL' is not one of DENY",
         ),
         (
             "accounts:\n- {accessKey: devices, secretKey: planted-secret}\n"

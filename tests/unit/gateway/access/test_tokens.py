@@ -212,7 +212,10 @@ def test_a_login_ends_with_its_key(tmp_path: Path) -> None:
         ("{}", "'keys'"),
         ('{"keys": []}', "'keys'"),
         ('{"keys": [7]}', "key 1: not an object"),
-        ('{"keys": [{"kty": "oct", "k": "c2VjcmV0", "alg": "HS256"}]}', "key 1: HS256 is none of"),
+        (
+            '{"keys": [{"kty": "oct", "k": "c2VjcmV0", "alg": "HS256"}]}',
+            "key 1: HS256 is not one of",
+        ),
         ('{"keys": [{"kty": "RSA", "n": "secret"}]}', "key 1: it is not a usable key"),
         (json.dumps({"keys": [jwk(RSA, "a", use="enc")]}), "not for signatures"),
         (json.dumps({"keys": [jwk(RSA, "a"), jwk(OTHER, "a")]}), "key 2: another key"),
