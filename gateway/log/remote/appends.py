@@ -47,6 +47,7 @@ from motelog.core.remoting.frames import (
     ResponseCode,
     encode_batch_items,
 )
+from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.topic_names import DEFAULT_TOPIC, GATEWAY_TOPICS
 from motelog.gateway.errors import OutcomeUnknownError
 from motelog.gateway.log.log_port import SETTLED, Settled, Ticket
@@ -201,12 +202,13 @@ class Appends:
         return None
 
     def _begin(self, parts: Iterable[Part]) -> None:
+        known = len(self._over)
         for part in parts:
             self._under_way += 1
             self._waiting_bytes[part.broker_name] += part.body_bytes
             if not part.waits_for:
                 self._go_on((part,))
-        self._over.clear()  # these settled within the append: only their tickets tell
+        del self._over[known:]  # these settled within the append: only their tickets tell
 
     def _go_on(self, parts: Iterable[Part]) -> None:
         """Queue parts that wait for no ticket, or refuse them because of one."""
@@ -257,15 +259,17 @@ class Appends:
             if link.away_since is not None and link.away_s() <= self._wait_s:
                 with trio.move_on_at(queue.parts[0].deadline):
                     await link.is_back.wait()
-            parts, is_busy = self._take(queue.parts), False
-            if parts:
-                try:
-                    error = await self._send(link, queue, parts)
-                except MemoryError:
-                    self._refusals.fault("a send to a broker lacks memory: free memory")
-                    error = OutcomeUnknownError("no memory for what a broker has been sent")
-                is_busy = isinstance(error, BrokerError) and error.code in _PASSING_CODES
-                self._sent(link, queue, parts, error, is_passing=is_busy)
+            parts = self._take(queue.parts)
+            self._settle()
+            if not parts:
+                continue
+            try:
+                error = await self._send(link, queue, parts)
+            except NO_MEMORY:
+                self._refusals.fault("a send to a broker lacks memory: free memory")
+                error = OutcomeUnknownError("no memory for what a broker has been sent")
+            is_busy = isinstance(error, BrokerError) and error.code in _PASSING_CODES
+            self._sent(link, queue, parts, error, is_passing=is_busy)
             self._settle()
             if is_busy and queue.parts:
                 await trio.sleep(RETRY_PAUSE_S)

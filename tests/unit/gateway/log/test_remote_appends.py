@@ -564,6 +564,27 @@ async def test_what_waits_behind_marks_of_a_run_that_is_over_is_given_up(
         assert [ticket.error is None for ticket in tickets] == [True, False, False, True, True]
 
 
+async def test_what_is_given_up_is_reported_although_more_is_appended_meanwhile(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        runs = [1]
+        stage.appends.fence(lambda: runs[-1])
+        stage.add_marks()
+        mark = stage.append((3, b"mark"))
+        await trio.sleep(0.005)
+        stage.append((0, b"before"))
+        (marked,) = stage.apart((0, b"marked"), behind={0: mark})
+        await trio.sleep(0.007)
+        runs.append(2)
+        stage.append((0, b"shares its turn"))
+        await trio.sleep(0.005)
+        assert marked.error is not None
+        stage.append((1, b"meanwhile"))
+        await stage.over()
+        assert marked in [ticket for ticket, _ in stage.settled]
+
+
 async def test_publisher_s_address_is_a_property_unless_there_is_no_room(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
