@@ -201,6 +201,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         values = {"columns": _BESIDE_FIELDS, "bad_payload": "null", **values}
     checked = {field: _PARSERS[field](_camel(field), str(text)) for field, text in values.items()}
     options = SourceOptions(**checked)  # type: ignore[arg-type]  # each parser gives its field's type
+    _check_together(options)
+    return options
+
+
+def _check_together(options: SourceOptions) -> None:
+    """Check what depends on more than one option; OptionError."""
     if options.max_offsets_per_trigger is not None and options.max_bytes_per_trigger is not None:
         raise OptionError(
             "maxBytesPerTrigger",
@@ -240,7 +246,6 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
                 parse_offsets(options.topics, position.text)
             except OffsetFormatError as exc:
                 raise OptionError(name, position.text, f"offsets by queue ({exc})") from None
-    return options
 
 
 def _why_not(key: str, by_lower: Mapping[str, str]) -> str:

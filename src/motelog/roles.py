@@ -140,9 +140,8 @@ async def run_roles(
     async with trio.open_nursery() as nursery:
         try:
             running_config = running_config or RunningConfig(Loaded(config, {}))
-            await _start_all(
-                config, running_config, nursery, roles, running, health, registry, on_progress
-            )
+            starting = _Starting(config, running_config, nursery, roles, running, health, registry)
+            await starting.start_all(on_progress)
             health.is_ready = True
             task_status.started(roles)
             await trio.sleep_forever()
@@ -151,97 +150,126 @@ async def run_roles(
             await _stop_all(running)
 
 
-async def _start_all(
-    config: MotelogConfig,
-    running_config: RunningConfig,
-    nursery: trio.Nursery,
-    roles: Roles,
-    running: list[_Running],
-    health: Health,
-    registry: Registry,
-    on_progress: OnProgress,
-) -> None:
-    async def start(role: Role, listen: str, service: Service) -> None:
-        health.starting(role)
+class _Starting:
+    """The start of the roles of one process, in an order in which each finds what it needs."""
+
+    def __init__(
+        self,
+        config: MotelogConfig,
+        running_config: RunningConfig,
+        nursery: trio.Nursery,
+        roles: Roles,
+        running: list[_Running],
+        health: Health,
+        registry: Registry,
+    ) -> None:
+        self._config = config
+        self._nursery = nursery
+        self._roles = roles
+        self._running = running
+        self._health = health
+        self._registry = registry
+        self._configure = running_config.configure
+        self._apis = Apis(running_config)
+        self._advertised = {"namesrv": config.namesrv.advertise}
+        if config.broker is not None:
+            self._advertised["broker"] = config.broker.advertise
+        if running_config.is_live("log.level"):
+            self._configure.append(lambda changed: logs.set_up(changed.log))
+
+    async def start_all(self, on_progress: OnProgress) -> None:
+        """Start the roles of the configuration; returns when they serve."""
+        config = self._config
+        if "console" in config.roles:
+            await self._start_console()
+        if "namesrv" in config.roles:
+            await self._start_namesrv()
+        self._apis.queues.brokers = _brokers(config, self._roles)
+        broker = await self._start_broker(on_progress) if "broker" in config.roles else None
+        if "gateway" not in config.roles:
+            return
+        section = _beside_store(config)
+        if section.workers > 1:
+            await self._start_workers(_with_names(section, config, self._roles))
+        else:
+            await self._start_gateway(section, broker)
+
+    async def _start(self, role: Role, listen: str, service: Service) -> None:
+        roles = self._roles
+        self._health.starting(role)
         entry = _Running(role, trio.CancelScope(), trio.Event())
-        running.append(entry)
+        self._running.append(entry)
         try:
-            await nursery.start(_run_one, service.run, entry)
+            await self._nursery.start(_run_one, service.run, entry)
         except BaseException as exc:
             entry.ended.set()
             _raise_listen_error(exc, role, listen)
             raise
         roles.addresses[role] = service.address
         roles.listeners |= service.listeners
-        apis.certificates.reloads.append(service.reload_certificates)
-        roles.advertised[role] = advertised.get(role) or format_address(*service.address)
-        health.started(role)
+        self._apis.certificates.reloads.append(service.reload_certificates)
+        roles.advertised[role] = self._advertised.get(role) or format_address(*service.address)
+        self._health.started(role)
         logger.debug("role started role=%s address=%s:%d", role, *service.address)
 
-    advertised = {"namesrv": config.namesrv.advertise}
-    if config.broker is not None:
-        advertised["broker"] = config.broker.advertise
-    configure = running_config.configure
-    if running_config.is_live("log.level"):
-        configure.append(lambda changed: logs.set_up(changed.log))
-    apis = Apis(running_config)
-    if "console" in config.roles:
+    async def _start_console(self) -> None:
+        config, health, registry, roles = self._config, self._health, self._registry, self._roles
         status = Status(health, registry, roles.advertised, roles.listeners, data=_data(config))
         listeners = config.listeners_for("admin")
-        console = Console(config.admin, health, registry, apis, status, listeners=listeners)
-        await start("console", config.admin.listen, console)
-    if "namesrv" in config.roles:
+        console = Console(config.admin, health, registry, self._apis, status, listeners=listeners)
+        await self._start("console", config.admin.listen, console)
+
+    async def _start_namesrv(self) -> None:
+        config = self._config
         kv_file = StateFile(_kv_config_path(config), holds="entries of the key-value table")
         listeners = config.listeners_for("namesrv")
         namesrv = NameServer(_with_users(config), listeners=listeners, kv_file=kv_file)
-        registry.add("motelog_namesrv", NAMESRV_METRICS, namesrv.sample)
-        await start("namesrv", config.namesrv.listen, namesrv)
-    apis.queues.brokers = _brokers(config, roles)
-    broker: Broker | None = None
-    if "broker" in config.roles:
+        self._registry.add("motelog_namesrv", NAMESRV_METRICS, namesrv.sample)
+        await self._start("namesrv", config.namesrv.listen, namesrv)
+
+    async def _start_broker(self, on_progress: OnProgress) -> Broker:
+        config, health, registry = self._config, self._health, self._registry
         assert config.broker is not None, "checked by MotelogConfig"
         broker = Broker(
-            _with_namesrv(config.broker, roles),
+            _with_namesrv(config.broker, self._roles),
             listeners=config.listeners_for("broker"),
             on_progress=on_progress,
         )
         health.doing["broker"] = lambda: _text(broker.start_progress)
         registry.add("motelog_broker", BROKER_METRICS, broker.sample, broker.histograms)
         registry.add_readings("motelog_broker", broker.readings)
-        await start("broker", config.broker.listen, broker)
-        configure.append(partial(_configure_broker, broker))
+        await self._start("broker", config.broker.listen, broker)
+        self._configure.append(partial(_configure_broker, broker))
         _watch(broker, health)
-    if "gateway" in config.roles:
-        section = _beside_store(config)
+        return broker
+
+    async def _start_workers(self, section: GatewayConfig) -> None:
+        config, health = self._config, self._health
         listeners = config.listeners_for("mqtt")
-        by_listener = clients_table([one.name for one in listeners])
-        if section.workers > 1:
-            section = _with_names(section, config, roles)
-            workers = Workers(section, config.access, config.log, listeners=listeners)
-            health.doing["gateway"] = lambda: workers.starting
-            registry.add(
-                "motelog_gateway", WORKERS_METRICS | by_listener, workers.sample, workers.histograms
-            )
-            await start("gateway", config.gateway.listen, workers)
-            health.checks["workers"] = lambda: workers.fault
-            health.checks["log"] = lambda: workers.outage
-            health.checks["access"] = lambda: workers.access_fault
-            apis.gateway.gateway = workers.gateway
-        else:
-            log = _log_of(section, broker, health)
-            steady = None if broker is None or section.namesrv else broker.api.steady_clock
-            gateway = Gateway(
-                section, log, access=config.access, listeners=listeners, steady=steady
-            )
-            health.checks["access"] = lambda: gateway.access_fault
-            metrics = gateway.metrics
-            registry.add(
-                "motelog_gateway", GATEWAY_METRICS | by_listener, metrics.sample, metrics.histograms
-            )
-            await start("gateway", config.gateway.listen, gateway)
-            assert gateway.operator is not None, "it has started"
-            apis.gateway.gateway = GatewayHere(gateway.operator, gateway.reload_certificates)
-            configure.append(lambda changed: gateway.configure(_beside_store(changed)))
+        workers = Workers(section, config.access, config.log, listeners=listeners)
+        health.doing["gateway"] = lambda: workers.starting
+        metrics = WORKERS_METRICS | clients_table([one.name for one in listeners])
+        self._registry.add("motelog_gateway", metrics, workers.sample, workers.histograms)
+        await self._start("gateway", config.gateway.listen, workers)
+        health.checks["workers"] = lambda: workers.fault
+        health.checks["log"] = lambda: workers.outage
+        health.checks["access"] = lambda: workers.access_fault
+        self._apis.gateway.gateway = workers.gateway
+
+    async def _start_gateway(self, section: GatewayConfig, broker: Broker | None) -> None:
+        config, health = self._config, self._health
+        listeners = config.listeners_for("mqtt")
+        log = _log_of(section, broker, health)
+        steady = None if broker is None or section.namesrv else broker.api.steady_clock
+        gateway = Gateway(section, log, access=config.access, listeners=listeners, steady=steady)
+        health.checks["access"] = lambda: gateway.access_fault
+        table = GATEWAY_METRICS | clients_table([one.name for one in listeners])
+        metrics = gateway.metrics
+        self._registry.add("motelog_gateway", table, metrics.sample, metrics.histograms)
+        await self._start("gateway", config.gateway.listen, gateway)
+        assert gateway.operator is not None, "it has started"
+        self._apis.gateway.gateway = GatewayHere(gateway.operator, gateway.reload_certificates)
+        self._configure.append(lambda changed: gateway.configure(_beside_store(changed)))
 
 
 def _configure_broker(broker: Broker, config: MotelogConfig) -> None:

@@ -106,8 +106,10 @@ class GatewayApi:
         self.gateway: AskedGateway | None = None
 
     def endpoints(self) -> list[Endpoint]:
-        trace = "/clients/trace"
-        client, session, message = "/clients/client", "/sessions/session", "/retained/message"
+        return [*self._of_clients(), *self._of_sessions(), *self._of_retained()]
+
+    def _of_clients(self) -> list[Endpoint]:
+        client, trace = "/clients/client", "/clients/trace"
         return [
             Endpoint("/clients", "Connected clients", PageQuery, ClientPage, self.list_clients),
             Endpoint(client, "One connected client", ClientQuery, Client, self.get_client),
@@ -146,6 +148,11 @@ class GatewayApi:
                 method="DELETE",
                 role=Role.OPERATE,
             ),
+        ]
+
+    def _of_sessions(self) -> list[Endpoint]:
+        session = "/sessions/session"
+        return [
             Endpoint("/sessions", "Sessions", PageQuery, SessionPage, self.list_sessions),
             Endpoint(session, "One session", ClientQuery, Session, self.get_session),
             Endpoint(
@@ -166,6 +173,11 @@ class GatewayApi:
                 method="POST",
                 role=Role.OPERATE,
             ),
+        ]
+
+    def _of_retained(self) -> list[Endpoint]:
+        message = "/retained/message"
+        return [
             Endpoint(
                 "/retained", "Retained messages", RetainedQuery, RetainedPage, self.list_retained
             ),
