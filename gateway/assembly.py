@@ -167,15 +167,6 @@ def assemble(
     )
     log.on_settled(listener.settled)
     seen = OperatorSessions(sessions, parts.connections, parts.expiry, answers.after)
-    operator = Operator(
-        log,
-        around.retained,
-        seen,
-        sessions.delivery,
-        listeners=metrics.listeners,
-        clock=around.clock,
-        after=answers.after,
-    )
     return GatewayParts(
         turn,
         sessions.delivery,
@@ -184,10 +175,22 @@ def assemble(
         answers,
         journal,
         listener,
-        operator,
+        _operator(around, seen, sessions.delivery),
         publish.rates,
         Memory(around.output, parts.connections, metrics, bytes_max=config.memory_bytes_max),
         retaining,
+    )
+
+
+def _operator(around: Surroundings, seen: OperatorSessions, delivery: Delivery) -> Operator:
+    return Operator(
+        around.log,
+        around.retained,
+        seen,
+        delivery,
+        listeners=around.metrics.listeners,
+        clock=around.clock,
+        after=around.journal.after,
     )
 
 

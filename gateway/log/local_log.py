@@ -27,6 +27,7 @@ from motelog.gateway.log.log_port import (
     Ticket,
     Waiting,
     choose_queue,
+    no_listener,
 )
 
 
@@ -58,7 +59,7 @@ class LocalLog:
         self.topics = api.topics
         self.on_topic_created = api.on_topic_created
         self.delayed = api.delayed
-        self._tell_settled: Callable[[Settled], None] = _tell_nobody
+        self._tell_settled: Callable[[Settled], None] = no_listener
         self._answers: AnswerQueue[Ticket] = AnswerQueue(
             api.acknowledge, clock=api.clock, answer=self._answer, refuse=self._refuse
         )
@@ -175,7 +176,7 @@ class LocalLog:
 
     def close(self) -> None:
         self._answers.close()
-        self._tell_settled = _tell_nobody  # tickets that wait in line settle later
+        self._tell_settled = no_listener  # tickets that wait in line settle later
 
     # --- read ----------------------------------------------------------------------------
 
@@ -255,7 +256,3 @@ class LocalLog:
 def _place(queue: QueueHandle) -> tuple[str, int]:
     assert isinstance(queue, QueueTail)
     return queue.topic.decode(), queue.queue_id
-
-
-def _tell_nobody(settled: Settled) -> None:
-    """Do nothing, until there is a listener."""

@@ -61,6 +61,10 @@ DELAY_MS_MAX: Final = 40 * 86_400_000
 Settled: TypeAlias = Sequence[tuple[Ticket, MotelogError | None]]
 
 
+def no_listener(settled: Settled) -> None:
+    """Do nothing: stands for the listener of a port that has none."""
+
+
 class LogRead(NamedTuple):
     """The result of a read of one queue.
 

@@ -50,7 +50,7 @@ from motelog.core.remoting.frames import (
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.topic_names import DEFAULT_TOPIC, GATEWAY_TOPICS
 from motelog.gateway.errors import OutcomeUnknownError
-from motelog.gateway.log.log_port import SETTLED, Settled, Ticket
+from motelog.gateway.log.log_port import SETTLED, Settled, Ticket, no_listener
 from motelog.gateway.log.reckoning import ANSWER_S
 from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
 from motelog.gateway.log.remote.parts import Batch, Held, Part
@@ -95,7 +95,7 @@ class Appends:
         self._wait_s = wait_s
         self._waiting_bytes_max = waiting_bytes_max
         self._hold = hold
-        self._tell_settled: Callable[[Settled], None] = _tell_nobody
+        self._tell_settled: Callable[[Settled], None] = no_listener
         self._run: Callable[[], int] = _the_only_run
         self._held = Held()
         #: Parts that are not over, and their bytes by broker.
@@ -116,10 +116,6 @@ class Appends:
     def fence(self, run: Callable[[], int]) -> None:
         """Refuse messages that wait for marks if ``run`` has changed; see ``LogPort.fence``."""
         self._run = run
-
-    def close(self) -> None:
-        """Stop calling the listener."""
-        self._tell_settled = _tell_nobody
 
     def append(self, messages: Sequence[tuple[Any, ...]]) -> Ticket:
         """Take a batch with one fate; its handles are places."""
@@ -418,7 +414,3 @@ def _born_host_property(host: bytes) -> bytes:
 def _the_only_run() -> int:
     """Return a constant, until ``fence`` is called."""
     return 0
-
-
-def _tell_nobody(settled: Settled) -> None:
-    """Do nothing, until there is a listener."""

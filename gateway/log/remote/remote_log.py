@@ -28,6 +28,7 @@ from motelog.gateway.log.log_port import (
     Settled,
     Ticket,
     Waiting,
+    no_listener,
 )
 from motelog.gateway.log.reckoning import arrival_ms_max
 from motelog.gateway.log.remote.appends import Appends
@@ -241,11 +242,11 @@ class RemoteLog:
                     await self._closed.wait()
                     await self._appends.drain()
             finally:
-                self._appends.close()
+                self._appends.on_settled(no_listener)
                 await self._client.leave()
 
     def close(self) -> None:
-        self._appends.close()
+        self._appends.on_settled(no_listener)
         self._closed.set()
 
     def _release(self, held: list[tuple[Place, Part]]) -> None:
