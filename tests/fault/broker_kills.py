@@ -44,7 +44,6 @@ import argparse
 import logging
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -86,6 +85,7 @@ from tests.support.lasting_programs import (
     running_program,
 )
 from tests.support.namesrv_process import NamesrvProcess
+from tests.support.ports import free_ports
 from tests.support.rounds import Report
 from tests.support.wire_ledger import Ledger, LedgerError, OffsetWatch, Reader
 
@@ -156,7 +156,7 @@ class OurServers:
     has_once = True
 
     def __init__(self, folder: Path) -> None:
-        ports = _free_ports(3)
+        ports = free_ports(3)
         self._namesrv = NamesrvProcess(f"127.0.0.1:{ports[0]}")
         self.namesrv_address = self._namesrv.address
         self._brokers = [
@@ -739,21 +739,6 @@ class RefusedError(Exception):
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return free ports below those that outgoing connections get, which could take one of them."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(15_000, 32_000)
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
 
 
 def kinds_of(seed: int, count: int) -> list[str]:

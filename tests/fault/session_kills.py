@@ -38,7 +38,6 @@ import argparse
 import random
 import selectors
 import shutil
-import socket
 import sys
 import tempfile
 import threading
@@ -58,6 +57,7 @@ from motelog.testing import MotelogProcess
 from tests.support.delivery_audit import Audit, AuditError, Received
 from tests.support.durable_client import Arrived, BadAnswerError, ClientSession, DurableClient
 from tests.support.loop_disk import LoopDisk, NotPermittedError, loop_disk
+from tests.support.ports import free_port
 from tests.support.rounds import Report
 from tests.support.worker_processes import clients_of, is_ready, workers_of
 
@@ -257,7 +257,7 @@ class SessionKills:
         self._is_paused = False
         self._disk = disk
         self._chance = random.Random(seed)
-        self._port = _free_port()
+        self._port = free_port()
         self._audit = Audit()
         self._number = 0
         self._publishers = [Publisher(n, version, self._audit) for n, version in enumerate((4, 5))]
@@ -630,13 +630,6 @@ def _wait_until(condition: Callable[[], bool], otherwise: str) -> None:
         if time.monotonic() > deadline:
             raise AuditError(otherwise)
         time.sleep(0.005)
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def power_rounds(

@@ -18,6 +18,7 @@ from motelog.loadtest import bench_client
 from motelog.loadtest.bench_run import KINDS, BenchError, BenchOptions, BenchReport, run
 from motelog.testing import MotelogProcess
 from tests.support.bench_server import Faults, bench_server
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/bin:/usr/local/sbin:/opt/homebrew/sbin")
@@ -234,9 +235,7 @@ def mosquitto(tmp_path: Path) -> Iterator[tuple[int, int]]:
     """Port and process id of a mosquitto of its own."""
     if MOSQUITTO is None:
         pytest.skip("mosquitto is not installed")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     config = tmp_path / "mosquitto.conf"
     config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
     with subprocess.Popen([MOSQUITTO, "-c", config], stderr=subprocess.DEVNULL) as process:

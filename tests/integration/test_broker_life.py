@@ -37,14 +37,8 @@ from tests.support.broker_stack import (
     started_stack,
     store_config,
 )
+from tests.support.ports import free_port
 from tests.support.stores import vector_archive
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def config(directory: Path, **fields: Any) -> BrokerConfig:

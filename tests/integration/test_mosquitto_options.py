@@ -23,6 +23,7 @@ import pytest
 
 from motelog.testing import MotelogProcess
 from tests.support.cli import motelog, started_motelog
+from tests.support.ports import free_port
 
 MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 SERVER_FILES = {"cafile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
@@ -163,9 +164,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tls_port(certificates: Path) -> Iterator[int]:
     """The port of a mosquitto that speaks TLS to clients with a certificate."""
     assert MOSQUITTO is not None, "certificates looks for it"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     lines = [
         f"user {getpass.getuser()}",
         f"listener {port} 127.0.0.1",

@@ -23,10 +23,10 @@ import pytest
 from cryptography import x509
 from paho.mqtt.enums import CallbackAPIVersion
 
-from motelog.core.net.listen import open_listener
 from tests.support.certificates import certificates
 from tests.support.cli import motelog_here
 from tests.support.listeners import ListenerServer
+from tests.support.ports import free_port, free_ports
 from tests.support.repository import ROOT
 
 GUIDES = ROOT / "docs" / "operations"
@@ -37,11 +37,6 @@ T = TypeVar("T")
 def blocks(guide: str, language: str = "sh") -> list[str]:
     text = (GUIDES / guide).read_text(encoding="utf-8")
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
-
-
-def free_port() -> int:
-    with open_listener("127.0.0.1:0") as sock:
-        return int(sock.getsockname()[1])
 
 
 def haproxy(folder: Path, ports: dict[str, int]) -> list[str]:
@@ -140,7 +135,7 @@ def wait_for(found: Callable[[], T | None], said: Path) -> T:
 
 def test_tls_in_ten_minutes_runs_as_it_is_printed(tmp_path: Path) -> None:
     made, configured, started, published, refused = blocks("tls.md")
-    ports = {name: free_port() for name in ("8883", "NAMESRV", "BROKER", "GATEWAY", "ADMIN")}
+    ports = dict(zip(("8883", "NAMESRV", "BROKER", "GATEWAY", "ADMIN"), free_ports(5), strict=True))
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

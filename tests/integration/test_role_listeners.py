@@ -16,11 +16,11 @@ import trio
 from motelog import Message, SyncAdmin, SyncProducer, SyncPushConsumer
 from motelog.cli.advertised import _greet
 from motelog.core.errors import RemotingError
-from motelog.core.net.listen import open_listener
 from motelog.core.remoting.tls import Tls
 from tests.support.certificates import certificates, make_certificates, make_crl
 from tests.support.cli import motelog
 from tests.support.listeners import ListenerServer
+from tests.support.ports import free_ports
 
 DEADLINE_S = 20.0
 TLS = Tls(ca=certificates().ca)
@@ -28,11 +28,6 @@ TLS = Tls(ca=certificates().ca)
 BALANCER = "127.0.0.9"
 
 PROXY_V2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c"
-
-
-def free_port() -> int:
-    with open_listener("127.0.0.1:0") as sock:
-        return int(sock.getsockname()[1])
 
 
 def table(name: str, protocol: str, port: int = 0, *, tls: bool = True, more: str = "") -> str:
@@ -64,7 +59,8 @@ def haproxy(folder: Path, routes: dict[int, int]) -> subprocess.Popen[bytes]:
 
 
 def test_native_clients_behind_a_balancer_are_known_by_their_own_address(tmp_path: Path) -> None:
-    names, broker = (free_port(), free_port()), (free_port(), free_port())
+    ports = free_ports(4)
+    names, broker = (ports[0], ports[1]), (ports[2], ports[3])
     proxied = "proxy_protocol = true"
     balancer = haproxy(tmp_path, dict([names, broker]))
     tables = table("names", "namesrv", names[1], more=proxied)

@@ -7,7 +7,6 @@ processes that the command line starts.
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,6 +38,7 @@ from motelog.roles import run_roles
 from tests.support.broker_stack import store_config
 from tests.support.cli import motelog
 from tests.support.java import VERSION_4, VERSION_5, ApacheServer
+from tests.support.ports import free_port
 from tests.support.server_process import ServerProcess
 
 #: Each is a process of its own, and the workers are two.
@@ -63,12 +63,6 @@ STEPS = 30
 ANSWER_S = 0.005
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 class Stage:
     """The roles of one test, of which none knows when the others start."""
 
@@ -85,7 +79,7 @@ class Stage:
         self._nursery = nursery
         self._clock = clock
         self._answer_s = answer_s
-        self.namesrv = namesrv or free_address()
+        self.namesrv = namesrv or f"127.0.0.1:{free_port()}"
         #: What has come about so far.
         self.done: set[str] = set()
 
@@ -302,7 +296,7 @@ def start_processes(folder: Path, order: tuple[str, ...]) -> None:
     """Start the roles with pauses; then a device publishes, and the console shows its topic."""
     folder = folder / "-".join(order)
     folder.mkdir()
-    namesrv, any_port = free_address(), 'listen = "127.0.0.1:0"'
+    namesrv, any_port = f"127.0.0.1:{free_port()}", 'listen = "127.0.0.1:0"'
     names = f'namesrv = ["{namesrv}"]'
     sections = {
         "namesrv": f'[namesrv]\nlisten = "{namesrv}"',

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import pytest
 
 from tests.support.java import QUICK_START, ROOT
 from tests.support.lock_file import file_lock
+from tests.support.ports import free_ports
 
 SOURCES: Final = ROOT / "tests" / "integration" / "proxy"
 BUILD: Final = ROOT / "build" / "proxy"
@@ -70,7 +70,7 @@ def _once(
 def started_proxy(namesrv: str, home: Path) -> Iterator[str]:
     """A proxy for the cluster at ``namesrv`` for the length of the block; its gRPC address."""
     libraries = proxy_libraries()
-    grpc_port, remoting_port = _free_ports(2)
+    grpc_port, remoting_port = free_ports(2)
     file = home / "rmq-proxy.json"
     home.mkdir(parents=True, exist_ok=True)
     settings = {
@@ -103,15 +103,3 @@ def started_proxy(namesrv: str, home: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return free ports; they are given back before the proxy takes them."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

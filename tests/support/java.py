@@ -9,15 +9,12 @@ listen on and take all of them.
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -29,6 +26,7 @@ from motelog.core.remoting.frames import RequestCode
 from motelog.core.remoting.tls import Tls
 from tests.support.broker_stack import connected
 from tests.support.lock_file import file_lock
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "tests" / "integration" / "java"
@@ -202,7 +200,8 @@ class ApacheServer:
         self._slave_of = slave_of
         self._has_namesrv = namesrv is None
         self._has_broker = has_broker
-        namesrv_port, broker_port, self._ha_port = _free_ports()
+        namesrv_port, broker_port = free_ports(2)
+        self._ha_port = broker_port - 1
         self.namesrv_address = namesrv or f"127.0.0.1:{namesrv_port}"
         self.broker_address = f"127.0.0.1:{broker_port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -333,22 +332,3 @@ _LOGBACK = """<configuration>
   <root level="WARN"><appender-ref ref="out"/></root>
 </configuration>
 """
-
-
-def _free_ports() -> list[int]:
-    """Return free ports for name server, broker and replication; broker's - 2 is free as well.
-
-    They are given back before the servers take them, as there is no way to hand them over. So they
-    lie below those that outgoing connections get, which would soon take one of them.
-    """
-    while True:
-        first = random.randrange(15_000, 32_000, 4)
-        with ExitStack() as held:
-            try:
-                for port in range(first, first + 4):
-                    holder = held.enter_context(socket.socket())
-                    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    holder.bind(("", port))
-            except OSError:
-                continue
-        return [first, first + 3, first + 2]
