@@ -1,8 +1,7 @@
 """The life of groups: how sessions join and leave a shared subscription, and when a group ends.
 
-Owns: the groups that have a connected member, which parts of them this gateway holds, the records
-of groups in the log.
-Must not touch: which member gets a message (``deliver``), what a client may ask for.
+Owns: the groups that have a connected member, when a stored one ends. Must not touch: which parts
+this gateway holds (``dividing``), which member gets a message (``deliver``).
 Invariants: a group is in memory while a member is connected. It is stored, in the form of a session
 under its own name, as soon as it has a member whose session outlives its connection; it ends with
 the session of the last member.
@@ -11,34 +10,17 @@ Spec: MQTT 5.0 section 4.8.2.
     join -> Group in memory, its filter in the tree
                 | the last connection of a member ends
     no member's session is left: gone    else: one record, a row of the view -> join
-
-While other gateways live, those with members divide the parts of a group, each of which has some of
-its queues. A standing claim to the group's name says that a gateway has members; the order of these
-claims determines which gateway each part belongs to. A gateway that holds a part belonging to
-another releases it. The gateway to which it belongs claims it, and continues where the other left
-off.
-
-    claims of the group     x, y                       x, y, z
-    part 0 1 2 3 4 5 6 7    x y x y x y x y            x y z x y z x y
-    part 2 at x             handed out ... left at 40
-    part 2 at z                                 claimed, goes on from 40
-
-A part that is not held stands by at the first message for it: it continues there if no gateway has
-held it. When a part goes, its messages in flight stay: they are stored with another part that is
-held here. So a gateway never releases its last part while messages are in flight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 
 import msgspec
 
 from motelog.core.clock import Clock
-from motelog.core.errors import MotelogError
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.log.log_port import SETTLED, After, Ticket
@@ -48,18 +30,17 @@ from motelog.gateway.mqtt.topics import SHARED_PREFIX
 from motelog.gateway.sessions.groups import (
     PARTS,
     Group,
-    Part,
     Receiver,
     group_name,
     part_name,
-    part_number,
 )
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK, RETAIN_AS_PUBLISHED, SubscriptionTree
-from motelog.gateway.state.claims import ClaimKind, Claims
+from motelog.gateway.state.claims import Claims
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import EXPIRY_NEVER, StoredFilter, StoredSession
 from motelog.gateway.state.view import ViewError
+from motelog.gateway.subscribe.dividing import Dividing, of_part
 
 _OPTIONS = QOS_MASK | RETAIN_AS_PUBLISHED
 
@@ -87,19 +68,11 @@ class SharedSubscriptions:
         self._delivery = delivery
         self._shares = delivery.shares
         self._journal = journal
-        self._claims = claims
         self._metrics = metrics
         self._clock = clock
-        self._after = after
         self._groups: dict[str, Group] = {}
         self._last_number = 0
-        #: Groups with members here for which no claim has been made yet.
-        self._untold: dict[Group, None] = {}
-        #: Groups whose parts the next tick looks at again.
-        self._undivided: dict[Group, None] = {}
-        #: States of parts that were left and that the log refused, by name.
-        self._unleft: dict[str, StoredSession] = {}
-        journal.served_alone = self._store_alone
+        self._dividing = Dividing(self._groups, self._shares, journal, claims, after=after)
         #: Stored groups that may have lost their last member; at the start, any of them.
         self._in_doubt: dict[str, None] = {}
         self._doubt_all()
@@ -128,7 +101,7 @@ class SharedSubscriptions:
             self._metrics.subscriptions_now += 1
         group.join(session, options & _OPTIONS, identifier)
         if group.expiry_s and not was_stored:
-            self._save(group)
+            self._dividing.save(group)
         self._shares.go_on(group)
 
     def check(self, stored: StoredSession) -> None:
@@ -239,7 +212,7 @@ class SharedSubscriptions:
         self._shares.subscribe(group)
         for part in group.parts:
             one = stored.get(part.number)
-            begin = _of_part(part, since or {})
+            begin = of_part(part, since or {})
             if one is None and begin:
                 one = StoredSession(part.client_id, 0, None, cursors=begin)
             if one is not None:
@@ -248,8 +221,7 @@ class SharedSubscriptions:
                 self._shares.hold(part)
         self._subscriptions.add(group.topic_filter, group, 0)
         self._groups[name] = group
-        self._untold[group] = None
-        self._tell()
+        self._dividing.begin(group)
         return group
 
     def _find(self, name: str) -> dict[int, StoredSession]:
@@ -272,44 +244,11 @@ class SharedSubscriptions:
 
     def _end(self, group: Group) -> None:
         """Remove a group from memory when its last connected member leaves."""
-        left_ms = self._clock.now_ms()
-        for part in group.parts:
-            part.is_held |= part.is_taking
-        stored = [part for part in group.parts if part.is_stored]
-        if stored:
-            self._leave([self._shares.stored(part, left_ms=left_ms) for part in stored])
+        if self._dividing.end(group, self._clock.now_ms()):
             self._in_doubt[group.name] = None
-        self._untold.pop(group, None)
-        self._undivided.pop(group, None)
-        for part in group.parts:
-            self._claims.drop(part.client_id)
-        self._claims.drop(group.name)
         self._subscriptions.remove(group.topic_filter, group)
         self._shares.unsubscribe(group)
         del self._groups[group.name]
-
-    def _save(self, group: Group) -> None:
-        """Store a group for the first time: a member's session now outlives its connection."""
-        held = [part for part in group.parts if part.is_held]
-        if held:
-            self._journal.save_all([self._as_held(part) for part in held])
-            self._shares.held_changed(group)
-
-    def _as_held(self, part: Part) -> tuple[StoredSession, list[str]]:
-        return self._shares.stored(part, left_ms=None), self._shares.lagging(part)
-
-    # --- other gateways ------------------------------------------------------------------
-
-    def _store_alone(self) -> list[tuple[StoredSession, list[str]]]:
-        """Return the parts not stored yet: until now no other gateway could serve their groups."""
-        alone = []
-        for group in self._groups.values():
-            for part in group.parts:
-                if part.is_held and self._journal.load(part.client_id) is None:
-                    group.expiry_s = EXPIRY_NEVER
-                    alone.append(self._as_held(part))
-                    self._shares.held_changed(group)
-        return alone
 
     def run_ended(self) -> None:
         """Check all stored groups again: those of a dead gateway may have no member left."""
@@ -320,143 +259,11 @@ class SharedSubscriptions:
         names = self._journal.names(SHARED_PREFIX)
         self._in_doubt.update((group_name(name), None) for name in names)
 
-    def _tell(self) -> None:
-        """Claim the groups whose members here are not known to other gateways yet."""
-        if not (self._untold and self._journal.others_live and self._journal.is_current):
-            return
-        for group in self._untold:
-            self._claims.want(
-                group.name,
-                ClaimKind.MEMBERS,
-                go_on=partial(self._divide, group),
-                lost=partial(self._not_told, group),
-            )
-        self._untold.clear()
-        # Not gathered with others: a member gets its SUBACK at once, and until the claim is in the
-        # log, a state that is left may end with the group.
-        self._claims.commit()
-
-    def _not_told(self, group: Group, _: str | None) -> None:
-        if self._groups.get(group.name) is group:
-            self._untold[group] = None
-
-    def _divide(self, group: Group, _: int = 0) -> None:
-        """Claim the parts that belong to this gateway, and release those that do not."""
-        self._undivided.pop(group, None)
-        if self._groups.get(group.name) is not group:
-            return
-        try:
-            place = self._journal.place_among(group.name)
-        except ViewError:
-            self._undivided[group] = None
-            return
-        if place is None:
-            return  # the claim has not been read back
-        which, count = place
-        surplus = []
-        for part in group.parts:
-            if part.number % count != which:
-                if part.is_held:
-                    surplus.append(part)
-                else:
-                    self._claims.drop(part.client_id)
-            elif not (part.is_held or part.is_taking or part.client_id in self._claims):
-                self._claims.want(
-                    part.client_id,
-                    ClaimKind.PART,
-                    go_on=partial(self._take, part),
-                    lost=partial(self._not_taken, part),
-                )
-        is_last = not any(part.is_held and part not in surplus for part in group.parts)
-        if surplus and is_last and self._shares.flights(group):
-            surplus.pop()
-            self._undivided[group] = None
-        if surplus:
-            self._let_go(group, surplus)
-
-    def _let_go(self, group: Group, parts: list[Part]) -> None:
-        """Let other gateways continue with some parts; their messages in flight stay here."""
-        left = [self._shares.stand_by(part) for part in parts]
-        kept = next((part for part in group.parts if part.is_held), None)
-        # Written first, so that a reader knows where a part's flights are when it reads that the
-        # part was left.
-        states = [] if kept is None else [self._as_held(kept)]
-        self._leave(left, states)
-
-    def _leave(
-        self, left: list[StoredSession], kept: Sequence[tuple[StoredSession, list[str]]] = ()
-    ) -> None:
-        def appended(error: MotelogError | None) -> None:
-            if error is not None:
-                self._unleft.update((one.client_id, one) for one in left)
-
-        ticket = self._journal.save_all([*kept, *((one, ()) for one in left)])
-        self._after(ticket, appended)
-
-    def _not_taken(self, part: Part, _: str | None = None) -> None:
-        """Have the next tick look at a group again."""
-        if self._groups.get(part.group.name) is part.group:
-            self._undivided[part.group] = None
-
-    def _take(self, part: Part, claim: int) -> None:
-        """Hand out a part once the log says that this gateway does; its claim's turn has come."""
-        group, name = part.group, part.client_id
-        try:
-            stored = self._journal.load(name)
-            begins = [] if stored else self._journal.begins_of(group.name)
-        except ViewError:
-            self._claims.settle(name, claim)
-            self._not_taken(part)
-            return
-        own = self._shares.begin(part)
-        begins = [begin for begin in (_of_part(part, one) for one in begins) if begin]
-        if begins and own:
-            # Other members got their SUBACK earlier, and no gateway has served them. A queue that a
-            # member does not know was created later.
-            cursors = {
-                name: min([at, *(b.get(name, 0) for b in begins)]) for name, at in own.items()
-            }
-            stored = StoredSession(name, EXPIRY_NEVER, None, cursors=cursors)
-        if stored is not None:
-            self._shares.resume(part, stored)
-        group.expiry_s = EXPIRY_NEVER
-        self._unleft.pop(name, None)
-        part.is_taking = True
-
-        def appended(error: MotelogError | None) -> None:
-            if error is not None:
-                self._claims.settle(name, claim)
-            if self._groups.get(group.name) is not group:
-                return
-            part.is_taking = False
-            if error is None:
-                self._shares.hold(part)
-                self._divide(group)
-            else:
-                self._shares.stand_by(part)
-                self._not_taken(part)
-
-        cursors = self._shares.cursors(part)
-        taken = StoredSession(name, EXPIRY_NEVER, cursors=cursors)
-        if stored is not None:
-            taken = msgspec.structs.replace(stored, left_ms=None, cursors=cursors)
-        self._after(self._journal.save(taken, lagging=cursors, claim=claim), appended)
-
     def tick(self) -> None:
-        """End the stored groups that have no member left; repeat appends that were refused."""
+        """End the stored groups that have no member left."""
         with suppress(ViewError):  # then the next tick does it
             for name in list(self._in_doubt):
                 # While another gateway has the group, it stays in doubt: that gateway may die.
                 if name in self._groups or not self._find(name) or not self._is_elsewhere(name):
                     del self._in_doubt[name]
-            again = [one for name, one in self._unleft.items() if self._journal.is_here(name)]
-            self._unleft.clear()
-            if again:
-                self._leave(again)
-        self._tell()
-        for group in list(self._undivided):
-            self._divide(group)
-
-
-def _of_part(part: Part, by_queue: Mapping[str, int]) -> dict[str, int]:
-    return {name: at for name, at in by_queue.items() if part_number(name) == part.number}
+        self._dividing.tick()
