@@ -138,7 +138,7 @@ def assemble(
 
     ``connections_max`` clients may be connected at once; the output may open CONNECTIONS_RESERVED
     more connections.
-    ``random_skip`` is as for ``Sender``.
+    ``random_skip`` is as for ``Marking``.
     ``wake`` is called when ``listener.deliver`` has something to do outside a turn, ``meet`` when
     ``clients.read_back`` has claims to append for other gateways to read.
     """
@@ -212,10 +212,8 @@ def _sessions(
         journal,
         around.retained,
         metrics,
-        after=after,
         quota=_quota_of(around.config),
         output_bytes_high=around.config.output_bytes_high,
-        clock=around.clock,
         random_skip=random_skip,
     )
 
@@ -228,9 +226,7 @@ def _sessions(
         return knows_topics and exchanges.knows(stored)
 
     claims = Claims(journal, clock=around.clock, after=after, is_at_hand=is_known, soon=meet)
-    shared = SharedSubscriptions(
-        subscriptions, delivery, journal, claims, metrics, clock=journal.clock, after=after
-    )
+    shared = SharedSubscriptions(subscriptions, delivery, journal, claims, metrics)
     storing = Storing(subscriptions, shared, delivery, journal)
     table = SessionTable(len(turn.connections))
     return SessionParts(table, subscriptions, shared, delivery, journal, claims, storing, metrics)

@@ -1,8 +1,8 @@
 """Receivers that lag: they are served from the log, from their cursors to the tail.
 
-Owns: cursors, which receivers have room again, whether a receiver wants a record, what is sent
-again after a reconnect, what a quota skips. Must not touch: the live positions (``watched``),
-subscriptions, how the log is read for many (``elevator``), how one message is sent (``sender``).
+Owns: cursors, which receivers have room again, what a quota skips. Must not touch: the live
+positions (``watched``), how the log is read for many (``elevator``), which records a receiver wants
+(``offers``), what is sent again (``resending``).
 Invariants: a receiver with a cursor for a queue gets nothing of that queue from the live path, so
 that it receives in the queue's order. Messages that were in flight before a reconnect are sent
 again before anything else. Nothing is sent beyond a receiver's window or its output's mark.
@@ -11,43 +11,17 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.4, 4.6, 4.9.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from motelog.core.limited_log import LimitedLog
-from motelog.core.message import tags_code
-from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.elevator import Elevator
-from motelog.gateway.deliver.outgoing import (
-    TOPIC_PROPERTY,
-    BriefRecord,
-    OutgoingMessage,
-    native_topic_name,
-)
-from motelog.gateway.deliver.replay import QUEUE_NAME, Replays
-from motelog.gateway.deliver.sender import Sender
-from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
-from motelog.gateway.errors import MalformedPacketError, TopicNameError
+from motelog.gateway.deliver.offers import Offers
+from motelog.gateway.deliver.replay import Replays
+from motelog.gateway.deliver.resending import Resending
+from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues
 from motelog.gateway.log.log_port import LogPort
-from motelog.gateway.log.reads import Reads
-from motelog.gateway.mapping.topic_mapping import TopicMapping
-from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.mqtt.topics import check_topic_name, matches
-from motelog.gateway.sessions.groups import Receiver
-from motelog.gateway.sessions.inflight import read_flight
-from motelog.gateway.sessions.session import ALL_FILTERS, Session
-from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree, merge_options
-
-logger = logging.getLogger(__name__)
-
-#: Maximum bytes of a message that is sent again.
-RESEND_BYTES_MAX: Final = 262_144
-#: For a session that can want more tags than these, all records are read.
-TAGS_MAX: Final = 64
-#: Topic names whose receivers are remembered from one slice to the next.
-NAMES_MAX: Final = 4096
+from motelog.gateway.sessions.session import Session
 
 
 class Quota(NamedTuple):
@@ -77,11 +51,8 @@ class CatchUp:
         self,
         log: LogPort,
         queues: WatchedQueues,
-        mapping: TopicMapping,
-        subscriptions: SubscriptionTree[Receiver],
-        sender: Sender,
+        offers: Offers,
         replays: Replays,
-        metrics: GatewayMetrics,
         *,
         resent: Callable[[Session], None],
         quota: Quota,
@@ -89,16 +60,12 @@ class CatchUp:
     ) -> None:
         self._log_port = log
         self._queues = queues
-        self._mapping = mapping
-        self._subscriptions = subscriptions
-        self._sender = sender
+        self._offers = offers
+        self._sender = offers.sender
         self._replays = replays
-        self._metrics = metrics
+        self._metrics = offers.metrics
         self._resent = resent
         self._quota = quota
-        #: Messages stored before this time are too old for sessions that lag.
-        self._aged_ms = 0
-        self._log = LimitedLog(logger)
         self._wake = wake
         #: Queue whose tail a broker was asked for -> the sessions of the next request.
         self._asking: dict[WatchedQueue, list[Session]] = {}
@@ -108,31 +75,26 @@ class CatchUp:
         #: Elevators of queues whose receivers have no room for the moment: the elevator of a
         #: receiver that drains a queue alone stops after each window.
         self._idle: dict[WatchedQueue, Elevator] = {}
-        #: Topic name -> its receivers, as long as no subscription changes.
-        self._matches: dict[bytes, dict[Session, int]] = {}
-        self._matches_at = 0
-        #: Reads of messages that are sent again to sessions.
-        self._reads: Reads[Session] = Reads(log, read_again=self._read_again)
+        self._resending = Resending(log, queues, offers, read_again=self._go_on)
 
     def limit(self, quota: Quota) -> None:
         """Use another quota from now on."""
         self._quota = quota
-        self._aged_ms = 0
+        self._offers.aged_ms = 0
 
     def serve(self, now_ms: int) -> None:
         """Pick up the sessions in ``returning`` and let each elevator read one slice."""
         if self._quota.age_max_ms:
-            self._aged_ms = now_ms - self._quota.age_max_ms
-        if self._matches_at != self._subscriptions.changes or len(self._matches) > NAMES_MAX:
-            self._matches.clear()
-            self._matches_at = self._subscriptions.changes
+            self._offers.aged_ms = now_ms - self._quota.age_max_ms
+        self._offers.begin_slice()
         returning, self.returning = self.returning, {}
         for session in returning:
             if session.connection is None:
                 continue
             if session.has_particulars and session.particulars.resend:
-                if not session.particulars.is_unsure:
-                    self._send_again(session, now_ms)
+                if not session.particulars.is_unsure and self._resending.send(session, now_ms):
+                    self.returning[session] = None
+                    self._resent(session)
                 continue
             # Retained messages go first: their number is finite, and they share the window.
             if session.has_replays and self._replays.serve(session, now_ms):
@@ -165,7 +127,7 @@ class CatchUp:
         for queue in list(session.lagging or ()):
             self.reached(session, queue)
         self.returning.pop(session, None)
-        self._reads.forget(session)
+        self._resending.forget(session)
 
     def lag(self, session: Session, queue: WatchedQueue, queue_offset: int) -> None:
         """Let a receiver continue at ``queue_offset`` when it has room again."""
@@ -231,7 +193,7 @@ class CatchUp:
             session.lagging = None
             self._metrics.receivers_lagging_now -= 1
 
-    def arrived(self, session: Session, queue: WatchedQueue) -> bool:
+    def _arrived(self, session: Session, queue: WatchedQueue) -> bool:
         """As ``reached``, unless the session must not get the records at the live position yet.
 
         A subscription may begin at the tail, and a session may continue where another gateway left
@@ -324,21 +286,10 @@ class CatchUp:
             elevator.drop(session)
         assert session.lagging is not None
         session.lagging[queue] = begin
-        self._count_dropped(session, begin - cursor)
+        self._offers.count_dropped(session, begin - cursor)
         if session.expiry_s:
             self._sender.note_change(session)
         self.acknowledged(session)
-
-    def _count_dropped(self, session: Session, count: int) -> None:
-        if "quota" not in session.particulars.dropped:
-            self._log.warning(
-                "messages are passed over that wait for a client: it lags by more than"
-                " gateway.session_messages_max, session_bytes_max or session_age_max_s allows"
-                " client_id=%r",
-                session.client_id,
-            )
-        session.note_dropped("quota", count)
-        self._metrics.messages_dropped_quota += count
 
     def _board(self, session: Session) -> None:
         """Board a session that has room in the queues in which it lags.
@@ -348,7 +299,7 @@ class CatchUp:
         """
         if not session.lagging:
             return
-        tags = self._tags_of(session)
+        tags = self._offers.tags_of(session)
         room = session.inflight.room
         for queue, cursor in session.lagging.items():
             # ``Delivery`` serves the other queues when their tails are known.
@@ -362,8 +313,9 @@ class CatchUp:
                 elevator = self._idle.pop(queue, None) or Elevator(
                     queue,
                     self._log_port,
-                    self,
+                    self._offers,
                     self._metrics,
+                    arrived=self._arrived,
                     wake=self._wake,
                 )
                 self.elevators[queue] = elevator
@@ -379,166 +331,10 @@ class CatchUp:
                 elevator.drop(session)
         self.acknowledged(session)
 
-    def _tags_of(self, session: Session) -> frozenset[int] | None:
-        """Return the hashes of the tags that a session can want; None: any tag."""
-        found: set[int] = set()
-        for topic_filter in session.filters:
-            tags = self._mapping.tags(topic_filter)
-            if tags is None or len(found) > TAGS_MAX:
-                return None
-            found.update(tags_code(tag) for tag in tags)
-        return frozenset(found)
-
-    # --- called by elevators -------------------------------------------------------------
-
-    def matches(self, name: bytes) -> dict[Session, int]:
-        found = self._matches.get(name)
-        if found is None:
-            try:
-                check_topic_name(name)
-                matched = self._subscriptions.match(name.decode())
-                found = {one: matched[one] for one in matched if isinstance(one, Session)}
-            except (TopicNameError, MalformedPacketError):
-                found = {}  # counted by the live path
-            self._matches[name] = found
-        return found
-
-    def _offer(
-        self,
-        session: Session,
-        options: int,
-        name: bytes,
-        message: OutgoingMessage,
-        queue: WatchedQueue,
-        queue_offset: int,
-    ) -> bool:
-        if session.has_particulars:
-            particulars = session.particulars
-            if (queue, queue_offset) in particulars.delivered:
-                return True
-            if particulars.since:
-                since = self._options_since(session, name, queue, queue_offset)
-                if since is None:
-                    return True
-                options = since
-            if queue_offset < particulars.away.get(queue, 0) and not (
-                message.qos and options & QOS_MASK
-            ):
-                self._metrics.messages_dropped_away += 1
-                return True
-        if message.store_ms < self._aged_ms:
-            self._count_dropped(session, 1)
-            return True
-        return self._sender.hand(session, options, message, queue.number, queue_offset)
-
-    def offer_run(
-        self,
-        session: Session,
-        records: Sequence[BriefRecord],
-        queue: WatchedQueue,
-        now_ms: int,
-        made: dict[int, OutgoingMessage],
-    ) -> int | None:
-        is_particular = session.has_particulars and bool(
-            session.particulars.delivered or session.particulars.since or session.particulars.away
-        )
-        position = 0
-        while True:
-            if not is_particular:
-                position = self._sender.hand_run(
-                    session, records, position, self._matches, queue.number, aged_ms=self._aged_ms
-                )
-            if position == len(records):
-                return None
-            # It is not plain, or there is no room, or its topic name has not been matched yet.
-            record = records[position]
-            name = record[1] or native_topic_name(record)
-            options = self.matches(name).get(session)
-            if options is not None:
-                message = made.get(record[0])
-                if message is None:
-                    message = made[record[0]] = OutgoingMessage(record, name, now_ms)
-                if not self._offer(session, options, name, message, queue, record[0]):
-                    return record[0]
-            position += 1
-
-    def _options_since(
-        self, session: Session, name: bytes, queue: WatchedQueue, queue_offset: int
-    ) -> int | None:
-        """Return the options for a session with subscriptions that are newer than its cursor.
-
-        None if it does not want the record.
-        """
-        since = session.particulars.since
-        if queue_offset < since.get(ALL_FILTERS, {}).get(queue, 0):
-            return None
-        merged: int | None = None
-        topic_name = name.decode(errors="replace")
-        for topic_filter in session.filters:
-            if queue_offset < since.get(topic_filter, {}).get(queue, 0):
-                continue
-            if matches(topic_filter, topic_name):
-                options = self._subscriptions.options(topic_filter, session)
-                assert options is not None, "a session's filters are in the tree"
-                merged = options if merged is None else merge_options(merged, options)
-        return merged
-
-    # --- again after a reconnect ---------------------------------------------------------
-
-    def _send_again(self, session: Session, now_ms: int) -> None:
-        """Send the messages in flight before the reconnect, oldest first. [MQTT-4.6.0-1]"""
-        resend, window = session.particulars.resend, session.inflight
-        while resend:
-            packet_id = resend[0]
-            flight = window.get(packet_id)
-            if flight is not None:
-                place = read_flight(flight)
-                if place.is_released:
-                    self._sender.release_again(session, packet_id)
-                elif len(window) - len(resend) >= window.limit:
-                    return  # the client accepts fewer at once than before [MQTT-3.3.4-9]
-                elif not self._send_flight(session, packet_id, flight, now_ms):
-                    return
-            resend.popleft()
-        self.returning[session] = None
-        self._resent(session)
-
-    def _send_flight(self, session: Session, packet_id: int, flight: int, now_ms: int) -> bool:
-        """Send one message again; return False if it must wait for the log or the socket."""
-        place = read_flight(flight)
-        handle, queue_name = self._queues.places[place.queue_number]
-        read = self._reads.read(
-            session, handle, place.queue_offset, count_max=1, bytes_max=RESEND_BYTES_MAX
-        )
-        if read is None:
-            return False
-        records = decode_brief(read.records, TOPIC_PROPERTY)
-        if not records or records[0][0] != place.queue_offset:
-            count_lost(self._metrics, queue_name, place.queue_offset, place.queue_offset + 1)
-            self._sender.give_up(session, packet_id, place.qos)
-            return True
-        record = records[0]
-        name = record[1] or native_topic_name(record)
-        if session.particulars.withdrawn and not _wants(session, name):
-            self._sender.give_up(session, packet_id, place.qos)
-            return True
-        message = OutgoingMessage(record, name, now_ms, was_sent=True)
-        options = self.matches(name).get(session, 0)
-        return self._sender.send_again(
-            session, packet_id, options, message, place.qos, is_replayed=queue_name == QUEUE_NAME
-        )
-
-    def _read_again(self, session: Session) -> None:
+    def _go_on(self, session: Session) -> None:
         self.acknowledged(session)
         self._wake()
 
 
 def _is_unplaced(session: Session, queue: WatchedQueue) -> bool:
     return session.has_particulars and queue in session.particulars.unplaced
-
-
-def _wants(session: Session, name: bytes) -> bool:
-    """Whether one of a session's current subscriptions, shared or not, matches a topic name."""
-    topic_name = name.decode(errors="replace")
-    own = any(matches(topic_filter, topic_name) for topic_filter in session.filters)
-    return own or any(matches(group.topic_filter, topic_name) for group in session.shares.values())

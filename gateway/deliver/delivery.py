@@ -23,33 +23,29 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, TypeAlias
 
-from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.beginnings import Beginnings
 from motelog.gateway.deliver.catch_up import CatchUp, Quota
 from motelog.gateway.deliver.handing import Handing, Matched
+from motelog.gateway.deliver.live import Live
+from motelog.gateway.deliver.marking import Marking
+from motelog.gateway.deliver.offers import Offers
 from motelog.gateway.deliver.outgoing import (
     TOPIC_PROPERTY,
-    BriefRecord,
-    OutgoingMessage,
-    body_and_block,
-    encode,
-    message_qos,
     native_topic_name,
 )
-from motelog.gateway.deliver.plans import Plan, Plans
+from motelog.gateway.deliver.plans import Plans
 from motelog.gateway.deliver.replay import QUEUE_NAME as RETAINED_QUEUE
 from motelog.gateway.deliver.replay import Replays
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.shares import Flights, Shares
 from motelog.gateway.deliver.sys_topics import SysTopics
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
-from motelog.gateway.log.log_port import After, LogPort, LogRead
+from motelog.gateway.log.log_port import LogPort, LogRead
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
-from motelog.gateway.output import Output
 from motelog.gateway.sessions.groups import Group, Part, Receiver
 from motelog.gateway.sessions.inflight import flight_of, read_flight
 from motelog.gateway.sessions.session import ALL_FILTERS, NO_QUEUES, Session
@@ -84,65 +80,39 @@ class Delivery:
         retained: RetainedStore,
         metrics: GatewayMetrics,
         *,
-        after: After,
         quota: Quota,
         output_bytes_high: int,
-        clock: Clock,
         random_skip: Callable[[], int],
     ) -> None:
         self._log_port = log
         self._metrics = metrics
         self._turn = turn
-        self._connections = turn.connections
         self._wake = wake = turn.wake
-        self._queues = WatchedQueues(log, mapping, may_go_on=self._tail_known)
+        self._retained = retained
+        self._journal = journal
+        self._queues = queues = WatchedQueues(log, mapping, may_go_on=self._tail_known)
         self._plans = Plans(subscriptions, metrics)
-        self._sender = Sender(
+        marking = Marking(
             turn,
-            self._queues,
-            subscriptions,
+            queues,
             journal,
             metrics,
-            after=after,
             output_bytes_high=output_bytes_high,
             random_skip=random_skip,
         )
-        self._retained = retained
-        self._journal = journal
+        self._sender = sender = Sender(subscriptions, marking, metrics)
         self._replays = Replays(
-            retained,
-            self._queues,
-            subscriptions,
-            self._sender,
-            others_live=lambda: journal.others_live,
-            go_on=self._replay_on,
+            retained, queues, subscriptions, sender, journal, go_on=self._replay_on
         )
-        self.sys_topics = SysTopics(subscriptions, self._sender, metrics, clock)
+        self.sys_topics = SysTopics(subscriptions, sender, metrics, journal.clock)
+        offers = Offers(subscriptions, mapping, sender, metrics)
         self._catch_up = CatchUp(
-            log,
-            self._queues,
-            mapping,
-            subscriptions,
-            self._sender,
-            self._replays,
-            metrics,
-            resent=self.acknowledged,
-            quota=quota,
-            wake=wake,
+            log, queues, offers, self._replays, resent=self.acknowledged, quota=quota, wake=wake
         )
+        self._live = Live(turn, sender, self._catch_up, metrics)
         #: Delivery to shared subscriptions.
-        self.shares = Shares(
-            log,
-            self._queues,
-            self._sender,
-            Handing(
-                self._queues, self._sender, journal, metrics, output_bytes_high=output_bytes_high
-            ),
-            metrics,
-            clock=journal.clock,
-            has_grown=self._has_grown,
-            wake=wake,
-        )
+        handing = Handing(queues, sender, journal, metrics)
+        self.shares = Shares(log, queues, handing, has_grown=self._has_grown, wake=wake)
         self._beginnings = Beginnings(log)
         self._growth = log.follow(self._log_has_grown)
         # Queues that have more to read, in addition to those that the log has noted.
@@ -580,8 +550,8 @@ class Delivery:
             catch_up.serve(now_ms)
         if shares.returning or shares.roomy:
             shares.serve(now_ms)
-        if sender.held:
-            sender.send_held()
+        if sender.marking.waiting:
+            sender.marking.send()
         is_more = bool(self._grown or shares.returning or catch_up.returning) or (
             bool(catch_up.elevators) and catch_up.has_more
         )
@@ -623,7 +593,7 @@ class Delivery:
                 if plan.version < plans.version:
                     plans.refresh(plan)
                 if plan.direct or plan.windowed or plan.particular:
-                    self._send_live(plan, name, record, queue, now_ms)
+                    self._live.send(plan, name, record, queue, now_ms)
                 for group in plan.shared:
                     shared.setdefault(group, []).append((name, record))
         if shared:
@@ -631,7 +601,8 @@ class Delivery:
         queue.next_offset = read.next_offset
         if queue.lagging:
             self._catch_up.live_moved(queue)
-        self.shares.live_moved(queue)
+        if self.shares.early:
+            self.shares.live_moved(queue)
         return read.is_more
 
     def _go_on(self, queue: WatchedQueue) -> None:
@@ -649,95 +620,3 @@ class Delivery:
         self._go_on(queue)
         for then in self._when_known.pop(queue, ()):
             then()
-
-    def _send_live(
-        self, plan: Plan, name: bytes, record: BriefRecord, queue: WatchedQueue, now_ms: int
-    ) -> None:
-        body, block = body_and_block(record, now_ms, self._metrics.count_left_out)
-        if body is None:
-            self._metrics.messages_undeliverable += 1
-            return
-        if block is None:
-            self._metrics.messages_expired += 1
-            return
-        queue_offset, qos = record[0], message_qos(record[3])
-        for output, version, sessions, numbers in plan.direct:
-            packet, _ = encode(name, body, 0x30, version, block)
-            self._fan_out(output, packet, sessions, numbers, queue)
-        for output, version, granted, sessions, numbers in plan.windowed:
-            if not qos:
-                packet, _ = encode(name, body, 0x30, version, block)
-                self._fan_out(output, packet, sessions, numbers, queue)
-                continue
-            sent_qos = min(qos, granted)
-            packet, number_at = encode(name, body, 0x30 | sent_qos << 1, version, block)
-            flight = flight_of(queue.number, queue_offset, sent_qos)
-            self._send_windowed(
-                output, packet, number_at, sessions, numbers, queue, queue_offset, flight
-            )
-        if plan.particular:
-            message = OutgoingMessage(record, name, now_ms)
-            for session in plan.particular:
-                if session in queue.lagging:
-                    continue
-                options = plan.matches[session]
-                if not self._sender.send_one(session, options, message, queue.number, queue_offset):
-                    self._catch_up.lag(session, queue, queue_offset)
-
-    def _fan_out(
-        self,
-        output: Output,
-        packet: bytes,
-        sessions: list[Session],
-        numbers: list[int],
-        queue: WatchedQueue,
-    ) -> None:
-        """Send at QoS 0 to those that do not lag in this queue; the rest get it later, in order."""
-        lagging = queue.lagging
-        if lagging:
-            pairs = zip(sessions, numbers, strict=True)
-            numbers = [number for session, number in pairs if session not in lagging]
-        skipped = output.fan_out(packet, numbers)
-        self._metrics.messages_dropped_qos0 += len(skipped)
-        self._metrics.messages_delivered += len(numbers) - len(skipped)
-        for number in skipped:
-            connection = self._connections[number]
-            if connection is not None and connection.session is not None:
-                connection.session.note_dropped("slow")
-
-    def _send_windowed(
-        self,
-        output: Output,
-        packet: bytes,
-        number_at: int,
-        sessions: list[Session],
-        numbers: list[int],
-        queue: WatchedQueue,
-        queue_offset: int,
-        flight: int,
-    ) -> None:
-        receivers = []
-        is_exactly_once = flight & 3 == 2
-        lagging = queue.lagging
-        for session, number in zip(sessions, numbers, strict=True):
-            if lagging and session in lagging:
-                continue
-            if session.expiry_s:
-                if is_exactly_once:
-                    if not self._sender.hold(session, packet, number_at, flight):
-                        self._catch_up.lag(session, queue, queue_offset)
-                    continue
-                self._sender.note_change(session)
-            packet_id = session.inflight.allocate(flight)
-            if packet_id:
-                receivers.append((number, packet_id))
-            else:
-                self._catch_up.lag(session, queue, queue_offset)
-        skipped = output.send_numbered(packet, number_at, receivers)
-        self._metrics.messages_delivered += len(receivers) - len(skipped)
-        if skipped:
-            packet_ids = dict(receivers)
-            by_number = dict(zip(numbers, sessions, strict=True))
-            for number in skipped:
-                by_number[number].inflight.ack(packet_ids[number])
-                self._catch_up.lag(by_number[number], queue, queue_offset)

@@ -23,11 +23,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from sortedcontainers import SortedDict
 
 from motelog.core.records.decode import decode_brief
+from motelog.gateway.deliver.offers import Offers
 from motelog.gateway.deliver.outgoing import (
     TOPIC_PROPERTY,
     BriefRecord,
@@ -67,35 +68,6 @@ AHEAD_BYTES: Final = 131_072
 NO_TAG: Final = 0
 #: Stands for all tags in place of tag hashes.
 _ANY: Final = (None,)
-
-
-class Passenger(Protocol):
-    """What a car needs from its caller; ``catch_up`` implements it."""
-
-    def matches(self, name: bytes) -> dict[Session, int]:
-        """Return the sessions that want a topic name, with the options to deliver by."""
-        ...
-
-    def offer_run(
-        self,
-        session: Session,
-        records: Sequence[BriefRecord],
-        queue: WatchedQueue,
-        now_ms: int,
-        made: dict[int, OutgoingMessage],
-    ) -> int | None:
-        """Offer records to one session; return the queue offset of the first that must wait.
-
-        ``made`` caches OutgoingMessages by queue offset, for records that need one.
-        """
-        ...
-
-    def arrived(self, session: Session, queue: WatchedQueue) -> bool:
-        """Take off a session that is at the live position; return False if it has to stay.
-
-        It stays if one of its subscriptions begins after the live position.
-        """
-        ...
 
 
 class Slice(NamedTuple):
@@ -147,14 +119,17 @@ class Elevator:
         self,
         queue: WatchedQueue,
         log: LogPort,
-        passenger: Passenger,
+        offers: Offers,
         metrics: GatewayMetrics,
         *,
+        arrived: Callable[[Session, WatchedQueue], bool],
         wake: Callable[[], None],
     ) -> None:
+        """``arrived`` takes off a session at the live position; False if it has to stay."""
         self._queue = queue
         self._log_port = log
-        self._passenger = passenger
+        self._offers = offers
+        self._arrived = arrived
         self._metrics = metrics
         self._wake = wake
         self.cars: list[Car] = []
@@ -268,7 +243,7 @@ class Elevator:
             self._pick_up(car, car.position)
         if car.position >= queue.next_offset:
             for session in list(car.riders):
-                if self._passenger.arrived(session, queue):
+                if self._arrived(session, queue):
                     self.drop(session)
             car.is_waiting = bool(car.riders)  # for the live path
         if not car.riders:
@@ -356,7 +331,7 @@ class Elevator:
         """Offer the records of a slice to the only rider; return the car's new position."""
         [session] = car.riders
         records = found.records
-        queue_offset = self._passenger.offer_run(session, records, self._queue, now_ms, {})
+        queue_offset = self._offers.offer_run(session, records, self._queue, now_ms, {})
         if queue_offset is None:
             return found.end
         rest = records[bisect_left(records, queue_offset, key=itemgetter(0)) :]
@@ -390,7 +365,7 @@ class Elevator:
         wanted: dict[Session, list[BriefRecord]] = {}
         count = 0
         for record in records:
-            matches = self._passenger.matches(record[1] or native_topic_name(record))
+            matches = self._offers.matches(record[1] or native_topic_name(record))
             if len(riders) < len(matches):
                 wanting = [session for session in riders if session in matches]
             else:
@@ -410,7 +385,7 @@ class Elevator:
         # Shared, so that a record that many riders want is decoded once.
         made: dict[int, OutgoingMessage] = {}
         for session, records in wanted.items():
-            queue_offset = self._passenger.offer_run(session, records, self._queue, now_ms, made)
+            queue_offset = self._offers.offer_run(session, records, self._queue, now_ms, made)
             if queue_offset is not None:
                 self._park(session, queue_offset)
 

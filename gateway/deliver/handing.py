@@ -52,14 +52,11 @@ class Handing:
         sender: Sender,
         journal: SessionJournal,
         metrics: GatewayMetrics,
-        *,
-        output_bytes_high: int,
     ) -> None:
         self.queues = queues
         self.sender = sender
         self.journal = journal
         self.metrics = metrics
-        self.output_bytes_high = output_bytes_high
 
     def room(self, group: Group) -> int:
         """Return how many messages a sample of members can take; 0 if no member can take any."""
@@ -67,7 +64,7 @@ class Handing:
             room = sum(
                 member.session.inflight.room
                 for member in sample
-                if self.output_bytes(member) <= self.output_bytes_high
+                if self.output_bytes(member) <= self.sender.output_bytes_high
             )
             if room:
                 return room
@@ -80,7 +77,7 @@ class Handing:
         assert connection is not None, "only members that are connected are served"
         if session.has_particulars and session.particulars.resend:
             # Messages that were in flight before its reconnect come first.
-            return self.output_bytes_high + 1
+            return self.sender.output_bytes_high + 1
         return connection.output.output_bytes(connection.number)
 
     def hand_out(
@@ -224,7 +221,7 @@ class _Slice:
         batch = self._batches.get(member)
         if batch is None:
             waiting_bytes = self._handing.output_bytes(member)
-            batch = _Batch(member, waiting_bytes, self._handing.output_bytes_high)
+            batch = _Batch(member, waiting_bytes, self._handing.sender.output_bytes_high)
             self._batches[member] = batch
         return batch
 

@@ -27,6 +27,7 @@ from motelog.gateway.mqtt.topics import has_wildcard
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK, SubscriptionTree
+from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import HIGHEST, Before, RetainedStore
 from motelog.gateway.state.retained_rows import NOT_READ
 from motelog.gateway.state.stored import StoredReplay, StoredSession
@@ -115,12 +116,12 @@ class Replays:
         queues: WatchedQueues,
         subscriptions: SubscriptionTree[Receiver],
         sender: Sender,
+        journal: SessionJournal,
         *,
-        others_live: Callable[[], bool],
         go_on: Callable[[Session], None],
     ) -> None:
         self._retained = retained
-        self._others_live = others_live
+        self._journal = journal
         self._go_on = go_on
         self._queues = queues
         self._subscriptions = subscriptions
@@ -139,7 +140,7 @@ class Replays:
         While other gateways live, ``ask`` has to be called when the log has said where the
         subscription begins.
         """
-        if self._others_live():
+        if self._journal.others_live:
             before = self._retained.now()
             replay = Replay("", Before(_NOT_KNOWN, before.written))
             replay.wait_for = None
@@ -181,7 +182,7 @@ class Replays:
         for one in stored.replays:
             replay = Replay(one.after, Before(one.before, 0), is_begun=True, delivered=inflight)
             session.particulars.replays[one.topic_filter] = replay
-            if self._others_live():
+            if self._journal.others_live:
                 # Another gateway, whose view was ahead of this one, may have had the session.
                 replay.wait_for = None
                 self.ask(session, one.topic_filter)

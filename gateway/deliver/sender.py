@@ -1,22 +1,19 @@
-"""One message to one receiver: windows, packet identifiers, marks before QoS 2 messages.
+"""One message to one receiver: windows, packet identifiers, what is dropped by a rule.
 
-Owns: QoS 2 messages that wait for their marks, which sessions' progress has to be stored.
-Must not touch: queues and cursors: the caller keeps the place of a message that must wait.
-Invariants: nothing is sent beyond a window or an output's mark. A QoS 2 message to a session that
-outlives its connection is sent after its packet identifier is in the log, so that it has the same
-one after a crash. [MQTT-4.3.3-1]
+Owns: the batches of a slice, which sessions' progress has to be stored. Must not touch: queues and
+cursors (the caller keeps the place of a message that must wait), marks (``marking``).
+Invariant: nothing is sent beyond a window or an output's mark.
 Spec: MQTT 5.0 sections 3.3, 4.3, 4.4 and 4.9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from functools import reduce
-from typing import NamedTuple
 
-from motelog.core.errors import MotelogError
 from motelog.gateway.deliver.batch import DUP, Batch
+from motelog.gateway.deliver.marking import Marking
 from motelog.gateway.deliver.outgoing import (
     BriefRecord,
     OutgoingMessage,
@@ -25,13 +22,11 @@ from motelog.gateway.deliver.outgoing import (
     identifiers_of,
 )
 from motelog.gateway.deliver.runs import Wants
-from motelog.gateway.deliver.watched import WatchedQueues
-from motelog.gateway.log.log_port import After
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
+from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver, Stored
-from motelog.gateway.sessions.inflight import flight_of, read_flight
+from motelog.gateway.sessions.inflight import flight_of
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import (
     NO_LOCAL,
@@ -42,9 +37,7 @@ from motelog.gateway.sessions.subscriptions import (
     SubscriptionTree,
     merge_options,
 )
-from motelog.gateway.state.journal import SessionJournal
-from motelog.gateway.state.stored import Mark, MarkKind, Progress
-from motelog.gateway.turn import Turn
+from motelog.gateway.state.stored import Progress
 
 _RETAIN = 0x01
 
@@ -59,48 +52,24 @@ class Outcome(Enum):
     """The packet is larger than the client's maximum."""
 
 
-class Held(NamedTuple):
-    """A QoS 2 message whose mark is on its way to the log."""
-
-    connection: Connection
-    packet: bytes
-    number_at: int
-    packet_id: int
-
-
 class Sender:
     """Sends one gateway's messages to single receivers."""
 
     def __init__(
         self,
-        turn: Turn,
-        queues: WatchedQueues,
         subscriptions: SubscriptionTree[Receiver],
-        journal: SessionJournal,
+        marking: Marking,
         metrics: GatewayMetrics,
-        *,
-        after: After,
-        output_bytes_high: int,
-        random_skip: Callable[[], int],
     ) -> None:
-        """``random_skip`` returns where to continue if a client may hold packet identifiers."""
-        self._queues = queues
         self._subscriptions = subscriptions
-        self._turn = turn
-        self._journal = journal
+        self.marking = marking
         self._metrics = metrics
-        self._after = after
-        self._output_bytes_high = output_bytes_high
-        self._random_skip = random_skip
+        self.output_bytes_high = marking.output_bytes_high
         #: Receivers that outlive their connection and have changed since the last tick -> their
         #: progress as the last tick stored it, None if it stored none.
         self.changed: dict[Stored, Progress | None] = {}
         #: The batches of the slice that is being served.
         self._batches: dict[Session, Batch] = {}
-        #: QoS 2 messages whose marks are not in the log.
-        self.held: list[Held] = []
-        #: Connection -> bytes of ``_held`` for it.
-        self._held_bytes: dict[Connection, int] = {}
 
     def hand(
         self,
@@ -162,7 +131,7 @@ class Sender:
         batch = self._batches.get(session)
         if batch is None:
             waiting_bytes = self.output_bytes(session)
-            batch = Batch(session, waiting_bytes, self._output_bytes_high)
+            batch = Batch(session, waiting_bytes, self.output_bytes_high)
             self._batches[session] = batch
         return batch
 
@@ -286,7 +255,9 @@ class Sender:
             return Outcome.TOO_LARGE
         flight = flight_of(queue_number, queue_offset, qos, group_number)
         if is_held:
-            is_sent = self.hold(session, packet, number_at, flight)
+            is_sent = self.marking.take(session, packet, number_at, flight)
+            if is_sent:
+                self.note_change(session)
         elif qos:
             is_sent = self._send_windowed(
                 session, connection, packet, number_at, flight, again=again
@@ -318,62 +289,6 @@ class Sender:
             self.note_change(session)
         self._metrics.messages_delivered += 1
         return True
-
-    # --- QoS 2 to sessions that outlive their connection ---------------------------------
-
-    def hold(self, session: Session, packet: bytes, number_at: int, flight: int) -> bool:
-        """Take a QoS 2 message that ``send_held`` will send; False if it must wait for room."""
-        connection = session.connection
-        assert connection is not None, "only receivers that are connected are served"
-        waiting_bytes = self._held_bytes.get(connection, 0)
-        if (
-            waiting_bytes + connection.output.output_bytes(connection.number)
-            > self._output_bytes_high
-        ):
-            return False
-        window = session.inflight
-        if not window.has_skipped:
-            # A log that lost its end, as in a power cut, may lack identifiers that the client has
-            # not released: the client takes a message under one of these for a repetition.
-            # [MQTT-4.3.3-10] So they do not continue where they may have continued before.
-            window.skip(self._random_skip())
-        packet_id = window.allocate(flight)
-        if not packet_id:
-            return False
-        self.note_change(session)
-        place = read_flight(flight)
-        name = self._queues.places[place.queue_number][1]
-        self._journal.mark(
-            Mark(MarkKind.SENT, session.client_id, packet_id, name, place.queue_offset)
-        )
-        self.held.append(Held(connection, packet, number_at, packet_id))
-        self._held_bytes[connection] = waiting_bytes + len(packet)
-        return True
-
-    def send_held(self) -> None:
-        """Put the marks of this slice into the log, then send the messages that they mark."""
-        held, self.held = self.held, []
-        self._held_bytes = {}
-
-        def marked(error: MotelogError | None) -> None:
-            if error is None:
-                self._send_marked(held)
-                return
-            # They stay in flight and are sent first after the next reconnect.
-            code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-            for connection in dict.fromkeys(one.connection for one in held):
-                self._turn.end(connection, code, f"a message cannot be marked as sent: {error}")
-
-        self._after(self._journal.commit(), marked)
-
-    def _send_marked(self, held: list[Held]) -> None:
-        for connection, packet, number_at, packet_id in held:
-            if connection.session is not None:
-                # ``hold`` has promised it room.
-                number = packet_id.to_bytes(2, "big")
-                data = packet[:number_at] + number + packet[number_at + 2 :]
-                connection.output.send(connection.number, data)
-                self._metrics.messages_delivered += 1
 
     # --- again after a reconnect ---------------------------------------------------------
 

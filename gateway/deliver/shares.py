@@ -17,16 +17,13 @@ from heapq import heapify
 from itertools import chain
 from typing import Final, TypeAlias
 
-from motelog.core.clock import Clock
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY, native_topic_name
-from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.log.reads import Reads
-from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.topics import check_topic_name, matches
 from motelog.gateway.sessions.groups import PARTS, Group, Part, part_number
 from motelog.gateway.sessions.inflight import flight_of, group_of, read_flight
@@ -54,25 +51,22 @@ class Shares:
         self,
         log: LogPort,
         queues: WatchedQueues,
-        sender: Sender,
         handing: Handing,
-        metrics: GatewayMetrics,
         *,
-        clock: Clock,
         has_grown: Callable[[WatchedQueue], bool],
         wake: Callable[[], None],
     ) -> None:
         self._log_port = log
         self._queues = queues
-        self._sender = sender
         self._handing = handing
-        self._metrics = metrics
-        self._clock = clock
+        self._sender = handing.sender
+        self._metrics = handing.metrics
+        self._clock = handing.journal.clock
         self._has_grown = has_grown
         self._wake = wake
         self._by_number: dict[int, Group] = {}
         #: Queue -> groups that are at its live position and begin after it.
-        self._early: dict[WatchedQueue, dict[Group, None]] = {}
+        self.early: dict[WatchedQueue, dict[Group, None]] = {}
         #: Groups that can go on and wait for ``serve``.
         self.returning: dict[Group, None] = {}
         #: Sessions with room again, whose groups wait for ``serve``.
@@ -389,7 +383,7 @@ class Shares:
         assert group.lagging is not None
         del group.lagging[queue]
         group.reached(queue)
-        self._early.get(queue, {}).pop(group, None)
+        self.early.get(queue, {}).pop(group, None)
         if not group.lagging:
             group.lagging = None
             self._metrics.receivers_lagging_now -= 1
@@ -401,7 +395,7 @@ class Shares:
         """
         begin = group.since.get(queue, 0)
         if begin > queue.next_offset:
-            early = self._early.setdefault(queue, {})
+            early = self.early.setdefault(queue, {})
             tail = (
                 None
                 if group in early
@@ -416,12 +410,12 @@ class Shares:
     def _tail_told(self, group: Group, queue: WatchedQueue, tail: int) -> None:
         if group.since.get(queue, 0) > tail:
             group.since[queue] = tail
-            self._early.get(queue, {}).pop(group, None)
+            self.early.get(queue, {}).pop(group, None)
             self.go_on(group)
 
     def live_moved(self, queue: WatchedQueue) -> None:
         """Resume the groups that have waited for the live position of a queue to move."""
-        self.returning.update(self._early.pop(queue, {}))
+        self.returning.update(self.early.pop(queue, {}))
 
     def _serve(self, group: Group, now_ms: int) -> None:
         """Hand out messages given back, then a slice of each queue in which the group lags."""

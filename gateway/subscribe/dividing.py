@@ -30,7 +30,6 @@ import msgspec
 
 from motelog.core.errors import MotelogError
 from motelog.gateway.deliver.shares import Shares
-from motelog.gateway.log.log_port import After
 from motelog.gateway.sessions.groups import Group, Part, part_number
 from motelog.gateway.state.claims import ClaimKind, Claims
 from motelog.gateway.state.journal import SessionJournal
@@ -47,15 +46,12 @@ class Dividing:
         shares: Shares,
         journal: SessionJournal,
         claims: Claims,
-        *,
-        after: After,
     ) -> None:
         """``groups`` are those with a connected member, by name."""
         self._groups = groups
         self._shares = shares
         self._journal = journal
         self._claims = claims
-        self._after = after
         #: Groups with members here for which no claim has been made yet.
         self._unclaimed: dict[Group, None] = {}
         #: Groups whose parts the next tick looks at again.
@@ -215,7 +211,7 @@ class Dividing:
         taken = StoredSession(name, EXPIRY_NEVER, cursors=cursors)
         if stored is not None:
             taken = msgspec.structs.replace(stored, left_ms=None, cursors=cursors)
-        self._after(self._journal.save(taken, lagging=cursors, claim=claim), appended)
+        self._journal.after(self._journal.save(taken, lagging=cursors, claim=claim), appended)
 
     def _not_taken(self, part: Part, _: str | None = None) -> None:
         """Have the next tick look at a group again."""
@@ -239,7 +235,7 @@ class Dividing:
                 self._unleft.update((one.client_id, one) for one in left)
 
         ticket = self._journal.save_all([*kept, *((one, ()) for one in left)])
-        self._after(ticket, appended)
+        self._journal.after(ticket, appended)
 
 
 def of_part(part: Part, by_queue: Mapping[str, int]) -> dict[str, int]:

@@ -20,10 +20,9 @@ from itertools import chain
 
 import msgspec
 
-from motelog.core.clock import Clock
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.errors import GatewayError
-from motelog.gateway.log.log_port import SETTLED, After, Ticket
+from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.topics import SHARED_PREFIX
@@ -60,19 +59,15 @@ class SharedSubscriptions:
         journal: SessionJournal,
         claims: Claims,
         metrics: GatewayMetrics,
-        *,
-        clock: Clock,
-        after: After,
     ) -> None:
         self._subscriptions = subscriptions
         self._delivery = delivery
         self._shares = delivery.shares
         self._journal = journal
         self._metrics = metrics
-        self._clock = clock
         self._groups: dict[str, Group] = {}
         self._last_number = 0
-        self._dividing = Dividing(self._groups, self._shares, journal, claims, after=after)
+        self._dividing = Dividing(self._groups, self._shares, journal, claims)
         #: Stored groups that may have lost their last member; at the start, any of them.
         self._in_doubt: dict[str, None] = {}
         self._doubt_all()
@@ -244,7 +239,7 @@ class SharedSubscriptions:
 
     def _end(self, group: Group) -> None:
         """Remove a group from memory when its last connected member leaves."""
-        if self._dividing.end(group, self._clock.now_ms()):
+        if self._dividing.end(group, self._journal.clock.now_ms()):
             self._in_doubt[group.name] = None
         self._subscriptions.remove(group.topic_filter, group)
         self._shares.unsubscribe(group)

@@ -714,7 +714,7 @@ def test_session_that_goes_before_it_is_sent_a_message_again_leaves_nothing() ->
     stage.log.paged_in()
     lose(stage, 2)
     settle(stage)
-    assert not stage.delivery._catch_up._reads._attempts
+    assert not stage.delivery._catch_up._resending._reads._attempts
     connect(stage, 3)
     settle(stage)
     assert got(stage, 3) == [(0x3A, 1, b"0")]

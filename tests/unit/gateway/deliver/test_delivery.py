@@ -47,6 +47,7 @@ class Stage:
         view = View(IN_MEMORY)
         view.open()
         self.journal = SessionJournal(self.log, view, SystemClock(), gateway="stage")
+        self.journal.after = lambda ticket, then: then(ticket.error)
         self.log.create_topic("MQTT_DEFAULT", 1)
         self.log.create_topic("t", 2)
         self.turn = Turn(self.connections, wake=self._wake)
@@ -58,10 +59,8 @@ class Stage:
             self.journal,
             RetainedStore(self.log, view, SystemClock()),
             self.metrics,
-            after=lambda ticket, then: then(ticket.error),
             quota=Quota(0, 0),
             output_bytes_high=262_144,
-            clock=SystemClock(),
             random_skip=lambda: 0,
         )
 
@@ -511,7 +510,7 @@ def test_lagging_receiver_waits_for_the_disk_and_others_do_not() -> None:
     stage.log.paged_in()
     stage.deliver()
     assert [payload for _, _, payload in stage.got(1)] == [b"0", b"1"]
-    assert not stage.delivery._catch_up._reads._attempts
+    assert not stage.delivery._catch_up._resending._reads._attempts
 
 
 def lagging_session(stage: Stage) -> Session:
@@ -535,7 +534,7 @@ def test_session_that_ends_while_its_records_are_paged_in_is_forgotten() -> None
     stage.unsubscribe(session, "t/a")
     stage.log.paged_in()
     stage.deliver()
-    assert not stage.delivery._catch_up._reads._attempts
+    assert not stage.delivery._catch_up._resending._reads._attempts
     assert len(stage.got(1)) == 1
 
 
@@ -545,7 +544,7 @@ def test_session_that_ends_before_it_reads_again_is_forgotten() -> None:
     stage.deliver()
     stage.log.paged_in()
     stage.delivery.forget(session)
-    assert not stage.delivery._catch_up._reads._attempts
+    assert not stage.delivery._catch_up._resending._reads._attempts
 
 
 def test_lagging_receiver_reads_what_cannot_be_kept_in_memory_all_the_same() -> None:
