@@ -1,12 +1,11 @@
 """Topics of a remote log: which exist, where their queues are, and how new ones are created.
 
-Owns: Topics: the list and the routes, creations under way, refusals, places. Must not touch:
-messages, except to hold their parts until a topic is known.
+Owns: Topics: the list and the routes, creations under way, refusals, places. Must not touch: the
+brokers (``topic_maker``); messages, except to hold their parts until a topic is known.
 Invariants: a topic once known stays known, and so do its queues at brokers that no route names:
 while a broker restarts, its routes are missing for a moment. A topic is reported once its queues
 are known. A topic that is not in one listing and is in a later one is new: everything in it is
 younger than the earlier listing, except at a broker that was in no listing before.
-Spec: RocketMQ CreateTopicRequestHeader.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from zlib import crc32
 import msgspec
 import trio
 
-from motelog.bridge.client import REQUEST_TIMEOUT_S, Client, check
+from motelog.bridge.client import Client, check
 from motelog.bridge.errors import NoNameServerError, RouteError
 from motelog.bridge.routes import TopicRoute
 from motelog.core.errors import (
@@ -33,31 +32,27 @@ from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import MessageQueue
 from motelog.core.remoting.frames import (
-    Permission,
     RemotingCommand,
     RequestCode,
     ResponseCode,
     loads,
 )
 from motelog.core.topic_names import (
-    DEFAULT_TOPIC,
     GATEWAY_TOPICS,
     SYSTEM_TOPICS,
     is_group_topic,
     is_topic_name,
 )
-from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
+from motelog.gateway.log.remote.links import BrokerLinks
 from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import Place, RemoteQueue
+from motelog.gateway.log.remote.topic_maker import TopicMaker
 
 logger = logging.getLogger(__name__)
 
 LIST_INTERVAL_S: Final = 1.0
 #: Routes of known topics are checked again after this time; the client requests them as often.
 ROUTES_INTERVAL_S: Final = 30.0
-#: How long name servers may take to know a new topic.
-ROUTE_WAIT_S: Final = 5.0
-ROUTE_RETRY_S: Final = 0.05
 #: How long a broker's refusal is remembered, and how long that no broker could be asked.
 REFUSED_S: Final = 60.0
 UNASKED_S: Final = 2.0
@@ -115,7 +110,7 @@ class Topics:
     ) -> None:
         self._client = client
         self._links = links
-        self._group = group
+        self._maker = TopicMaker(client, links, group=group)
         self._wait_s = wait_s
         self._release = release
         self._refuse = refuse
@@ -231,7 +226,7 @@ class Topics:
         with trio.move_on_after(self._wait_s):
             while not topic.is_known:
                 try:
-                    await self._create_once(topic.name, topic.queue_count)
+                    await self._find_or_make(topic.name, topic.queue_count)
                     return
                 except BrokerError as exc:
                     error, for_s = exc, REFUSED_S
@@ -247,53 +242,15 @@ class Topics:
                 with suppress(BrokerError):  # an append has asked again, and its task repeats this
                     self.create(topic.name, topic.queue_count)
 
-    async def _create_once(self, name: str, queue_count: int) -> None:
-        """Create a topic at every broker and adopt its route."""
-        asked_at = trio.current_time()
+    async def _find_or_make(self, name: str, queue_count: int) -> None:
+        """Adopt the route of a topic, which is created if it does not exist."""
         try:
-            self._adopt(await self._client.route(name, newer_than=asked_at), new_at=self._brokers)
-            return
+            route = await self._client.route(name, newer_than=trio.current_time())
         except RouteError:
-            pass  # it has not been created yet
-        await self._links.find()
-        refusals: list[MotelogError] = []
-        links = self._links.masters()
-        for link in links:
-            try:
-                await self._create_at(link, name, queue_count)
-            except (BrokerError, RemotingError) as exc:
-                refusals.append(exc)
-        if len(refusals) == len(links):
-            raise refusals[0] if refusals else NoNameServerError("no broker is known")
-        # A topic must not be reported with fewer queues than it is going to have: the messages of
-        # one publisher would change queues.
-        wanted = len(links) - len(refusals)
-        deadline = trio.current_time() + ROUTE_WAIT_S
-        while True:
-            try:
-                route = await self._client.route(name, newer_than=trio.current_time())
-                if len(route.addresses) >= wanted or trio.current_time() > deadline:
-                    self._adopt(route, new_at=route.addresses)
-                    return
-            except RouteError:
-                if trio.current_time() > deadline:
-                    raise
-            await trio.sleep(ROUTE_RETRY_S)
-
-    async def _create_at(self, link: BrokerLink, name: str, queue_count: int) -> None:
-        ext = {
-            "topic": name,
-            "defaultTopic": DEFAULT_TOPIC,
-            "readQueueNums": str(queue_count),
-            "writeQueueNums": str(queue_count),
-            "perm": str(int(Permission.READ | Permission.WRITE)),
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-            "producerGroup": self._group,  # opens gateways' own topics; Apache RocketMQ ignores it
-        }
-        request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=ext)
-        check(await self._links.request(link, request, timeout_s=REQUEST_TIMEOUT_S))
+            route = await self._maker.make(name, queue_count)
+            self._adopt(route, new_at=route.addresses)
+        else:
+            self._adopt(route, new_at=self._brokers)
 
     def _note_refused(self, topic: Topic, error: BrokerError, for_s: float) -> None:
         logger.warning(
@@ -338,11 +295,11 @@ class Topics:
     async def _list(self, *, is_first: bool) -> bool:
         """Adopt topics that are not known yet; return whether a name server has answered."""
         try:
-            listed = found = await self._ask_list()
+            listed = found = await _ask_list(self._client)
             if listed != self._listed:
                 # A broker that comes registers its own name together with its topics.
                 await self._links.find()
-                found = await self._ask_list()
+                found = await _ask_list(self._client)
             brokers = self._links.names
             for name in filter(self._is_users, found):
                 topic = self._topics.get(name)
@@ -357,10 +314,6 @@ class Topics:
             )
             return False
         return True
-
-    async def _ask_list(self) -> list[str]:
-        request = RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return _topic_list(check(await self._client.request_namesrv(request)).body)
 
     async def _learn(self, name: str, *, is_new: bool) -> None:
         try:
@@ -447,9 +400,11 @@ class _TopicList(msgspec.Struct):
     topicList: list[str] = []
 
 
-def _topic_list(body: bytes) -> list[str]:
+async def _ask_list(client: Client) -> list[str]:
+    request = RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    answer = check(await client.request_namesrv(request))
     try:
-        return msgspec.convert(loads(body), _TopicList).topicList
+        return msgspec.convert(loads(answer.body), _TopicList).topicList
     except msgspec.ValidationError as exc:
         raise RemotingDecodeError(f"topics of the name server: {exc}") from exc
 
