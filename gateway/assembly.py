@@ -149,11 +149,11 @@ def assemble(
     maximum = config.receive_maximum
     answers = Answers(
         turn,
+        log,
         around.output,
         metrics,
         receive_maximum=maximum,
         clock=around.clock,
-        is_apart=log.append_apart is not None,
     )
     journal.after = answers.after
     exchanges = Exchanges(turn, log, journal, answers, clock=around.clock, receive_maximum=maximum)

@@ -66,6 +66,9 @@ class LocalLog:
         self.settle_soon = self._answers.want
         self.run = self._answers.run
 
+    def withdraw(self, publisher: bytes) -> None:
+        """Do nothing: what was appended is in the log."""
+
     # --- topics and queues ---------------------------------------------------------------
 
     def has_topic(self, topic: str) -> bool:

@@ -203,6 +203,16 @@ class LogPort(Protocol):
         """
         ...
 
+    def withdraw(self, publisher: bytes) -> None:
+        """Keep out of the log, as far as possible, what a publisher has appended until now.
+
+        Its connection has been ended because a message was refused, so it sends all messages that
+        were not acknowledged again: stored now, they would be before the refused one. Tickets of
+        messages kept out settle with OutcomeUnknownError. ``publisher`` is the host in the
+        messages; those of others that share a ticket with them are kept out too.
+        """
+        ...
+
     def refusal(self, queue: QueueHandle) -> MotelogError | None:
         """Return why an append to ``queue`` is refused at once, None if that is not known.
 

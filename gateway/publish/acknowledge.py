@@ -30,7 +30,7 @@ from motelog.core.errors import MotelogError, StoreFullError
 from motelog.core.limited_log import LimitedByKey, LimitedLog
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.gateway.errors import GatewayError, OutcomeUnknownError
-from motelog.gateway.log.log_port import SETTLED, Settled, Then, Ticket
+from motelog.gateway.log.log_port import SETTLED, LogPort, Settled, Then, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.output import Output
@@ -83,15 +83,16 @@ class Answers:
     def __init__(
         self,
         turn: Turn,
+        log: LogPort,
         output: Output,
         metrics: GatewayMetrics,
         *,
         receive_maximum: int,
         clock: Clock,
-        is_apart: bool,
     ) -> None:
-        """``is_apart``: tickets settle in any order (``LogPort.append_apart``)."""
-        self._is_apart = is_apart
+        self._withdraw = log.withdraw
+        #: Whether tickets settle in any order.
+        self._is_apart = log.append_apart is not None
         self._turn = turn
         self._output = output
         self._metrics = metrics
@@ -278,7 +279,7 @@ class Answers:
                 # reconnects, it sends all unacknowledged messages again in order. Until then, what
                 # it has sent after this message must not be accepted.
                 self._metrics.publishes_refused += 1
-                self._turn.end(connection, code, str(error))
+                self._end(connection, code, str(error))
             else:
                 self._refuse(kind, connection, packet_id, refusal)
 
@@ -297,9 +298,15 @@ class Answers:
                 # The exchange has ended. Without an answer the client sends the message again.
                 session.particulars.received.pop(packet_id, None)
         if packet is None:
-            self._turn.end(connection, error.reason_code, str(error))
+            self._end(connection, error.reason_code, str(error))
         else:
             self._output.send(connection.number, packet)
+
+    def _end(self, connection: Connection, reason_code: int, why: str) -> None:
+        """End a connection because of a refusal; its client sends what was not answered again."""
+        if connection.host:
+            self._withdraw(connection.host)
+        self._turn.end(connection, reason_code, why)
 
     def _connections_of(self, acks: Acks) -> list[Connection | None]:
         connections = self._connections

@@ -84,6 +84,7 @@ class FakeLog:
         self.knows_tails = True
         self.append_ms_max = 0
         self.now_ms = 1_000_000
+        self.withdrawn: list[bytes] = []
         self.end_offset = 0
         self._tails: dict[tuple[str, int], QueueTail] = {}
         #: Taken and not yet written: behind a batch that waits for its topic, everything does.
@@ -96,6 +97,9 @@ class FakeLog:
         self._created: list[Callable[[str], None]] = []
         self._refused: list[Callable[[str], None]] = []
         self._settled: list[Callable[[Settled], None]] = []
+
+    def withdraw(self, publisher: bytes) -> None:
+        self.withdrawn.append(publisher)
 
     # --- topics and queues ---------------------------------------------------------------
 

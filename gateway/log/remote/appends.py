@@ -106,6 +106,10 @@ class Appends:
         #: Queues with parts that no task sends yet, and whether a task is about to start.
         self._wanting: dict[RemoteQueue, None] = {}
         self._is_sending_soon = False
+        #: How many parts have been made. Publisher -> how many when it was withdrawn, and the time
+        #: after which none of them waits any more.
+        self._made = 0
+        self._withdrawn: dict[bytes, tuple[int, float]] = {}
         self._refusals = LimitedLog(logger, lines_max=1, period_s=5)
         self._progress = Flag()
 
@@ -116,6 +120,15 @@ class Appends:
     def fence(self, run: Callable[[], int]) -> None:
         """Refuse messages that wait for marks if ``run`` has changed; see ``LogPort.fence``."""
         self._run = run
+
+    def withdraw(self, publisher: bytes) -> None:
+        """Send nothing more of what a publisher has appended; see ``LogPort.withdraw``."""
+        now = trio.current_time()
+        for other, (_, until) in list(self._withdrawn.items()):
+            if until < now:
+                del self._withdrawn[other]
+        if self._under_way:
+            self._withdrawn[publisher] = self._made, now + 2 * self._wait_s
 
     def append(self, messages: Sequence[tuple[Any, ...]]) -> Ticket:
         """Take a batch with one fate; its handles are places."""
@@ -178,6 +191,8 @@ class Appends:
         else:
             part = Part(place, born_ms, deadline)
         part.error = self.refusal(part.place)
+        self._made += 1
+        part.number = self._made
         return part
 
     def refusal(self, place: Place | DelayedPlace) -> MotelogError | None:
@@ -275,6 +290,7 @@ class Appends:
         """Return the parts of the next send: the first one, and those after it that fit.
 
         Parts whose marks may not count any more are refused: another gateway may have the session.
+        So are parts with messages that have been withdrawn.
         """
         run, now = self._run(), trio.current_time()
         parts, body_bytes, count = list[Part](), 0, 0
@@ -284,6 +300,10 @@ class Appends:
                 text = "its marks may not count any more"
                 self._end(waiting.popleft(), BrokerError(ResponseCode.SYSTEM_BUSY, text))
                 continue
+            if self._withdrawn and self._is_withdrawn(part):
+                text = "its publisher was refused an earlier message, and sends both again"
+                self._end(waiting.popleft(), OutcomeUnknownError(text))
+                continue
             body_bytes += part.body_bytes
             count += len(part.items)
             is_full = body_bytes > SEND_BYTES_MAX or count > SEND_COUNT_MAX
@@ -291,6 +311,17 @@ class Appends:
                 break
             parts.append(waiting.popleft())
         return parts
+
+    def _is_withdrawn(self, part: Part) -> bool:
+        """Whether a part has a message of a publisher that was withdrawn after its append."""
+        if part.place.topic in GATEWAY_TOPICS:
+            return False  # state, whose appends have no publisher
+        ends = tuple(
+            _born_host_property(publisher)
+            for publisher, (made, _) in self._withdrawn.items()
+            if part.number <= made
+        )
+        return any(text.endswith(ends) for _, _, text in part.items)
 
     async def _send(
         self, link: BrokerLink, queue: RemoteQueue, parts: list[Part]

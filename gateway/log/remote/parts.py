@@ -52,6 +52,7 @@ class Part(RemoteTicket):
         "is_alone",
         "is_delayed",
         "items",
+        "number",
         "place",
         "publishers",
         "run",
@@ -61,6 +62,8 @@ class Part(RemoteTicket):
     def __init__(self, place: Place, born_ms: int, deadline: float) -> None:
         super().__init__()
         self.place = place
+        #: Counts the parts of a log.
+        self.number = 0
         self.born_ms = born_ms
         self.deadline = deadline
         self.items: list[BatchItem] = []

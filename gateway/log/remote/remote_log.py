@@ -97,6 +97,7 @@ class RemoteLog:
         # The hot calls go straight to the parts.
         self.append: Callable[[list[Any]], Ticket] = self._appends.append
         self.append_apart: AppendApart = self._appends.append_apart
+        self.withdraw: Callable[[bytes], None] = self._appends.withdraw
         self.refusal: Callable[[Any], MotelogError | None] = self._appends.refusal
         self.on_settled: Callable[[Callable[[Settled], None]], None] = self._appends.on_settled
         self.fence: Callable[[Callable[[], int]], None] = self._appends.fence

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from motelog.core.errors import BrokerError, FlushTimeoutError, StoreFencedError, StoreFullError
+from motelog.core.message import encode_host
 from motelog.core.net.reactor import CloseReason, Fault
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.gateway import listener
@@ -150,6 +151,7 @@ def test_publishers_that_cannot_be_told_what_became_of_a_message_are_disconnecte
     # MQTT 3 has no other way anyway; here a PUBACK would have said that the log has them not.
     assert [packet[:1] for packet in stage.sent(1)] == [b"\xe0"]
     assert stage.output.closed == [1]
+    assert stage.log.withdrawn == [encode_host("127.0.0.1", 4001)]
     assert stage.metrics.publishes_refused == 2
     # What the client had sent behind them comes again after them, and must not be there before.
     stage.turn((1, publish("t/a", b"5", 3, version=5)))

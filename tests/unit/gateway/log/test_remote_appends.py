@@ -266,6 +266,36 @@ async def test_what_may_have_arrived_is_not_sent_again(
         assert after is None
 
 
+async def test_what_a_publisher_sends_again_is_not_stored_before(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    other = encode_host("192.0.2.8", 1)
+    async with appending() as stage:
+        stage.client.outcome = lambda bodies: (
+            RemotingTimeoutError("late") if bodies == [b"unknown"] else None
+        )
+
+        def settled(tickets: Sequence[tuple[Ticket, MotelogError | None]]) -> None:
+            if any(error is not None for _, error in tickets):
+                stage.appends.withdraw(HOST)
+
+        stage.appends.on_settled(settled)
+        tickets = [*stage.apart((0, b"unknown"))]
+        await trio.testing.wait_all_tasks_blocked()
+        tickets += stage.apart((0, b"behind it"))
+        tickets += stage.appends.append_apart([stage.message(0, b"another's", host=other)])
+        tickets += stage.appends.append_apart(
+            [stage.message(0, b"shares", host=other), stage.message(0, b"a ticket")]
+        )
+        await stage.over()
+        unknown = [isinstance(ticket.error, OutcomeUnknownError) for ticket in tickets]
+        assert unknown == [True, True, False, True, True]
+        assert stage.client.sent == [(0, [b"unknown"]), (0, [b"another's"])]
+        stage.apart((0, b"behind it"))
+        await stage.over()
+        assert stage.client.sent[2:] == [(0, [b"behind it"])]
+
+
 async def test_a_broker_that_does_not_answer_is_sent_no_more_until_it_does(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

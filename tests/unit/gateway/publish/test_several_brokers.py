@@ -154,12 +154,7 @@ def test_answers_of_a_connection_keep_their_order_however_tickets_settle(seed: i
         connections.append(connection)
     turn.connections.extend(connections)
     made = Answers(
-        turn,
-        output,
-        GatewayMetrics(),
-        receive_maximum=1000,
-        clock=SystemClock(),
-        is_apart=True,
+        turn, ApartLog(), output, GatewayMetrics(), receive_maximum=1000, clock=SystemClock()
     )
     published: dict[int, list[tuple[int, Ticket]]] = {number: [] for number in range(3)}
     open_tickets: list[Ticket] = []
