@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from motelog.cli.log_reading import BEGIN, begins_of, start_of
-from motelog.cli.native import GROUP, Servers, asks_servers
+from motelog.cli.native import GROUP, Servers
+from motelog.cli.options import takes_options
 from motelog.cli.output import CliError
 from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
@@ -25,7 +26,7 @@ POLL_S = 1.0
 END, COMMITTED = "end", "committed"
 
 
-@asks_servers
+@takes_options
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     begin: Annotated[

@@ -15,8 +15,8 @@ import typer
 
 from motelog.cli.admin import Json, time_text
 from motelog.cli.log_reading import begins_of, read_queue, start_of
-from motelog.cli.native import Servers, asks_servers
-from motelog.cli.options import commands
+from motelog.cli.native import Servers
+from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError, table, write, write_json
 from motelog.cli.status import Status
 from motelog.cli.stored_message import body_text, message_value
@@ -43,7 +43,7 @@ def root() -> None:
 
 
 @dlq.command("list", epilog="Example: motelog dlq list billing --from 1d")
-@asks_servers
+@takes_options
 def list_letters(
     group: Annotated[
         str | None,
@@ -109,7 +109,7 @@ def _list_groups(servers: Servers, *, json: bool) -> None:
 
 
 @dlq.command(epilog="Example: motelog dlq resend billing --count 100 --per-second 10")
-@asks_servers
+@takes_options
 def resend(
     group: Group,
     count: Annotated[int | None, typer.Option(min=1, help="Resend at most this many.")] = None,
@@ -143,7 +143,7 @@ def resend(
 
 
 @dlq.command(epilog="Example: motelog dlq export billing --out billing.jsonl")
-@asks_servers
+@takes_options
 def export(
     group: Group,
     out: Annotated[

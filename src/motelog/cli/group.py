@@ -15,8 +15,8 @@ import typer
 
 from motelog.cli.admin import Json
 from motelog.cli.log_reading import BEGIN, start_of
-from motelog.cli.native import Servers, asks_servers
-from motelog.cli.options import commands
+from motelog.cli.native import Servers
+from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError, agreed, stop, table, write, write_json
 from motelog.cli.status import Status
 
@@ -51,7 +51,7 @@ class _Lag:
 
 
 @group.command("list", epilog="Example: motelog group list")
-@asks_servers
+@takes_options
 def list_groups(
     *,
     servers: Servers,
@@ -86,7 +86,7 @@ def list_groups(
 
 
 @group.command(epilog="Example: motelog group describe billing --json")
-@asks_servers
+@takes_options
 def describe(
     name: Group,
     *,
@@ -126,7 +126,7 @@ def describe(
 
 
 @group.command(epilog="Example: motelog group lag billing --max 10000 || page-somebody")
-@asks_servers
+@takes_options
 def lag(
     name: Group,
     topic: OneTopic = None,
@@ -163,7 +163,7 @@ def lag(
 
 
 @group.command("reset-offsets", epilog="Example: motelog group reset-offsets billing orders 2h")
-@asks_servers
+@takes_options
 def reset_offsets(
     name: Group,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],

@@ -11,8 +11,8 @@ import typer
 
 from motelog.cli.admin import Json
 from motelog.cli.log_reading import BEGIN, begins_of, read_queue, start_of
-from motelog.cli.native import Servers, asks_servers, kind_of_topic
-from motelog.cli.options import commands
+from motelog.cli.native import Servers, kind_of_topic
+from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError
 from motelog.cli.status import Status
 from motelog.cli.stored_message import show, show_all
@@ -33,7 +33,7 @@ def group() -> None:
 
 
 @message.command(epilog="Example: motelog message get 7F000001000078BF000000000000012C")
-@asks_servers
+@takes_options
 def get(
     message_id: Annotated[
         str, typer.Argument(metavar="ID", help="Offset id, or the producer's unique id.")
@@ -72,7 +72,7 @@ def get(
 
 
 @message.command(epilog="Example: motelog message query telemetry --from 1h --count 10")
-@asks_servers
+@takes_options
 def query(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     key: Annotated[

@@ -3,8 +3,7 @@
 Owns: their names, which are those of mosquitto_pub and mosquitto_sub, and the CONNECT that they
 result in. Must not touch: the connection (mqtt_client), what is published or printed.
 
-``wanted`` takes all of them. A command decorated with ``connects`` has these options in addition to
-its own, and receives what ``wanted`` returns.
+A command that ``takes_options`` gets them all through a parameter, or a field, of type MqttOptions.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from typer.core import TyperCommand
 
 from motelog.cli import contexts
 from motelog.cli.addresses import address
-from motelog.cli.options import taking
 from motelog.cli.output import CliError, write_note
 
 if TYPE_CHECKING:
@@ -39,129 +37,6 @@ NEVER_EXPIRES: Final = 0xFFFF_FFFF
 VERSIONS: Final = {"31": 3, "311": 4, "5": 5}
 TLS_VERSIONS: Final = ("tlsv1.2", "tlsv1.3")
 
-Host = Annotated[
-    str | None, typer.Option("--host", "-h", metavar="HOST", help=f"MQTT server. [default: {HOST}]")
-]
-Port = Annotated[
-    int | None,
-    typer.Option(
-        "--port",
-        "-p",
-        metavar="N",
-        min=1,
-        max=65535,
-        help=f"The server's port. [default: {PORT}, with TLS {TLS_PORT}]",
-    ),
-]
-To = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Host and port in one.")]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        "-L",
-        metavar="URL",
-        help="Server, login and topic in one: mqtt://[user[:password]@]host[:port]/topic,"
-        " mqtts:// with TLS.",
-    ),
-]
-ClientId = Annotated[
-    str, typer.Option("--id", "-i", metavar="TEXT", help="Client identifier. [default: a new one]")
-]
-IdPrefix = Annotated[
-    str | None,
-    typer.Option(
-        "--id-prefix", "-I", metavar="TEXT", help="Client identifier: this text and a number."
-    ),
-]
-Bind = Annotated[
-    str | None, typer.Option("-A", metavar="ADDRESS", help="Connect from this local address.")
-]
-UserName = Annotated[str | None, typer.Option("--username", "-u", metavar="NAME", help="Login.")]
-Password = Annotated[
-    str | None, typer.Option("--pw", "-P", metavar="TEXT", help="The user's password.")
-]
-Version = Annotated[
-    str,
-    typer.Option(
-        "--protocol-version",
-        "-V",
-        metavar="VERSION",
-        help="mqttv5, mqttv311, mqttv31 (5, 311, 31).",
-    ),
-]
-KeepAlive = Annotated[
-    int,
-    typer.Option(
-        "--keepalive",
-        "-k",
-        metavar="SECONDS",
-        min=0,
-        max=65535,
-        help="Seconds between pings; 0: none.",
-    ),
-]
-KeepSession = Annotated[
-    bool,
-    typer.Option(
-        "--disable-clean-session", "-c", help="Resume the session of --id, and keep it at the end."
-    ),
-]
-SessionExpiry = Annotated[
-    int | None,
-    typer.Option(
-        "--session-expiry-interval",
-        "-x",
-        metavar="SECONDS",
-        min=-1,
-        max=NEVER_EXPIRES,
-        help="Keep the session this many seconds after the end; -1: for ever. MQTT 5.",
-    ),
-]
-WillTopic = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Topic name of the will, published if the connection breaks."
-    ),
-]
-WillPayload = Annotated[str | None, typer.Option(metavar="TEXT", help="Body of the will.")]
-WillQos = Annotated[int | None, typer.Option(metavar="N", min=0, max=2, help="Its QoS.")]
-WillRetain = Annotated[bool, typer.Option("--will-retain", help="Retain the will.")]
-Property = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--property",
-        "-D",
-        metavar="PACKET NAME VALUE",
-        help="MQTT 5 property, as in -D publish content-type text/plain, or -D publish"
-        " user-property NAME VALUE. May be repeated.",
-    ),
-]
-CaFile = Annotated[
-    Path | None,
-    typer.Option("--cafile", metavar="PATH", help="TLS: trust the certificates in this file."),
-]
-CaPath = Annotated[
-    Path | None,
-    typer.Option("--capath", metavar="DIR", help="TLS: trust the certificates in this folder."),
-]
-UseOsCerts = Annotated[
-    bool,
-    typer.Option("--tls-use-os-certs", help="TLS: trust what the operating system trusts."),
-]
-Cert = Annotated[
-    Path | None, typer.Option(metavar="PATH", help="TLS: the client's own certificate.")
-]
-Key = Annotated[Path | None, typer.Option(metavar="PATH", help="TLS: the key of --cert.")]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="TLS: accept a certificate for another host.")
-]
-TlsVersion = Annotated[
-    str | None,
-    typer.Option(
-        metavar="VERSION", help="TLS: tlsv1.2 or tlsv1.3. [default: the highest that both support]"
-    ),
-]
-Debug = Annotated[bool, typer.Option("--debug", "-d", help="Print each packet on standard error.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only errors on standard error.")]
 
 # The properties that -D may set, by packet; attributes are those of Properties.
@@ -231,81 +106,284 @@ class Wanted:
         return connect(self.address, self.connect, bind=self.bind, tls=self.tls, trace=trace)
 
 
-def wanted(
-    *,
-    host: Host = None,
-    port: Port = None,
-    to: To = None,
-    url: Url = None,
-    bind: Bind = None,
-    client_id: ClientId = "",
-    id_prefix: IdPrefix = None,
-    user_name: UserName = None,
-    password: Password = None,
-    version: Version = "mqttv5",
-    keep_alive: KeepAlive = 60,
-    keep_session: KeepSession = False,
-    session_expiry: SessionExpiry = None,
-    will_topic: WillTopic = None,
-    will_payload: WillPayload = None,
-    will_qos: WillQos = None,
-    will_retain: WillRetain = False,
-    property_: Property = None,
-    cafile: CaFile = None,
-    capath: CaPath = None,
-    tls_use_os_certs: UseOsCerts = False,
-    cert: Cert = None,
-    key: Key = None,
-    insecure: Insecure = False,
-    tls_version: TlsVersion = None,
-    debug: Debug = False,
-) -> Wanted:
-    """Return what the options add up to; CliError if they cannot be combined."""
-    from motelog.gateway.mqtt.packet_types import Connect
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MqttOptions:
+    """The options of an MQTT client; ``wanted`` is what they add up to."""
 
-    number = _version(version)
-    settled = _properties(property_ or (), number)
-    server = _server(host, port, to, url)
-    is_tls = server.is_tls or tls_use_os_certs or cafile is not None or capath is not None
-    if not is_tls and (cert or key or insecure or tls_version):
-        raise CliError("TLS needs --cafile, --capath, --tls-use-os-certs or mqtts://", status=2)
-    cafile = (
-        Path(server.ca_file) if is_tls and server.ca_file and not (cafile or capath) else cafile
-    )
-    user_name = server.user_name if user_name is None else user_name
-    password = server.password if password is None else password
-    if password is not None and user_name is None and number != 5:
-        raise CliError("--pw needs --username before MQTT 5", status=2)
-    if id_prefix is not None:
-        if client_id:
-            raise CliError("--id and --id-prefix cannot be combined", status=2)
-        client_id = f"{id_prefix}{os.getpid()}"
-    if keep_session and not client_id:
-        raise CliError("--disable-clean-session needs --id, which names the session", status=2)
-    return Wanted(
-        address=(server.host, server.port or (TLS_PORT if is_tls else PORT)),
-        connect=Connect(
-            version=number,
-            clean_start=not keep_session,
-            keep_alive_s=keep_alive,
-            client_id=client_id,
-            will=_will(will_topic, will_payload, will_qos, will_retain, settled["will"]),
-            user_name=user_name,
-            password=None if password is None else password.encode(),
-            properties=_with_expiry(
-                settled["connect"], number, session_expiry, keep_session, client_id
-            ),
+    server: ServerOptions
+    bind: Annotated[
+        str | None, typer.Option("-A", metavar="ADDRESS", help="Connect from this local address.")
+    ] = None
+    client_id: Annotated[
+        str,
+        typer.Option("--id", "-i", metavar="TEXT", help="Client identifier. [default: a new one]"),
+    ] = ""
+    id_prefix: Annotated[
+        str | None,
+        typer.Option(
+            "--id-prefix", "-I", metavar="TEXT", help="Client identifier: this text and a number."
         ),
-        url_topic=server.topic,
-        properties=settled,
-        bind=bind,
-        tls=_tls(cafile, capath, cert, key, insecure, tls_version) if is_tls else None,
-        is_debug=debug,
-    )
+    ] = None
+    user_name: Annotated[
+        str | None, typer.Option("--username", "-u", metavar="NAME", help="Login.")
+    ] = None
+    password: Annotated[
+        str | None, typer.Option("--pw", "-P", metavar="TEXT", help="The user's password.")
+    ] = None
+    version: Annotated[
+        str,
+        typer.Option(
+            "--protocol-version",
+            "-V",
+            metavar="VERSION",
+            help="mqttv5, mqttv311, mqttv31 (5, 311, 31).",
+        ),
+    ] = "mqttv5"
+    keep_alive: Annotated[
+        int,
+        typer.Option(
+            "--keepalive",
+            "-k",
+            metavar="SECONDS",
+            min=0,
+            max=65535,
+            help="Seconds between pings; 0: none.",
+        ),
+    ] = 60
+    keep_session: Annotated[
+        bool,
+        typer.Option(
+            "--disable-clean-session",
+            "-c",
+            help="Resume the session of --id, and keep it at the end.",
+        ),
+    ] = False
+    session_expiry: Annotated[
+        int | None,
+        typer.Option(
+            "--session-expiry-interval",
+            "-x",
+            metavar="SECONDS",
+            min=-1,
+            max=NEVER_EXPIRES,
+            help="Keep the session this many seconds after the end; -1: for ever. MQTT 5.",
+        ),
+    ] = None
+    will: WillOptions
+    property_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            "-D",
+            metavar="PACKET NAME VALUE",
+            help="MQTT 5 property, as in -D publish content-type text/plain, or -D publish"
+            " user-property NAME VALUE. May be repeated.",
+        ),
+    ] = None
+    tls: TlsOptions
+    debug: Annotated[
+        bool, typer.Option("--debug", "-d", help="Print each packet on standard error.")
+    ] = False
+
+    def wanted(self) -> Wanted:
+        """Return what the options add up to; CliError if they cannot be combined."""
+        from motelog.gateway.mqtt.packet_types import Connect
+
+        version = _version(self.version)
+        properties = _properties(self.property_ or (), version)
+        server = self.server.named()
+        tls = self.tls
+        is_tls = server.is_tls or tls.asks_for_tls
+        if not is_tls and (tls.cert or tls.key or tls.insecure or tls.tls_version):
+            raise CliError("TLS needs --cafile, --capath, --tls-use-os-certs or mqtts://", status=2)
+        user_name = server.user_name if self.user_name is None else self.user_name
+        password = server.password if self.password is None else self.password
+        if password is not None and user_name is None and version != 5:
+            raise CliError("--pw needs --username before MQTT 5", status=2)
+        client_id = self.client_id
+        if self.id_prefix is not None:
+            if client_id:
+                raise CliError("--id and --id-prefix cannot be combined", status=2)
+            client_id = f"{self.id_prefix}{os.getpid()}"
+        if self.keep_session and not client_id:
+            raise CliError("--disable-clean-session needs --id, which names the session", status=2)
+        return Wanted(
+            address=(server.host, server.port or (TLS_PORT if is_tls else PORT)),
+            connect=Connect(
+                version=version,
+                clean_start=not self.keep_session,
+                keep_alive_s=self.keep_alive,
+                client_id=client_id,
+                will=self.will.with_properties(properties["will"]),
+                user_name=user_name,
+                password=None if password is None else password.encode(),
+                properties=self._with_expiry(properties["connect"], version, client_id),
+            ),
+            url_topic=server.topic,
+            properties=properties,
+            bind=self.bind,
+            tls=tls.context(server.ca_file) if is_tls else None,
+            is_debug=self.debug,
+        )
+
+    def _with_expiry(self, properties: Properties, version: int, client_id: str) -> Properties:
+        """Return the CONNECT's properties; by default a kept session never expires."""
+        expiry_s = self.session_expiry
+        if expiry_s is None:
+            is_set = properties.session_expiry_interval_s is not None
+            if not self.keep_session or version != 5 or is_set:
+                return properties
+            expiry_s = -1
+        if version != 5:
+            raise CliError("--session-expiry-interval needs --protocol-version mqttv5", status=2)
+        expiry_s = NEVER_EXPIRES if expiry_s == -1 else expiry_s
+        if expiry_s == NEVER_EXPIRES and not client_id:
+            raise CliError("a session that never expires needs --id, which names it", status=2)
+        return replace(properties, session_expiry_interval_s=expiry_s)
 
 
-#: Gives a command these options, and a parameter ``wanted`` with what they name.
-connects = taking(wanted)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Which server; without any of them, that of the context."""
+
+    host: Annotated[
+        str | None,
+        typer.Option("--host", "-h", metavar="HOST", help=f"MQTT server. [default: {HOST}]"),
+    ] = None
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            "-p",
+            metavar="N",
+            min=1,
+            max=65535,
+            help=f"The server's port. [default: {PORT}, with TLS {TLS_PORT}]",
+        ),
+    ] = None
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Host and port in one."),
+    ] = None
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            "-L",
+            metavar="URL",
+            help="Server, login and topic in one: mqtt://[user[:password]@]host[:port]/topic,"
+            " mqtts:// with TLS.",
+        ),
+    ] = None
+
+    def named(self) -> _Server:
+        has_parts = self.host is not None or self.port is not None
+        if sum((has_parts, self.to is not None, self.url is not None)) > 1:
+            raise CliError("name the server once: --host and --port, --to, or --url", status=2)
+        if self.to is not None:
+            return _Server(*address("--to", self.to))
+        if self.url is not None:
+            return _parsed_url("--url", self.url)
+        if not has_parts:
+            context = contexts.chosen()
+            if context is not None and context.mqtt:
+                return _server_of(context)
+        return _Server(self.host or HOST, self.port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WillOptions:
+    """The will, which the server publishes if the connection breaks."""
+
+    will_topic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Topic name of the will, published if the connection breaks."
+        ),
+    ] = None
+    will_payload: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Body of the will."),
+    ] = None
+    will_qos: Annotated[int | None, typer.Option(metavar="N", min=0, max=2, help="Its QoS.")] = None
+    will_retain: Annotated[bool, typer.Option("--will-retain", help="Retain the will.")] = False
+
+    def with_properties(self, properties: Properties) -> Will | None:
+        from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, Will
+
+        if self.will_topic is not None:
+            check_topic_name("--will-topic", self.will_topic)
+            payload = (self.will_payload or "").encode()
+            return Will(self.will_topic, payload, self.will_qos or 0, self.will_retain, properties)
+        given = (self.will_payload, self.will_qos)
+        if given != (None, None) or self.will_retain or properties != NO_PROPERTIES:
+            raise CliError("a will needs --will-topic", status=2)
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """Whom to trust, and as whom to connect."""
+
+    cafile: Annotated[
+        Path | None,
+        typer.Option("--cafile", metavar="PATH", help="TLS: trust the certificates in this file."),
+    ] = None
+    capath: Annotated[
+        Path | None,
+        typer.Option("--capath", metavar="DIR", help="TLS: trust the certificates in this folder."),
+    ] = None
+    tls_use_os_certs: Annotated[
+        bool,
+        typer.Option("--tls-use-os-certs", help="TLS: trust what the operating system trusts."),
+    ] = False
+    cert: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="TLS: the client's own certificate.")
+    ] = None
+    key: Annotated[Path | None, typer.Option(metavar="PATH", help="TLS: the key of --cert.")] = None
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="TLS: accept a certificate for another host.")
+    ] = False
+    tls_version: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION",
+            help="TLS: tlsv1.2 or tlsv1.3. [default: the highest that both support]",
+        ),
+    ] = None
+
+    @property
+    def asks_for_tls(self) -> bool:
+        return self.tls_use_os_certs or self.cafile is not None or self.capath is not None
+
+    def context(self, ca_file: str) -> ssl.SSLContext:
+        """Return the TLS context; without --cafile and --capath it trusts ``ca_file``.
+
+        If that is empty, it trusts what the operating system does.
+        """
+        import ssl
+
+        cert, key, version = self.cert, self.key, self.tls_version
+        if (cert is None) != (key is None):
+            raise CliError("--cert and --key must be given together", status=2)
+        if version is not None and version not in TLS_VERSIONS:
+            known = " or ".join(TLS_VERSIONS)
+            raise CliError(f"--tls-version: {version!r} is not {known}", status=2)
+        cafile = Path(ca_file) if ca_file and not (self.cafile or self.capath) else self.cafile
+        try:
+            context = ssl.create_default_context(cafile=cafile, capath=self.capath)
+            if cert is not None:
+                context.load_cert_chain(cert, key)
+        except OSError as exc:  # SSLError too: a file without a certificate, or another one's key
+            files = ", ".join(str(one) for one in (cafile, self.capath, cert, key) if one)
+            why = exc.strerror if exc.filename is None and exc.strerror else str(exc)
+            raise CliError(f"TLS cannot use {files}: {why}", status=2) from exc
+        context.check_hostname = not self.insecure
+        if version is not None:
+            is_12 = version == TLS_VERSIONS[0]
+            number = ssl.TLSVersion.TLSv1_2 if is_12 else ssl.TLSVersion.TLSv1_3
+            context.minimum_version = context.maximum_version = number
+        return context
 
 
 def _version(text: str) -> int:
@@ -327,20 +405,6 @@ class _Server:
     topic: str | None = None
     is_tls: bool = False
     ca_file: str = ""
-
-
-def _server(host: str | None, port: int | None, to: str | None, url: str | None) -> _Server:
-    if sum((host is not None or port is not None, to is not None, url is not None)) > 1:
-        raise CliError("name the server once: --host and --port, --to, or --url", status=2)
-    if to is not None:
-        return _Server(*address("--to", to))
-    if url is not None:
-        return _parsed_url("--url", url)
-    if host is None and port is None:
-        context = contexts.chosen()
-        if context is not None and context.mqtt:
-            return _server_of(context)
-    return _Server(host or HOST, port)
 
 
 def _server_of(context: contexts.Context) -> _Server:
@@ -380,65 +444,6 @@ def _parsed_url(option: str, url: str) -> _Server:
     _, _, topic = url.partition("://")[2].partition("/")
     is_tls = parts.scheme == "mqtts"
     return _Server(parts.hostname, port, user, password, unquote(topic) or None, is_tls)
-
-
-def _tls(
-    cafile: Path | None,
-    capath: Path | None,
-    cert: Path | None,
-    key: Path | None,
-    insecure: bool,
-    version: str | None,
-) -> ssl.SSLContext:
-    """Return the TLS context; without file and folder, it trusts what the operating system does."""
-    import ssl
-
-    if (cert is None) != (key is None):
-        raise CliError("--cert and --key must be given together", status=2)
-    if version is not None and version not in TLS_VERSIONS:
-        raise CliError(f"--tls-version: {version!r} is not {' or '.join(TLS_VERSIONS)}", status=2)
-    try:
-        context = ssl.create_default_context(cafile=cafile, capath=capath)
-        if cert is not None:
-            context.load_cert_chain(cert, key)
-    except OSError as exc:  # SSLError too: a file without a certificate, or the key of another one
-        files = ", ".join(str(one) for one in (cafile, capath, cert, key) if one is not None)
-        why = exc.strerror if exc.filename is None and exc.strerror else str(exc)
-        raise CliError(f"TLS cannot use {files}: {why}", status=2) from exc
-    context.check_hostname = not insecure
-    if version is not None:
-        number = ssl.TLSVersion.TLSv1_2 if version == TLS_VERSIONS[0] else ssl.TLSVersion.TLSv1_3
-        context.minimum_version = context.maximum_version = number
-    return context
-
-
-def _will(
-    topic: str | None, payload: str | None, qos: int | None, retain: bool, properties: Properties
-) -> Will | None:
-    from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, Will
-
-    if topic is not None:
-        check_topic_name("--will-topic", topic)
-        return Will(topic, (payload or "").encode(), qos or 0, retain, properties)
-    if payload is not None or qos is not None or retain or properties != NO_PROPERTIES:
-        raise CliError("a will needs --will-topic", status=2)
-    return None
-
-
-def _with_expiry(
-    properties: Properties, version: int, expiry_s: int | None, keep_session: bool, client_id: str
-) -> Properties:
-    """Return the CONNECT's properties; a kept session never expires unless an option says so."""
-    if expiry_s is None:
-        if not keep_session or version != 5 or properties.session_expiry_interval_s is not None:
-            return properties
-        expiry_s = -1
-    if version != 5:
-        raise CliError("--session-expiry-interval needs --protocol-version mqttv5", status=2)
-    expiry_s = NEVER_EXPIRES if expiry_s == -1 else expiry_s
-    if expiry_s == NEVER_EXPIRES and not client_id:
-        raise CliError("a session that never expires needs --id, which names it", status=2)
-    return replace(properties, session_expiry_interval_s=expiry_s)
 
 
 def _properties(options: Iterable[str], version: int) -> dict[str, Properties]:

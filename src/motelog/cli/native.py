@@ -7,13 +7,13 @@ of a call, which topics are the system's own. Must not touch: what is requested.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from motelog.cli.credentials import CredentialsFile, credentials_of
-from motelog.cli.options import taking
 from motelog.cli.output import CliError
 from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
@@ -50,21 +50,21 @@ GROUP: Final = "motelog-cli"
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
 class Servers:
     """The servers that a command asks, as its options name them; clients of them."""
 
-    def __init__(self, namesrv: str, credentials: str | None, tls: str | None) -> None:
-        self._namesrv = namesrv
-        self._credentials = credentials
-        self._tls = tls
+    namesrv: Namesrv = NAMESRV
+    credentials: CredentialsFile = None
+    tls: TlsFile = None
 
     @cached_property
     def options(self) -> dict[str, Any]:
         """What any native client is made with; ConfigError if a file cannot be used."""
         return {
-            "namesrv": self._namesrv,
-            "credentials": credentials_of(self._credentials),
-            "tls": tls_of(self._tls),
+            "namesrv": self.namesrv,
+            "credentials": credentials_of(self.credentials),
+            "tls": tls_of(self.tls),
         }
 
     def with_admin(self, work: Callable[[Admin], Awaitable[T]]) -> T:
@@ -88,16 +88,6 @@ class Servers:
                 return await work(admin, consumer)
 
         return self.with_admin(run)
-
-
-def servers(
-    namesrv: Namesrv = NAMESRV, credentials: CredentialsFile = None, tls: TlsFile = None
-) -> Servers:
-    return Servers(namesrv, credentials, tls)
-
-
-#: Gives a command these options, and a parameter ``servers`` with what they name.
-asks_servers = taking(servers)
 
 
 def kind_of_topic(name: str, brokers: Iterable[BrokerInfo]) -> str:

@@ -1,13 +1,14 @@
 """How commands share options, and groups of commands their settings.
 
-Owns: ``taking``, ``commands``. Must not touch: any option (``native``, ``admin``,
+Owns: ``takes_options``, ``commands``. Must not touch: any option (``native``, ``admin``,
 ``mqtt_options``).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from functools import wraps
 from typing import Any, get_type_hints
 
@@ -23,31 +24,42 @@ def commands(purpose: str) -> typer.Typer:
     )
 
 
-def taking(maker: Callable[..., Any]) -> Callable[[Command], Command]:
-    """Give commands the parameters of ``maker`` in place of their parameter that has its name.
+def takes_options(command: Command) -> Command:
+    """Give a command an option for each field of its parameters that are dataclasses.
 
-    They are options of the command like its own. It is called with what ``maker`` makes of them.
+    They stand where the parameter stands, among the command's own. A field that is a dataclass
+    stands for its fields too.
     """
-    name = maker.__name__
-    shared = inspect.signature(maker).parameters
-    shared_hints = get_type_hints(maker, include_extras=True)
 
-    def decorate(command: Command) -> Command:
-        @wraps(command)
-        def run(**given: Any) -> None:
-            options = {one: given.pop(one) for one in shared}
-            command(**given, **{name: maker(**options)})
+    @wraps(command)
+    def run(**given: Any) -> None:
+        _call(command, given)
 
-        hints = get_type_hints(command, include_extras=True) | shared_hints
-        taken: list[inspect.Parameter] = []
-        for one in inspect.signature(command).parameters.values():
-            taken += shared.values() if one.name == name else [one]
-        typed = [
-            one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for one in taken
-        ]
-        vars(run)["__signature__"] = inspect.Signature(typed)
-        run.__annotations__ = {one.name: one.annotation for one in typed}
-        return run
+    options = list(_options(command))
+    vars(run)["__signature__"] = inspect.Signature(options)
+    run.__annotations__ = {one.name: one.annotation for one in options}
+    return run
 
-    return decorate
+
+def _options(target: Any) -> Iterator[inspect.Parameter]:
+    """Yield the options of a command or a dataclass."""
+    for one in _parameters(target):
+        if is_dataclass(one.annotation):
+            yield from _options(one.annotation)
+        else:
+            yield one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _call(target: Any, given: dict[str, Any]) -> Any:
+    """Call a command or a dataclass with its share of the options."""
+    values = {
+        one.name: _call(one.annotation, given) if is_dataclass(one.annotation) else given[one.name]
+        for one in _parameters(target)
+    }
+    return target(**values)
+
+
+def _parameters(target: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(target, include_extras=True)
+    parameters = inspect.signature(target).parameters.values()
+    return [one.replace(annotation=hints[one.name]) for one in parameters]

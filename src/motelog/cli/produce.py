@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from motelog.cli.input import bodies
-from motelog.cli.native import GROUP, Servers, asks_servers
+from motelog.cli.native import GROUP, Servers
+from motelog.cli.options import takes_options
 from motelog.cli.output import CliError, write, write_json
 from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
 
 
-@asks_servers
+@takes_options
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     message: Annotated[

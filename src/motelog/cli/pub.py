@@ -15,6 +15,7 @@ import typer
 
 from motelog.cli import mqtt_options
 from motelog.cli.input import bodies, whole
+from motelog.cli.options import takes_options
 from motelog.cli.output import CliError, write_json, write_note
 from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
@@ -27,7 +28,7 @@ pub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
     cls=mqtt_options.MqttCommand,
     epilog="Example: motelog pub -t telemetry/dev42/temperature -m 21.5",
 )
-@mqtt_options.connects
+@takes_options
 def publish(
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", metavar="NAME", help="Topic name.")
@@ -68,7 +69,7 @@ def publish(
     quiet: mqtt_options.Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
     *,
-    wanted: mqtt_options.Wanted,
+    mqtt: mqtt_options.MqttOptions,
 ) -> None:
     """Publish a message, or one per line of standard input.
 
@@ -79,6 +80,7 @@ def publish(
 
     from motelog.cli.mqtt_client import MqttClient
 
+    wanted = mqtt.wanted()
     name = topic or wanted.url_topic
     if name is None:
         raise CliError("name the topic: --topic NAME, or --url with one", status=2)

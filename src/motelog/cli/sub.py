@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from motelog.cli import mqtt_options
+from motelog.cli.options import takes_options
 from motelog.cli.output import CliError, write_bytes, write_error, write_json, write_note
 from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
@@ -28,7 +29,7 @@ sub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
     cls=mqtt_options.MqttCommand,
     epilog="Example: motelog sub -v -t 'telemetry/#' --since 15m",
 )
-@mqtt_options.connects
+@takes_options
 def subscribe(
     topic: Annotated[
         list[str] | None,
@@ -116,7 +117,7 @@ def subscribe(
         ),
     ] = False,
     *,
-    wanted: mqtt_options.Wanted,
+    mqtt: mqtt_options.MqttOptions,
 ) -> None:
     """Print messages as they arrive, until --count, --seconds or Ctrl-C.
 
@@ -130,6 +131,7 @@ def subscribe(
     from motelog.gateway.mqtt.packet_types import SubscribeEntry, SubscriptionAck
     from motelog.gateway.mqtt.topics import matches
 
+    wanted = mqtt.wanted()
     filters = [*(topic or ()), *([wanted.url_topic] if wanted.url_topic else ())]
     if not (filters or unsubscribe):
         raise CliError("name a topic filter: --topic FILTER, or --url with one", status=2)

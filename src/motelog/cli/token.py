@@ -6,6 +6,7 @@ Owns: the text and JSON output. Must not touch: the file's lines (``console.toke
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,22 +15,13 @@ import typer
 
 from motelog.cli.admin import Json
 from motelog.cli.configured_file import configured_file
-from motelog.cli.options import commands, taking
+from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError, table, write, write_json, write_note
 from motelog.cli.status import Status
 
 token = commands("Manage the tokens of an admin listener.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the token's bearer.")]
-File = Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="The tokens file.")]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Take the tokens file from admin.tokens_file of this TOML file.",
-    ),
-]
 _DAY_S = 86_400
 
 
@@ -39,11 +31,27 @@ class RoleName(StrEnum):
     ADMIN = "admin"
 
 
-def path(file: File = None, config: Config = None) -> str:
-    return configured_file(file, config, key="admin.tokens_file", what="file of tokens")
+@dataclass(frozen=True, slots=True)
+class TokensFile:
+    """The file of tokens, as --file or --config names it."""
 
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="The tokens file.")
+    ] = None
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Take the tokens file from admin.tokens_file of this TOML file.",
+        ),
+    ] = None
 
-_of_file = taking(path)
+    @property
+    def path(self) -> str:
+        return configured_file(
+            self.file, self.config, key="admin.tokens_file", what="file of tokens"
+        )
 
 
 @token.callback()
@@ -57,19 +65,20 @@ def group() -> None:
 
 
 @token.command(epilog="Example: motelog token create alice --role operate --file tokens")
-@_of_file
+@takes_options
 def create(
     name: Name,
     role: Annotated[RoleName, typer.Option(help="What its bearer may do.")] = RoleName.VIEW,
     days: Annotated[int, typer.Option(min=0, help="Days until the token expires; 0: never.")] = 0,
     *,
-    path: str,
+    file: TokensFile,
     json: Json = False,
 ) -> None:
     """Create a token and print it; the file is created if there is none."""
     from motelog.console import tokens
     from motelog.console.gate import Role
 
+    path = file.path
     expires_s = time.time() + days * _DAY_S if days else None
     try:
         text = tokens.create(path, name, Role[role.name], expires_s)
@@ -87,13 +96,13 @@ def create(
 
 
 @token.command("list", epilog="Example: motelog token list --file tokens")
-@_of_file
-def list_tokens(*, path: str, json: Json = False) -> None:
+@takes_options
+def list_tokens(*, file: TokensFile, json: Json = False) -> None:
     """List the tokens by name, with their roles and expiry."""
     from motelog.console.tokens import read_tokens
 
     rows: list[tuple[str, ...]] = [("name", "role", "expires")]
-    for one in read_tokens(path):
+    for one in read_tokens(file.path):
         if json:
             write_json(
                 {"name": one.name, "role": one.role.name.lower(), "expires": one.expires_text()}
@@ -104,12 +113,12 @@ def list_tokens(*, path: str, json: Json = False) -> None:
 
 
 @token.command(epilog="Example: motelog token delete alice --file tokens")
-@_of_file
-def delete(name: Name, *, path: str, json: Json = False) -> None:
+@takes_options
+def delete(name: Name, *, file: TokensFile, json: Json = False) -> None:
     """Delete a token; its bearers are logged out."""
     from motelog.console import tokens
 
-    if not tokens.delete(path, name):
+    if not tokens.delete(file.path, name):
         raise CliError(f"there is no token {name!r}", status=Status.NOT_FOUND)
     if json:
         write_json({"deleted": name})

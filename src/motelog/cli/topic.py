@@ -17,8 +17,8 @@ import typer
 from motelog.cli.admin import ADMIN, Json, ask, ask_pages, time_text
 from motelog.cli.admin import Admin as AdminListener
 from motelog.cli.log_reading import begins_of, read_queue, start_of
-from motelog.cli.native import Servers, asks_servers, kind_of_topic
-from motelog.cli.options import commands
+from motelog.cli.native import Servers, kind_of_topic
+from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError, agreed, table, write, write_json
 from motelog.cli.status import Status
 
@@ -65,7 +65,7 @@ def group() -> None:
 
 
 @topic.command("list", epilog="Example: motelog topic list --all --json")
-@asks_servers
+@takes_options
 def list_topics(
     is_all: Annotated[
         bool, typer.Option("--all", help="Include the topics of the system and of groups.")
@@ -96,7 +96,7 @@ def list_topics(
 
 
 @topic.command(epilog="Example: motelog topic describe telemetry")
-@asks_servers
+@takes_options
 def describe(
     name: Topic,
     *,
@@ -150,7 +150,7 @@ def describe(
 
 
 @topic.command(epilog="Example: motelog topic create telemetry --queues 16")
-@asks_servers
+@takes_options
 def create(
     name: Topic,
     queues: Annotated[
@@ -279,7 +279,7 @@ def _waiting(stats: Iterable[QueueStats], brokers: set[str], *, from_queue: int)
 
 
 @topic.command(epilog="Example: motelog topic delete telemetry --yes")
-@asks_servers
+@takes_options
 def delete(
     name: Topic,
     is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -308,7 +308,7 @@ def delete(
 
 
 @topic.command(epilog="Example: motelog topic tree telemetry/dev42 --since 1d")
-@asks_servers
+@takes_options
 def tree(
     prefix: Annotated[
         str,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,24 +17,13 @@ import typer
 
 from motelog.cli.admin import Json
 from motelog.cli.configured_file import configured_file
-from motelog.cli.options import commands, taking
+from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError, write, write_json
 from motelog.cli.status import Status
 
 user = commands("Manage the users of a password file.")
 
 Name = Annotated[str, typer.Argument(metavar="USER", help="User name.")]
-File = Annotated[
-    Path | None, typer.Option("--file", "-f", metavar="FILE", help="The password file.")
-]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Take the password file from access.password_file of this TOML file.",
-    ),
-]
 PasswordFile = Annotated[
     Path | None,
     typer.Option(
@@ -54,11 +44,27 @@ Scram = Annotated[
 ]
 
 
-def path(file: File = None, config: Config = None) -> str:
-    return configured_file(file, config, key="access.password_file", what="password file")
+@dataclass(frozen=True, slots=True)
+class UsersFile:
+    """The password file, as --file or --config names it."""
 
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="The password file.")
+    ] = None
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Take the password file from access.password_file of this TOML file.",
+        ),
+    ] = None
 
-_of_file = taking(path)
+    @property
+    def path(self) -> str:
+        return configured_file(
+            self.file, self.config, key="access.password_file", what="password file"
+        )
 
 
 @user.callback()
@@ -70,11 +76,11 @@ def group() -> None:
 
 
 @user.command(epilog="Example: motelog user add dev42 --file passwords")
-@_of_file
+@takes_options
 def add(
     name: Name,
     *,
-    path: str,
+    file: UsersFile,
     password_from: PasswordFile = None,
     scram: Scram = False,
     json: Json = False,
@@ -82,6 +88,7 @@ def add(
     """Add a user; the file is created if there is none."""
     from motelog.gateway.access.password_file import changing
 
+    path = file.path
     _check(name)
     made = _hash(password_from, scram=scram)
     with changing(path) as users:
@@ -96,11 +103,11 @@ def add(
 
 
 @user.command(epilog="Example: motelog user passwd dev42 --file passwords")
-@_of_file
+@takes_options
 def passwd(
     name: Name,
     *,
-    path: str,
+    file: UsersFile,
     password_from: PasswordFile = None,
     scram: Scram = False,
     json: Json = False,
@@ -108,6 +115,7 @@ def passwd(
     """Change a user's password; clients that logged in with the old one are disconnected."""
     from motelog.gateway.access.password_file import changing
 
+    path = file.path
     made = _hash(password_from, scram=scram)
     with changing(path) as users:
         _find(users, name)
@@ -116,12 +124,12 @@ def passwd(
 
 
 @user.command("list", epilog="Example: motelog user list --file passwords")
-@_of_file
-def list_users(*, path: str, json: Json = False) -> None:
+@takes_options
+def list_users(*, file: UsersFile, json: Json = False) -> None:
     """List the users."""
     from motelog.gateway.access.password_file import read_users
 
-    for name in sorted(read_users(path)):
+    for name in sorted(read_users(file.path)):
         if json:
             write_json({"user": name})
         else:
@@ -129,12 +137,12 @@ def list_users(*, path: str, json: Json = False) -> None:
 
 
 @user.command(epilog="Example: motelog user delete dev42 --file passwords")
-@_of_file
-def delete(name: Name, *, path: str, json: Json = False) -> None:
+@takes_options
+def delete(name: Name, *, file: UsersFile, json: Json = False) -> None:
     """Delete a user; its clients are disconnected."""
     from motelog.gateway.access.password_file import changing
 
-    with changing(path) as users:
+    with changing(file.path) as users:
         _find(users, name)
         del users[name]
     _tell("deleted", name, json)

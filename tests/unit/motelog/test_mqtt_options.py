@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
 import ssl
-from typing import Any
 
 import pytest
 import typer.main
 
-from motelog.cli import mqtt_options
-from motelog.cli.mqtt_options import Wanted
+from motelog.cli.mqtt_options import MqttCommand, MqttOptions, Wanted
+from motelog.cli.options import takes_options
 from motelog.cli.output import CliError
-from motelog.cli.pub import pub
 from motelog.gateway.mqtt.packet_types import Properties, Will
 
 
-def parsed(*arguments: str) -> dict[str, Any]:
-    """Return what the command line parser makes of the arguments of ``pub``."""
-    command = typer.main.get_command(pub)
-    return dict(command.make_context("pub", list(arguments)).params)
-
-
 def wanted(*arguments: str) -> Wanted:
-    options = parsed(*arguments)
-    shared = inspect.signature(mqtt_options.wanted).parameters
-    return mqtt_options.wanted(**{name: options[name] for name in shared})
+    """Return what a command gets from these arguments."""
+    found: list[Wanted] = []
+
+    @takes_options
+    def command(mqtt: MqttOptions) -> None:
+        found.append(mqtt.wanted())
+
+    app = typer.Typer()
+    app.command(cls=MqttCommand)(command)
+    typer.main.get_command(app).main(list(arguments), standalone_mode=False)
+    return found[0]
 
 
 @pytest.mark.parametrize(
