@@ -37,6 +37,7 @@ NEVER_EXPIRES: Final = 0xFFFF_FFFF
 VERSIONS: Final = {"31": 3, "311": 4, "5": 5}
 TLS_VERSIONS: Final = ("tlsv1.2", "tlsv1.3")
 
+Qos = Annotated[int, typer.Option("--qos", "-q", metavar="N", min=0, max=2, help="0, 1 or 2.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only errors on standard error.")]
 
 # The properties that -D may set, by packet; attributes are those of Properties.
