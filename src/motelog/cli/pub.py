@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +21,75 @@ from motelog.cli.output import CliError, write_json, write_note
 from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
 
+if TYPE_CHECKING:
+    from motelog.cli.mqtt_client import MqttClient
+
 pub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PubOptions:
+    """The options of ``pub``."""
+
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", metavar="NAME", help="Topic name.")
+    ] = None
+    message: Annotated[
+        str | None,
+        typer.Option(
+            "--message", "-m", metavar="TEXT", help="Body. [default: each line of standard input]"
+        ),
+    ] = None
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="PATH", help="Body: a file's content.")
+    ] = None
+    stdin_line: Annotated[
+        bool, typer.Option("--stdin-line", "-l", help="Publish each line of standard input.")
+    ] = False
+    stdin_file: Annotated[
+        bool, typer.Option("--stdin-file", "-s", help="Body: the whole of standard input.")
+    ] = False
+    null_message: Annotated[
+        bool,
+        typer.Option("--null-message", "-n", help="An empty body."),
+    ] = False
+    qos: mqtt_options.Qos = 1
+    retain: Annotated[
+        bool, typer.Option("--retain", "-r", help="Retain the message for later subscribers.")
+    ] = False
+    count: Annotated[
+        int,
+        typer.Option(
+            "--repeat", "--count", metavar="N", min=1, help="Publish the body this many times."
+        ),
+    ] = 1
+    repeat_delay: Annotated[
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Pause between repetitions.")
+    ] = 0.0
+    quiet: mqtt_options.Quiet = False
+    json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False
+    mqtt: mqtt_options.MqttOptions
+
+    def payload(self) -> bytes | None:
+        """Return the body, None if it comes from standard input; CliError if there are several."""
+        given = (self.message is not None, self.file is not None, self.null_message)
+        if sum((*given, self.stdin_line, self.stdin_file)) > 1:
+            raise CliError("give only one of -m, -f, -l, -s and -n", status=2)
+        if self.file is not None:
+            return _content(self.file)
+        if self.null_message:
+            return b""
+        return None if self.message is None else self.message.encode(errors="surrogateescape")
+
+    async def payloads(self, payload: bytes | None) -> AsyncGenerator[bytes]:
+        """Yield what is published: ``payload`` as often as it is wanted, or standard input."""
+        body = await whole() if self.stdin_file else payload
+        if body is None:
+            async for line in bodies(None, 1):
+                yield line
+            return
+        for _ in range(self.count):
+            yield body
 
 
 @pub.command(
@@ -29,48 +98,7 @@ pub = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
     epilog="Example: motelog pub -t telemetry/dev42/temperature -m 21.5",
 )
 @takes_options
-def publish(
-    topic: Annotated[
-        str | None, typer.Option("--topic", "-t", metavar="NAME", help="Topic name.")
-    ] = None,
-    message: Annotated[
-        str | None,
-        typer.Option(
-            "--message", "-m", metavar="TEXT", help="Body. [default: each line of standard input]"
-        ),
-    ] = None,
-    file: Annotated[
-        str | None, typer.Option("--file", "-f", metavar="PATH", help="Body: a file's content.")
-    ] = None,
-    stdin_line: Annotated[
-        bool, typer.Option("--stdin-line", "-l", help="Publish each line of standard input.")
-    ] = False,
-    stdin_file: Annotated[
-        bool, typer.Option("--stdin-file", "-s", help="Body: the whole of standard input.")
-    ] = False,
-    null_message: Annotated[
-        bool, typer.Option("--null-message", "-n", help="An empty body.")
-    ] = False,
-    qos: Annotated[
-        int, typer.Option("--qos", "-q", metavar="N", min=0, max=2, help="0, 1 or 2.")
-    ] = 1,
-    retain: Annotated[
-        bool, typer.Option("--retain", "-r", help="Retain the message for later subscribers.")
-    ] = False,
-    count: Annotated[
-        int,
-        typer.Option(
-            "--repeat", "--count", metavar="N", min=1, help="Publish the body this many times."
-        ),
-    ] = 1,
-    repeat_delay: Annotated[
-        float, typer.Option(min=0.0, metavar="SECONDS", help="Pause between repetitions.")
-    ] = 0.0,
-    quiet: mqtt_options.Quiet = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
-    *,
-    mqtt: mqtt_options.MqttOptions,
-) -> None:
+def publish(options: PubOptions) -> None:
     """Publish a message, or one per line of standard input.
 
     The options are those of mosquitto_pub. The defaults differ: QoS 1 and MQTT 5, so that you see
@@ -78,56 +106,33 @@ def publish(
     """
     import trio
 
-    from motelog.cli.mqtt_client import MqttClient
-
-    wanted = mqtt.wanted()
-    name = topic or wanted.url_topic
+    wanted = options.mqtt.wanted()
+    name = options.topic or wanted.url_topic
     if name is None:
         raise CliError("name the topic: --topic NAME, or --url with one", status=2)
     mqtt_options.check_topic_name("--topic", name)
-    sources = (message is not None, file is not None, stdin_line, stdin_file, null_message)
-    if sum(sources) > 1:
-        raise CliError("give only one of -m, -f, -l, -s and -n", status=2)
-    payload = None if message is None else message.encode(errors="surrogateescape")
-    if file is not None:
-        payload = _content(file)
-    elif null_message:
-        payload = b""
-    published = 0
+    payload = options.payload()
+    qos, retain, delay = options.qos, options.retain, options.repeat_delay
+    properties = wanted.properties["publish"]
 
-    async def payloads() -> AsyncGenerator[bytes]:
-        body = await whole() if stdin_file else payload
-        if body is None:
-            async for line in bodies(None, 1):
-                yield line
-            return
-        for _ in range(count):
-            yield body
-
-    async def run() -> MqttClient:
-        nonlocal published
-        properties = wanted.properties["publish"]
+    async def run() -> tuple[MqttClient, int]:
+        published = 0
         async with wanted.connected() as client:
-            async with aclosing(payloads()) as each:
+            async with aclosing(options.payloads(payload)) as each:
                 async for body in each:
-                    if published and repeat_delay:
+                    if published and delay:
                         await client.settle()
-                        await trio.sleep(repeat_delay)
+                        await trio.sleep(delay)
                     await client.publish(name, body, qos=qos, retain=retain, properties=properties)
                     published += 1
             await client.settle()
-        return client
+        return client, published
 
-    client = run_interruptibly(run)
-    if json:
-        write_json(
-            {
-                "published": published,
-                "acknowledged": client.acknowledged,
-                "refused": client.refused,
-            }
-        )
-    elif not quiet:
+    client, published = run_interruptibly(run)
+    if options.json:
+        counts = {"acknowledged": client.acknowledged, "refused": client.refused}
+        write_json({"published": published, **counts})
+    elif not options.quiet:
         write_note(f"published {published}, acknowledged {client.acknowledged}")
     if client.refused:
         reasons = "; ".join(client.refusals.values())
