@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -20,13 +20,14 @@ from urllib.parse import urlsplit
 import typer
 
 from motelog.cli import contexts
+from motelog.cli.options import takes_options
 from motelog.cli.output import CliError, stop, table, write, write_json
 from motelog.cli.status import IS_IT_RUNNING, Status
 from motelog.core.addresses import format_address
 
 if TYPE_CHECKING:
     from motelog.loadtest.bench_fleet import FleetReport
-    from motelog.loadtest.bench_run import BenchReport
+    from motelog.loadtest.bench_run import BenchOptions, BenchReport
     from motelog.testing import MotelogProcess
 
 MQTT_PORT = 1883
@@ -42,6 +43,80 @@ class Kind(StrEnum):
     CONNECT = "connect"
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many clients there are, what they do, and for how long."""
+
+    connections: Annotated[int, typer.Option(min=1, help="Publishers, or sessions.")] = 100
+    sessions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="connect: sessions, opened by as many processes as needed, beside a canary.",
+        ),
+    ] = None
+    subscribers: Annotated[int, typer.Option(min=1, help="Subscribers of fanout.")] = 100
+    window: Annotated[int, typer.Option(min=1, help="Messages in flight per publisher.")] = 20
+    rate: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="Messages a second of all publishers together, evenly spaced."
+            " [default: as many as the windows allow]",
+        ),
+    ] = 0
+    names: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="pub: number of topic names. [default: one per publisher]",
+        ),
+    ] = 0
+    qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="0, 1 or 2.")] = 1
+    payload_bytes: Annotated[int, typer.Option("--bytes", min=16, help="Payload bytes.")] = 64
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 5.0
+    keep_alive: Annotated[
+        int, typer.Option(min=1, max=65_535, help="Keep alive of all clients, in seconds.")
+    ] = 60
+    protocol: Annotated[int, typer.Option(min=4, max=5, help="4 is MQTT 3.1.1.")] = 4
+
+    def check(self, kind: Kind) -> None:
+        """CliError if an option does not fit this kind of bench."""
+        from motelog.loadtest.bench_run import keeps_rate
+
+        if self.sessions is not None and kind is not Kind.CONNECT:
+            raise CliError("--sessions is an option of connect", status=Status.USAGE)
+        if self.rate and not keeps_rate(kind, self.qos):
+            raise CliError(
+                "--rate is an option of pub at QoS 1 or 2, pipe and fanout", status=Status.USAGE
+            )
+
+    def options(
+        self, host: str, port: int, pid: int | None, progress: Callable[[str], None]
+    ) -> BenchOptions:
+        from motelog.loadtest.bench_run import BenchOptions
+
+        return BenchOptions(
+            host=host,
+            port=port,
+            connections=self.connections if self.sessions is None else self.sessions,
+            subscribers=self.subscribers,
+            window=self.window,
+            rate=self.rate,
+            names=self.names,
+            qos=self.qos,
+            payload_bytes=self.payload_bytes,
+            duration_s=self.seconds,
+            version=self.protocol,
+            keep_alive_s=self.keep_alive,
+            server_pid=pid,
+            progress=progress,
+        )
+
+
+@takes_options
 def bench(
     kind: Annotated[
         Kind,
@@ -58,40 +133,8 @@ def bench(
             " it starts itself]",
         ),
     ] = None,
-    connections: Annotated[int, typer.Option(min=1, help="Publishers, or sessions.")] = 100,
-    sessions: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="connect: sessions, opened by as many processes as needed, beside a canary.",
-        ),
-    ] = None,
-    subscribers: Annotated[int, typer.Option(min=1, help="Subscribers of fanout.")] = 100,
-    window: Annotated[int, typer.Option(min=1, help="Messages in flight per publisher.")] = 20,
-    rate: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            show_default=False,
-            help="Messages a second of all publishers together, evenly spaced."
-            " [default: as many as the windows allow]",
-        ),
-    ] = 0,
-    names: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            show_default=False,
-            help="pub: number of topic names. [default: one per publisher]",
-        ),
-    ] = 0,
-    qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="0, 1 or 2.")] = 1,
-    payload_bytes: Annotated[int, typer.Option("--bytes", min=16, help="Payload bytes.")] = 64,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 5.0,
-    keep_alive: Annotated[
-        int, typer.Option(min=1, max=65_535, help="Keep alive of all clients, in seconds.")
-    ] = 60,
-    protocol: Annotated[int, typer.Option(min=4, max=5, help="4 is MQTT 3.1.1.")] = 4,
+    *,
+    load: Load,
     pid: Annotated[
         int | None, typer.Option(help="Process id of the server, to show its CPU and memory.")
     ] = None,
@@ -102,66 +145,49 @@ def bench(
     Standard error shows the progress: every second on a terminal, else every ten seconds.
     """
     from motelog.cli.addresses import address
-    from motelog.loadtest.bench_fleet import processes_for, run_fleet
-    from motelog.loadtest.bench_run import (
-        BenchOptions,
-        BenchRefusedError,
-        BenchReport,
-        BenchUnreachableError,
-        keeps_rate,
-        run,
-    )
-    from motelog.testing import MotelogProcess
+    from motelog.loadtest.bench_run import BenchReport
 
-    if sessions is not None and kind is not Kind.CONNECT:
-        raise CliError("--sessions is an option of connect", status=Status.USAGE)
-    if rate and not keeps_rate(kind, qos):
-        raise CliError(
-            "--rate is an option of pub at QoS 1 or 2, pipe and fanout", status=Status.USAGE
-        )
+    load.check(kind)
     to = to or _of_context()
     with ExitStack() as stack:
         progress = stack.enter_context(_progress())
         if to is None:
-            workers = 1 if sessions is None else processes_for(sessions)
-            own = MotelogProcess(
-                options=[f"--workers={workers}"], ready_within_s=30 + START_S * workers
-            )
-            stack.callback(own.stop, 15 + START_S * workers)
-            own.start()
-            stack.push(partial(_say_what_it_said, own))
+            own = _started(stack, load)
             (host, port), pid = own.mqtt, own.pid
         else:
             host, port = address("--to", to)
-        options = BenchOptions(
-            host=host,
-            port=port,
-            connections=connections if sessions is None else sessions,
-            subscribers=subscribers,
-            window=window,
-            rate=rate,
-            names=names,
-            qos=qos,
-            payload_bytes=payload_bytes,
-            duration_s=seconds,
-            version=protocol,
-            keep_alive_s=keep_alive,
-            server_pid=pid,
-            progress=progress,
-        )
-        try:
-            report = run(kind.value, options) if sessions is None else run_fleet(options)
-        except BenchUnreachableError as exc:
-            remedy = IS_IT_RUNNING
-            raise CliError(str(exc), remedy=remedy, status=Status.UNREACHABLE) from exc
-        except BenchRefusedError as exc:
-            raise CliError(str(exc), status=Status.REFUSED) from exc
+        report = _measured(kind, load, load.options(host, port, pid, progress))
     if json:
         write_json(asdict(report))
     else:
         write(_text(report) if isinstance(report, BenchReport) else _text_of_fleet(report))
     lost = report.lost if isinstance(report, BenchReport) else report.canary_lost
     stop(Status.FAILED if lost or report.errors else Status.DONE)
+
+
+def _started(stack: ExitStack, load: Load) -> MotelogProcess:
+    """Start a server, which ``stack`` stops."""
+    from motelog.loadtest.bench_fleet import processes_for
+    from motelog.testing import MotelogProcess
+
+    workers = 1 if load.sessions is None else processes_for(load.sessions)
+    own = MotelogProcess(options=[f"--workers={workers}"], ready_within_s=30 + START_S * workers)
+    stack.callback(own.stop, 15 + START_S * workers)
+    own.start()
+    stack.push(partial(_say_what_it_said, own))
+    return own
+
+
+def _measured(kind: Kind, load: Load, options: BenchOptions) -> BenchReport | FleetReport:
+    from motelog.loadtest.bench_fleet import run_fleet
+    from motelog.loadtest.bench_run import BenchRefusedError, BenchUnreachableError, run
+
+    try:
+        return run(kind.value, options) if load.sessions is None else run_fleet(options)
+    except BenchUnreachableError as exc:
+        raise CliError(str(exc), remedy=IS_IT_RUNNING, status=Status.UNREACHABLE) from exc
+    except BenchRefusedError as exc:
+        raise CliError(str(exc), status=Status.REFUSED) from exc
 
 
 def _say_what_it_said(own: MotelogProcess, kind: object, error: object, trace: object) -> None:
