@@ -5,6 +5,7 @@ Owns: its options, where reading begins and ends. Must not touch: the terminal (
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +16,7 @@ from motelog.cli.options import takes_options
 from motelog.cli.output import CliError
 from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
-from motelog.cli.stored_message import show
+from motelog.cli.stored_message import IsHex, show
 
 if TYPE_CHECKING:
     from motelog.bridge.pull import PullConsumer
@@ -26,9 +27,10 @@ POLL_S = 1.0
 END, COMMITTED = "end", "committed"
 
 
-@takes_options
-def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Which messages are read, and when it ends."""
+
     begin: Annotated[
         str,
         typer.Option(
@@ -37,28 +39,32 @@ def consume(
             help="begin, end, committed (the group's committed offset), 15m, 1h or 7d ago, a time"
             " in ISO 8601 (UTC without an offset) or in milliseconds, or offset:N.",
         ),
-    ] = BEGIN,
-    group: Annotated[str, typer.Option(help="Consumer group.")] = GROUP,
-    tags: Annotated[
-        str, typer.Option(help="Only messages with one of these tags: 'a || b'.")
-    ] = "*",
+    ] = BEGIN
+    group: Annotated[str, typer.Option(help="Consumer group.")] = GROUP
+    tags: Annotated[str, typer.Option(help="Only messages with one of these tags: 'a || b'.")] = "*"
     sql: Annotated[
         str | None,
         typer.Option(
             help="Only messages whose properties match: \"temperature > 30 AND a = 'b'\"."
         ),
-    ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop after this time.")] = None,
+    ] = None
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop after this time.")] = None
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop at the message that is the last one now.")
-    ] = False,
+    ] = False
     commit: Annotated[
         bool, typer.Option("--commit", help="Commit the group's offsets when it stops.")
-    ] = False,
+    ] = False
+
+
+@takes_options
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     *,
+    reading: Reading,
     servers: Servers,
-    is_hex: Annotated[bool, typer.Option("--hex", help="Print bodies in hexadecimal.")] = False,
+    is_hex: IsHex = False,
     json: Annotated[
         bool,
         typer.Option(
@@ -74,17 +80,18 @@ def consume(
     from motelog.bridge.pull import PullConsumer
     from motelog.bridge.selector import select
 
-    options = servers.options
-    is_word = begin in (BEGIN, END, COMMITTED)
-    start = None if is_word else start_of("--from", begin, also=(END, COMMITTED))
+    options, count, seconds = servers.options, reading.count, reading.seconds
+    begin: StreamStart | str = reading.begin
+    if reading.begin not in (BEGIN, END, COMMITTED):
+        begin = start_of("--from", reading.begin, also=(END, COMMITTED))
 
     async def run() -> int:
         received = 0
-        async with PullConsumer(**options, group=group, hold_s=POLL_S) as consumer:
+        async with PullConsumer(**options, group=reading.group, hold_s=POLL_S) as consumer:
             queues = await consumer.queues(topic)
-            ends = await consumer.end_offsets(queues) if until_end else None
-            consumer.assign(queues, tags=tags, sql=sql)
-            await _seek(consumer, start or begin)
+            ends = await consumer.end_offsets(queues) if reading.until_end else None
+            consumer.assign(queues, tags=reading.tags, sql=reading.sql)
+            await _seek(consumer, begin)
             with trio.move_on_after(math.inf if seconds is None else seconds):
                 while count is None or received < count:
                     if ends is not None and await _has_reached(consumer, ends):
@@ -93,13 +100,13 @@ def consume(
                     for message in await consumer.poll(timeout_s=POLL_S, count_max=left):
                         received += 1
                         show(message, json=json, is_hex=is_hex)
-            if commit:
+            if reading.commit:
                 with trio.CancelScope(shield=True):
                     await consumer.commit()
         return received
 
     try:
-        select(tags, sql)
+        select(reading.tags, reading.sql)
         received = run_interruptibly(run)
     except ValueError as exc:
         raise CliError(str(exc), status=Status.USAGE) from exc

@@ -15,7 +15,7 @@ from motelog.cli.native import Servers, kind_of_topic
 from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError
 from motelog.cli.status import Status
-from motelog.cli.stored_message import show, show_all
+from motelog.cli.stored_message import IsHex, show, show_all
 
 if TYPE_CHECKING:
     from motelog.bridge.admin import Admin
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from motelog.core.records.decode import StoredMessage
 
 message = commands("Show single messages of the log.")
-
-IsHex = Annotated[bool, typer.Option("--hex", help="Print bodies in hexadecimal.")]
 
 
 @message.callback()

@@ -1,17 +1,21 @@
 """How commands show a message of the log: as one line, as one JSON object, or in full.
 
-Owns: those forms. Must not touch: where messages come from.
+Owns: those forms, the option ``--hex``. Must not touch: where messages come from.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from motelog.cli.admin import time_text
 from motelog.cli.output import table, write, write_json
 
 if TYPE_CHECKING:
     from motelog.core.records.decode import StoredMessage
+
+IsHex = Annotated[bool, typer.Option("--hex", help="Print bodies in hexadecimal.")]
 
 
 def show(message: StoredMessage, *, json: bool, is_hex: bool) -> None:
