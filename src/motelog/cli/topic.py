@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from base64 import b64decode
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,12 +97,7 @@ def list_topics(
 
 @topic.command(epilog="Example: motelog topic describe telemetry")
 @takes_options
-def describe(
-    name: Topic,
-    *,
-    servers: Servers,
-    json: Json = False,
-) -> None:
+def describe(name: Topic, *, servers: Servers, json: Json = False) -> None:
     """Print a topic's settings, the ends of its queues, and its consumer groups."""
 
     async def ask(admin: Admin) -> tuple[list[TopicSettings], list[QueueStats], list[str]]:
@@ -149,10 +144,10 @@ def describe(
     write(f"consumer groups: {', '.join(groups) or 'none'}")
 
 
-@topic.command(epilog="Example: motelog topic create telemetry --queues 16")
-@takes_options
-def create(
-    name: Topic,
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings that a topic gets."""
+
     queues: Annotated[
         int | None,
         typer.Option(
@@ -162,11 +157,11 @@ def create(
             " [default: 8, or as they are]",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     write_queues: Annotated[
         int | None,
         typer.Option(min=1, max=1024, help="How many of the queues are written to. [default: all]"),
-    ] = None,
+    ] = None
     read_queues: Annotated[
         int | None,
         typer.Option(
@@ -175,29 +170,60 @@ def create(
             help="How many of the queues are read. Messages in others wait until they are opened"
             " again. [default: all]",
         ),
-    ] = None,
+    ] = None
     permission: Annotated[
-        Permission, typer.Option(help="What clients may do: read, write.")
-    ] = Permission.READ_WRITE,
+        Permission,
+        typer.Option(help="What clients may do: read, write."),
+    ] = Permission.READ_WRITE
     kind: Annotated[
         Kind | None,
         typer.Option("--type", help="Type of the messages, which RocketMQ 5's clients check."),
-    ] = None,
+    ] = None
     is_ordered: Annotated[
         bool,
         typer.Option("--ordered", help="Keep the order of the queues when a broker goes away."),
-    ] = False,
+    ] = False
     broker: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Only on this broker. May be repeated. [default: all]"),
-    ] = None,
+    ] = None
+
+    def queue_counts(
+        self, known: Iterable[TopicSettings], stats: Iterable[QueueStats]
+    ) -> tuple[int, int, str]:
+        """Return how many queues are read and written to, and which others contain messages.
+
+        Without --read-queues the others stay readable. CliError if too few are read.
+        """
+        known = [one for one in known if not self.broker or one.broker_name in self.broker]
+        had = max((one.read_queues for one in known), default=0)
+        read = self.read_queues or self.queues or had or _QUEUES
+        had_write = max((one.write_queues for one in known), default=0)
+        write_to = self.write_queues or self.queues or min(had_write or read, read)
+        waiting = _waiting(stats, {one.broker_name for one in known}, from_queue=read)
+        if waiting and not self.read_queues:
+            read = had
+        if write_to > read:
+            raise CliError(
+                f"{write_to} queues would be written to, but only {read} read",
+                remedy="make --write-queues at most --read-queues",
+                status=Status.USAGE,
+            )
+        return read, write_to, waiting
+
+
+@topic.command(epilog="Example: motelog topic create telemetry --queues 16")
+@takes_options
+def create(
+    name: Topic,
+    *,
+    settings: Settings,
     is_change: Annotated[
         bool, typer.Option("--change", help="Change the topic if it exists.")
     ] = False,
     is_agreed: Annotated[
         bool, typer.Option("--yes", help="Close queues to readers even if they contain messages.")
     ] = False,
-    *,
     servers: Servers,
     json: Json = False,
 ) -> None:
@@ -206,7 +232,6 @@ def create(
     Publishing and producing create topics too, where auto_create_topics is on. To reduce the number
     of queues, lower --write-queues first, and --read-queues when consumers have read the others.
     """
-    attributes = None if kind is None else {"message.type": kind.name}
 
     async def look(admin: Admin) -> tuple[list[TopicSettings], list[QueueStats]]:
         if name not in await admin.topics():
@@ -219,49 +244,29 @@ def create(
             )
         return await admin.topic(name), await admin.topic_stats(name)
 
-    known, stats = servers.with_admin(look)
-    known = [one for one in known if not broker or one.broker_name in broker]
-    had = max((one.read_queues for one in known), default=0)
-    read = read_queues or queues or had or _QUEUES
-    had_write = max((one.write_queues for one in known), default=0)
-    write_to = write_queues or queues or min(had_write or read, read)
-    waiting = _waiting(stats, {one.broker_name for one in known}, from_queue=read)
-    kept = ""
-    if waiting and not read_queues:
-        kept = f"; queues up to {had - 1} stay readable, as queues {waiting}"
-        read = had
-    if write_to > read:
-        raise CliError(
-            f"{write_to} queues would be written to, but only {read} read",
-            remedy="make --write-queues at most --read-queues",
-            status=Status.USAGE,
-        )
+    read, write_to, waiting = settings.queue_counts(*servers.with_admin(look))
 
     async def put(admin: Admin) -> None:
         await admin.put_topic(
             name,
             queues=read,
             write_queues=write_to,
-            permission=_PERMISSION_BITS[permission],
-            is_ordered=is_ordered,
-            attributes=attributes,
-            brokers=broker or None,
+            permission=_PERMISSION_BITS[settings.permission],
+            is_ordered=settings.is_ordered,
+            attributes=None if settings.kind is None else {"message.type": settings.kind.name},
+            brokers=settings.broker or None,
         )
 
-    if waiting and read_queues:
+    if waiting and settings.read_queues:
         agreed(is_agreed, f"close queues {waiting} to readers: unread messages wait there")
     servers.with_admin(put)
     if json:
-        write_json(
-            {
-                "created": name,
-                "queues": read,
-                "write_queues": write_to,
-                "permission": permission.value,
-            }
-        )
+        counts = {"queues": read, "write_queues": write_to}
+        write_json({"created": name, **counts, "permission": settings.permission.value})
+    elif waiting and not settings.read_queues:
+        write(f"created {name}; queues up to {read - 1} stay readable, as queues {waiting}")
     else:
-        write(f"created {name}{kept}")
+        write(f"created {name}")
 
 
 def _waiting(stats: Iterable[QueueStats], brokers: set[str], *, from_queue: int) -> str:
@@ -323,8 +328,7 @@ def tree(
         int, typer.Option(min=1, help="Read at most the newest messages of each queue, this many.")
     ] = 10_000,
     queue_topic: Annotated[
-        str | None,
-        typer.Option(metavar="TOPIC", help="Read this queue topic. [default: all]"),
+        str | None, typer.Option(metavar="TOPIC", help="Read this queue topic. [default: all]")
     ] = None,
     is_retained: Annotated[
         bool,
@@ -359,11 +363,7 @@ def tree(
         found.setdefault(name, _Seen())
     if json:
         for name in sorted(found):
-            seen = found[name]
-            line: dict[str, Any] = {"topic": name, "messages": seen.messages}
-            # Devices that publish once an hour have a rate too.
-            per_second = float(_rate_text(seen.per_second))
-            line |= {"per_second": per_second, "last_ms": seen.last_ms or None}
+            line = _seen_value(name, found[name])
             write_json(line | ({"retained": values.get(name)} if is_retained else {}))
         return
     rows = list(_tree_rows(found, values))
@@ -435,6 +435,12 @@ def _tree_rows(found: dict[str, _Seen], values: dict[str, str]) -> Iterable[tupl
         name = "  " * (len(levels) - 1) + (levels[-1] or "(empty)")
         rate, last = _rate_text(seen.per_second), time_text(seen.last_ms or None)
         yield name, str(seen.messages), rate, last, values.get("/".join(levels), "")
+
+
+def _seen_value(name: str, seen: _Seen) -> dict[str, Any]:
+    # Devices that publish once an hour have a rate too.
+    rates = {"per_second": float(_rate_text(seen.per_second)), "last_ms": seen.last_ms or None}
+    return {"topic": name, "messages": seen.messages, **rates}
 
 
 def _rate_text(per_second: float) -> str:
