@@ -5,6 +5,7 @@ Owns: the output, where an id is looked up. Must not touch: requests (bridge.adm
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -69,31 +70,36 @@ def get(
     show_all(found, json=json, is_hex=is_hex)
 
 
-@message.command(epilog="Example: motelog message query telemetry --from 1h --count 10")
-@takes_options
-def query(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """Which messages of a topic are printed."""
+
     key: Annotated[
         str | None,
         typer.Option(help="Only messages with this word in KEYS, or with this unique id."),
-    ] = None,
+    ] = None
     begin: Annotated[
         str,
         typer.Option(
             "--from", metavar="WHERE", help="begin, 15m, 1h or 7d ago, a time, or offset:N."
         ),
-    ] = BEGIN,
+    ] = BEGIN
     until: Annotated[
         str | None,
         typer.Option(metavar="WHEN", help="Only messages stored before: 15m ago, or a time."),
-    ] = None,
-    queue_id: Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")] = None,
-    broker: Annotated[str | None, typer.Option(metavar="NAME", help="Only this broker.")] = None,
-    tags: Annotated[
-        str, typer.Option(help="Only messages with one of these tags: 'a || b'.")
-    ] = "*",
-    count: Annotated[int, typer.Option(min=1, help="At most this many messages.")] = 32,
+    ] = None
+    queue_id: Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.")] = None
+    broker: Annotated[str | None, typer.Option(metavar="NAME", help="Only this broker.")] = None
+    tags: Annotated[str, typer.Option(help="Only messages with one of these tags: 'a || b'.")] = "*"
+    count: Annotated[int, typer.Option(min=1, help="At most this many messages.")] = 32
+
+
+@message.command(epilog="Example: motelog message query telemetry --from 1h --count 10")
+@takes_options
+def query(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
     *,
+    criteria: Criteria,
     servers: Servers,
     is_hex: IsHex = False,
     json: Json = False,
@@ -103,15 +109,16 @@ def query(
     By key the newest come first and a broker returns at most 64; otherwise the oldest come first.
     The exit status is 3 if there is no such message.
     """
-    start = start_of("--from", begin)
-    end_ms = None if until is None else start_of("--until", until).time_ms
-    wanted = None if tags == "*" else {tag.strip() for tag in tags.split("||")}
+    key, queue_id, count = criteria.key, criteria.queue_id, criteria.count
+    start = start_of("--from", criteria.begin)
+    end_ms = None if criteria.until is None else start_of("--until", criteria.until).time_ms
+    tags = None if criteria.tags == "*" else {tag.strip() for tag in criteria.tags.split("||")}
 
     def is_meant(one: StoredMessage) -> bool:
         return (
             queue_id in (None, one.queue_id)
             and (end_ms is None or one.store_timestamp_ms < end_ms)
-            and (wanted is None or one.tags in wanted)
+            and (tags is None or one.tags in tags)
         )
 
     async def by_key(admin: Admin, consumer: PullConsumer) -> list[StoredMessage]:
@@ -124,7 +131,7 @@ def query(
         queues = [
             queue
             for queue in await consumer.queues(topic, wait_s=0)
-            if queue_id in (None, queue.queue_id) and broker in (None, queue.broker_name)
+            if queue_id in (None, queue.queue_id) and criteria.broker in (None, queue.broker_name)
         ]
         ends = await consumer.end_offsets(queues)
         all_found: list[StoredMessage] = []
