@@ -6,7 +6,7 @@ Owns: the text and JSON output. Must not touch: the file of contexts (``contexts
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +15,7 @@ import typer
 from motelog.cli import contexts
 from motelog.cli.addresses import address
 from motelog.cli.admin import Json
-from motelog.cli.options import commands
+from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError, table, write, write_json
 from motelog.cli.status import Status
 
@@ -33,34 +33,32 @@ def group() -> None:
     """
 
 
-@context.command(
-    epilog="Example: motelog context add site-a --admin https://motelog.example.com:8443"
-    " --ca-file ca.pem --token-file alice.token --use"
-)
-def add(
-    name: Name,
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The addresses of a cluster, and the files with its credentials."""
+
     admin: Annotated[
         str, typer.Option(metavar="URL", help="Admin listener: https://HOST:PORT, or HOST:PORT.")
-    ] = "",
+    ] = ""
     namesrv: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Name server; separate several by ';'.")
-    ] = "",
+    ] = ""
     mqtt: Annotated[
         str, typer.Option(metavar="URL", help="MQTT: mqtts://HOST[:PORT], or mqtt:// without TLS.")
-    ] = "",
+    ] = ""
     ca_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="Trust the certificates in this file (admin listener, MQTT)."
         ),
-    ] = None,
+    ] = None
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the admin listener's token.")
-    ] = None,
+    ] = None
     credentials_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File with accessKey and secretKey, for name servers."),
-    ] = None,
+    ] = None
     tls_file: Annotated[
         Path | None,
         typer.Option(
@@ -68,11 +66,42 @@ def add(
             help="Use TLS to name servers and brokers, as --tls of the commands; a"
             " tls.properties file names the client's certificate and key too.",
         ),
-    ] = None,
-    user_name: Annotated[str, typer.Option(metavar="NAME", help="MQTT user name.")] = "",
+    ] = None
+    user_name: Annotated[str, typer.Option(metavar="NAME", help="MQTT user name.")] = ""
     password_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the user's password.")
-    ] = None,
+    ] = None
+
+    def context(self) -> contexts.Context:
+        """Return the context that this makes; CliError if it cannot be used."""
+        made = contexts.Context(
+            admin=_admin(self.admin),
+            namesrv=";".join(_checked("--namesrv", one) for one in self.namesrv.split(";") if one),
+            mqtt=_mqtt(self.mqtt),
+            ca_file=_file(self.ca_file),
+            token_file=_secret(self.token_file),
+            credentials_file=_secret(self.credentials_file),
+            tls_file=_file(self.tls_file),
+            user_name=self.user_name,
+            password_file=_secret(self.password_file),
+        )
+        if not (made.admin or made.namesrv or made.mqtt):
+            text = "a context needs an address: --admin, --namesrv or --mqtt"
+            raise CliError(text, status=Status.USAGE)
+        if made.password_file and not made.user_name:
+            raise CliError("--password-file needs --user-name", status=Status.USAGE)
+        return made
+
+
+@context.command(
+    epilog="Example: motelog context add site-a --admin https://motelog.example.com:8443"
+    " --ca-file ca.pem --token-file alice.token --use"
+)
+@takes_options
+def add(
+    name: Name,
+    *,
+    cluster: Cluster,
     is_used: Annotated[bool, typer.Option("--use", help="Make this the default context.")] = False,
     is_replaced: Annotated[
         bool, typer.Option("--replace", help="Replace an existing context of this name.")
@@ -93,22 +122,7 @@ def add(
             remedy="replace it with --replace",
             status=Status.REFUSED,
         )
-    made = contexts.Context(
-        admin=_admin(admin),
-        namesrv=";".join(_checked("--namesrv", one) for one in namesrv.split(";") if one),
-        mqtt=_mqtt(mqtt),
-        ca_file=_file(ca_file),
-        token_file=_secret(token_file),
-        credentials_file=_secret(credentials_file),
-        tls_file=_file(tls_file),
-        user_name=user_name,
-        password_file=_secret(password_file),
-    )
-    if not (made.admin or made.namesrv or made.mqtt):
-        text = "a context needs an address: --admin, --namesrv or --mqtt"
-        raise CliError(text, status=Status.USAGE)
-    if made.password_file and not made.user_name:
-        raise CliError("--password-file needs --user-name", status=Status.USAGE)
+    made = cluster.context()
     used = name if is_used else known.used
     contexts.save(contexts.Contexts({**known.by_name, name: made}, used))
     if json:
