@@ -52,11 +52,7 @@ class _Lag:
 
 @group.command("list", epilog="Example: motelog group list")
 @takes_options
-def list_groups(
-    *,
-    servers: Servers,
-    json: Json = False,
-) -> None:
+def list_groups(*, servers: Servers, json: Json = False) -> None:
     """List the consumer groups with their members and the number of waiting messages."""
 
     async def ask(admin: Admin) -> list[dict[str, Any]]:
@@ -87,12 +83,7 @@ def list_groups(
 
 @group.command(epilog="Example: motelog group describe billing --json")
 @takes_options
-def describe(
-    name: Group,
-    *,
-    servers: Servers,
-    json: Json = False,
-) -> None:
+def describe(name: Group, *, servers: Servers, json: Json = False) -> None:
     """Print a group's settings, its members, and its progress in each queue."""
 
     async def ask(admin: Admin) -> tuple[dict[str, Any] | None, list[ClientInfo], list[_Lag]]:
@@ -216,22 +207,10 @@ def reset_offsets(
         set_to = servers.with_admin(change)
         steps = [(queue, before, set_to.get(queue, after)) for queue, before, after in steps]
     if json:
-        for queue, before, after in steps:
-            write_json(
-                {
-                    "broker": queue.broker_name,
-                    "queue_id": queue.queue_id,
-                    "from": before if before >= 0 else None,
-                    "to": after,
-                    "is_set": not is_dry_run,
-                }
-            )
+        for step in steps:
+            write_json(_step_value(*step) | {"is_set": not is_dry_run})
         return
-    rows = [("broker", "queue", "from", "to", "")]
-    for queue, before, after in steps:
-        before_text = str(before) if before >= 0 else "-"
-        change_text = _change_text(before, after)
-        rows.append((queue.broker_name, str(queue.queue_id), before_text, str(after), change_text))
+    rows = [("broker", "queue", "from", "to", ""), *(_step_row(*step) for step in steps)]
     write(table(rows, right=frozenset({1, 2, 3})))
     write("nothing was changed" if is_dry_run else f"{name} continues there")
 
@@ -245,6 +224,17 @@ def _reset_to(text: str) -> ResetTo:
             f"WHERE {text!r}: brokers reset groups to a time, not to an offset", status=Status.USAGE
         )
     return start.time_ms / 1000
+
+
+def _step_value(queue: MessageQueue, before: int, after: int) -> dict[str, Any]:
+    place = {"broker": queue.broker_name, "queue_id": queue.queue_id}
+    return {**place, "from": before if before >= 0 else None, "to": after}
+
+
+def _step_row(queue: MessageQueue, before: int, after: int) -> tuple[str, ...]:
+    before_text = str(before) if before >= 0 else "-"
+    change = _change_text(before, after)
+    return queue.broker_name, str(queue.queue_id), before_text, str(after), change
 
 
 def _change_text(before: int, after: int) -> str:
