@@ -5,14 +5,15 @@ Owns: the text and JSON output. Must not touch: what a rule means.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from motelog.cli.admin import Json
-from motelog.cli.configured_file import configured_file
-from motelog.cli.options import commands
+from motelog.cli.configured_file import config_option, configured_file, file_option
+from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError, stop, table, write, write_json
 from motelog.cli.status import Status
 
@@ -27,7 +28,22 @@ def group() -> None:
     """Show what the rules of an ACL file allow."""
 
 
+@dataclass(frozen=True, slots=True)
+class AclFile:
+    """The ACL file, as --file or --config names it."""
+
+    file: Annotated[Path | None, file_option("ACL file")] = None
+    config: Annotated[Path | None, config_option("ACL file", "access.acl_file")] = None
+
+    @property
+    def path(self) -> str:
+        without = ": whoever has logged in may do everything"
+        key = "access.acl_file"
+        return configured_file(self.file, self.config, key=key, what="ACL file", without=without)
+
+
 @acl.command(epilog="Example: motelog acl check dev42 'telemetry/dev42/#' --file acl.toml")
+@takes_options
 def check(
     user: Annotated[
         str, typer.Argument(metavar="USER", help="User name; '' for an anonymous user.")
@@ -38,22 +54,10 @@ def check(
         typer.Option("--client-id", "-i", metavar="ID", help="Value of {client_id} in the rules."),
     ] = "",
     certificate_name: Annotated[
-        str,
-        typer.Option(
-            "--certificate-name", metavar="NAME", help="Value of {certificate_name} in the rules."
-        ),
+        str, typer.Option(metavar="NAME", help="Value of {certificate_name} in the rules.")
     ] = "",
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="The ACL file.")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="Take the ACL file from access.acl_file of this TOML file.",
-        ),
-    ] = None,
+    *,
+    file: AclFile,
     json: Json = False,
 ) -> None:
     """Show what a user may do with a topic, and which rule decides.
@@ -71,9 +75,7 @@ def check(
         judged_by = judged(topic)
     except GatewayError as exc:
         raise CliError(str(exc), status=Status.USAGE) from None
-    without = ": whoever has logged in may do everything"
-    path = configured_file(file, config, key="access.acl_file", what="ACL file", without=without)
-    rules = read_acl(path)
+    rules = read_acl(file.path)
     whose = Who(user, client_id, certificate_name=certificate_name)
     is_filter = has_wildcard(judged_by) or judged_by != topic
     actions: tuple[Action, ...] = ("publish", "retain", "subscribe")

@@ -1,14 +1,26 @@
 """The file that a command works on, where a configuration may name it.
 
-Owns: which one that is. Must not touch: what is in it.
+Owns: which one that is, ``--file`` and ``--config``. Must not touch: what is in it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from motelog.cli.output import CliError
 from motelog.cli.status import Status
+
+
+def file_option(what: str) -> Any:
+    return typer.Option("--file", "-f", metavar="FILE", help=f"The {what}.")
+
+
+def config_option(what: str, key: str) -> Any:
+    text = f"Take the {what} from {key} of this TOML file."
+    return typer.Option("--config", metavar="FILE", help=text)
 
 
 def configured_file(

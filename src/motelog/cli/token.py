@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from motelog.cli.admin import Json
-from motelog.cli.configured_file import configured_file
+from motelog.cli.configured_file import config_option, configured_file, file_option
 from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError, table, write, write_json, write_note
 from motelog.cli.status import Status
@@ -35,17 +35,8 @@ class RoleName(StrEnum):
 class TokensFile:
     """The file of tokens, as --file or --config names it."""
 
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="The tokens file.")
-    ] = None
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="Take the tokens file from admin.tokens_file of this TOML file.",
-        ),
-    ] = None
+    file: Annotated[Path | None, file_option("tokens file")] = None
+    config: Annotated[Path | None, config_option("tokens file", "admin.tokens_file")] = None
 
     @property
     def path(self) -> str:

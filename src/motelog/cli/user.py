@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from motelog.cli.admin import Json
-from motelog.cli.configured_file import configured_file
+from motelog.cli.configured_file import config_option, configured_file, file_option
 from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError, write, write_json
 from motelog.cli.status import Status
@@ -48,17 +48,8 @@ Scram = Annotated[
 class UsersFile:
     """The password file, as --file or --config names it."""
 
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="The password file.")
-    ] = None
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="Take the password file from access.password_file of this TOML file.",
-        ),
-    ] = None
+    file: Annotated[Path | None, file_option("password file")] = None
+    config: Annotated[Path | None, config_option("password file", "access.password_file")] = None
 
     @property
     def path(self) -> str:
