@@ -5,7 +5,10 @@ Owns: its options, what it prints when ready. Must not touch: how roles run (mot
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from motelog.cli.log_options import LogFormat, LogLevel, ServeJson, with_log
-from motelog.cli.output import (
-    CliError,
-    ready_text,
-    write,
-    write_error,
-    write_json,
-)
+from motelog.cli.options import takes_options
+from motelog.cli.output import CliError, ready_text, write, write_error, write_json
 
 if TYPE_CHECKING:
     from motelog.config import MotelogConfig
@@ -72,13 +70,35 @@ def _listener(option: str, what: str) -> Any:
     )
 
 
-def dev(
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The addresses of all listeners."""
+
     mqtt: Annotated[
-        str, _listener("--mqtt", "MQTT listener; port 0 takes any free port.")
-    ] = "127.0.0.1:1883",
-    namesrv: Annotated[str, _listener("--namesrv", "Name server.")] = "127.0.0.1:9876",
-    broker: Annotated[str, _listener("--broker", "Broker.")] = "127.0.0.1:10911",
-    admin: Annotated[str, _listener("--admin", "Health and metrics over HTTP.")] = "127.0.0.1:8080",
+        str,
+        _listener("--mqtt", "MQTT listener; port 0 takes any free port."),
+    ] = "127.0.0.1:1883"
+    namesrv: Annotated[str, _listener("--namesrv", "Name server.")] = "127.0.0.1:9876"
+    broker: Annotated[str, _listener("--broker", "Broker.")] = "127.0.0.1:10911"
+    admin: Annotated[str, _listener("--admin", "Health and metrics over HTTP.")] = "127.0.0.1:8080"
+
+    def by_option(self) -> dict[str, str]:
+        """Return the addresses; CliError if one of them is not an address."""
+        from motelog.config import check_listen
+
+        listen = {f"--{name}": address for name, address in asdict(self).items()}
+        for option, text in listen.items():
+            try:
+                check_listen(text)
+            except ValueError as exc:
+                raise CliError(f"{option}: {exc}", status=2) from exc
+        return listen
+
+
+@takes_options
+def dev(
+    *,
+    listeners: Listeners,
     workers: Annotated[
         int,
         typer.Option(
@@ -115,10 +135,6 @@ def dev(
 
     Variables named MOTELOG__SECTION__KEY set the keys that have no option here.
     """
-    import os
-    import shutil
-    import tempfile
-
     # Imported now, so that little time passes between creating the folder and handling signals.
     import motelog.cli.serve  # noqa: F401  # imports what takes longest
     from motelog.cli.config import tell_unread
@@ -127,29 +143,28 @@ def dev(
     tell_unread(unread_variables())
     if ephemeral and data is not None:
         raise CliError("--data and --ephemeral cannot be combined", status=2)
-    listen = {"--mqtt": mqtt, "--namesrv": namesrv, "--broker": broker, "--admin": admin}
-    _check_addresses(listen)
+    listen = listeners.by_option()
     if auto_port:
         listen = _free_addresses(listen)
-    directory = data or Path(os.environ.get(DIRECTORY_VARIABLE) or "motelog-data")
-    if ephemeral:
-        directory = Path(tempfile.mkdtemp(prefix="motelog-"))
-    try:
+    with _folder(data, ephemeral=ephemeral) as directory:
         config = _config(listen, directory, ephemeral=ephemeral, flush=flush, workers=workers)
         _serve(with_log(config, log_level, log_format), directory, json=json)
+
+
+@contextmanager
+def _folder(data: Path | None, *, ephemeral: bool) -> Iterator[Path]:
+    """Yield the folder for messages; one that is ephemeral is deleted at the end."""
+    import shutil
+    import tempfile
+
+    if not ephemeral:
+        yield data or Path(os.environ.get(DIRECTORY_VARIABLE) or "motelog-data")
+        return
+    directory = Path(tempfile.mkdtemp(prefix="motelog-"))
+    try:
+        yield directory
     finally:
-        if ephemeral:
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-def _check_addresses(listen: dict[str, str]) -> None:
-    from motelog.config import check_listen
-
-    for option, text in listen.items():
-        try:
-            check_listen(text)
-        except ValueError as exc:
-            raise CliError(f"{option}: {exc}", status=2) from exc
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _free_addresses(listen: dict[str, str]) -> dict[str, str]:
@@ -173,12 +188,7 @@ def _free_addresses(listen: dict[str, str]) -> dict[str, str]:
 
 
 def _config(
-    listen: dict[str, str],
-    directory: Path,
-    *,
-    ephemeral: bool,
-    flush: Flush,
-    workers: int,
+    listen: dict[str, str], directory: Path, *, ephemeral: bool, flush: Flush, workers: int
 ) -> MotelogConfig:
     from motelog.config import config_of
     from motelog.core.config import ConfigFaultsError
@@ -226,8 +236,6 @@ def _serve(config: MotelogConfig, directory: Path, *, json: bool) -> None:
 
 def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
     """Return the line that a script gets when the stack is ready."""
-    import os
-
     from motelog.core.addresses import format_address
 
     text = {role: format_address(*address) for role, address in roles.addresses.items()}
@@ -247,8 +255,6 @@ def ready_line(roles: Roles, directory: Path) -> dict[str, object]:
 
 def _used_bytes(directory: Path) -> int:
     """Return the disk space that the files below a folder take, not counting holes."""
-    import os
-
     used = 0
     for folder, _, names in os.walk(directory):
         for name in names:
