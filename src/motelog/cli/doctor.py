@@ -98,19 +98,20 @@ def doctor(
     if loaded is not None:
         found += _of_config(loaded, credentials, tls, ca_file)
     if namesrv is not None:
-        from motelog.cli.advertised import cluster_findings
-
-        account, secure = credentials_of(credentials), tls_of(tls)
-        found += cluster_findings(namesrv, credentials=account, tls=secure)
-    has_fault = any(finding.level == "fault" for finding in found)
+        found += _of_namesrv(namesrv, credentials, tls)
+    is_ok = all(finding.level != "fault" for finding in found)
     if json:
-        write_json({"ok": not has_fault, "findings": [asdict(finding) for finding in found]})
+        write_json({"ok": is_ok, "findings": [asdict(finding) for finding in found]})
     else:
-        write(table([(finding.level, finding.name, finding.text) for finding in found]))
-        for finding in found:
-            if finding.remedy is not None:
-                write(f"{finding.name}: {finding.remedy}")
-    stop(Status.FAILED if has_fault else Status.DONE)
+        _write_findings(found)
+    stop(Status.DONE if is_ok else Status.FAILED)
+
+
+def _write_findings(found: list[Finding]) -> None:
+    write(table([(finding.level, finding.name, finding.text) for finding in found]))
+    for finding in found:
+        if finding.remedy is not None:
+            write(f"{finding.name}: {finding.remedy}")
 
 
 def _loaded(file: Path | None) -> MotelogConfig | None:
@@ -124,6 +125,13 @@ def _folder(config: MotelogConfig | None) -> Path:
     if config is None or config.broker is None:
         return Path("motelog-data")
     return Path(config.broker.store.directory)
+
+
+def _of_namesrv(namesrv: str, credentials: str | None, tls: str | None) -> list[Finding]:
+    """Check what the brokers that a name server knows advertise to clients."""
+    from motelog.cli.advertised import cluster_findings
+
+    return cluster_findings(namesrv, credentials=credentials_of(credentials), tls=tls_of(tls))
 
 
 def _of_config(
@@ -154,12 +162,8 @@ def _of_config(
         except ConfigError as exc:
             remedy = "make credentials_file and tls_file, or --credentials and --tls, readable"
             return [*found, Finding("name server", "fault", f"not checked: {exc}", remedy)]
-        found += cluster_findings(
-            namesrv,
-            credentials=account,
-            tls=secure,
-            is_for_others=is_for_others(config),
-        )
+        is_others = is_for_others(config)
+        found += cluster_findings(namesrv, credentials=account, tls=secure, is_for_others=is_others)
     return found
 
 
