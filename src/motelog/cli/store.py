@@ -22,6 +22,7 @@ from motelog.cli.output import CliError, stop, table, write, write_json
 from motelog.cli.status import Status
 
 if TYPE_CHECKING:
+    from motelog.core.store.state.recovery_report import RecoveryReport
     from motelog.core.store.tools.inspection import Progress, StoreFolder
 
 store = commands("Inspect a store folder.")
@@ -192,6 +193,11 @@ def repair(
         write(
             f"the store is open in process {process_id}; this is what a start would do if that died"
         )
+    _write_repair(report, steps)
+    stop(Status.FAILED if report.damage else 0)
+
+
+def _write_repair(report: RecoveryReport, steps: list[tuple[str, str]]) -> None:
     kind = "the last CommitLog file" if report.was_clean else "the log since the checkpoint"
     write(f"reads {kind}, from physical offset {report.scanned_from}: {report.records} records")
     for damage in report.damage:
@@ -221,7 +227,6 @@ def repair(
         if step in ("remove", "move"):
             write(f"{step}s {path}")
     write(f"the log ends at physical offset {report.end_offset}")
-    stop(Status.FAILED if report.damage else 0)
 
 
 @dataclass(slots=True)
