@@ -11,6 +11,7 @@ import os
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,16 +65,7 @@ def support_bundle(
 
     path = out or Path(time.strftime("motelog-support-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
     settings, known = _configuration(config)
-    parts: dict[str, Callable[[], str]] = {
-        "versions.json": _versions,
-        "machine.json": lambda: _machine(settings),
-        "doctor.txt": _doctor,
-    }
-    if config is not None:
-        parts["config.json"] = lambda: _dumps(settings)
-        directory = next((s["value"] for s in settings if s["key"].endswith("directory")), None)
-        if directory:
-            parts["store.json"] = lambda: _store(directory)
+    parts = _of_machine(settings)
     parts |= {name: _asking(admin, asked) for name, asked in ASKED.items()}
     for number, file in enumerate(log or ()):
         parts[f"log-{number}-{file.name}"] = lambda file=file: _tail(file)  # type: ignore[misc]  # bound now
@@ -95,29 +87,40 @@ def support_bundle(
         write(f"  without {name}: {why.splitlines()[0]}")
 
 
-def _archive(path: Path) -> Any:
-    from contextlib import contextmanager
+def _of_machine(settings: list[dict[str, Any]]) -> dict[str, Callable[[], str]]:
+    """Return functions that make the parts which the server is not asked for."""
+    parts: dict[str, Callable[[], str]] = {
+        "versions.json": _versions,
+        "machine.json": lambda: _machine(settings),
+        "doctor.txt": _doctor,
+    }
+    if settings:
+        parts["config.json"] = lambda: _dumps(settings)
+        directory = next((s["value"] for s in settings if s["key"].endswith("directory")), None)
+        if directory:
+            parts["store.json"] = lambda: _store(directory)
+    return parts
 
-    @contextmanager
-    def opened() -> Iterator[Callable[[str, str], None]]:
-        root = path.name.removesuffix(".gz").removesuffix(".tar")
-        try:
-            with (
-                open(path, "xb", opener=open_private) as raw,
-                tarfile.open(fileobj=raw, mode="w:gz") as archive,
-            ):
 
-                def add(name: str, text: str) -> None:
-                    data = text.encode()
-                    info = tarfile.TarInfo(f"{root}/{name}")
-                    info.size, info.mtime, info.mode = len(data), int(time.time()), 0o600
-                    archive.addfile(info, io.BytesIO(data))
+@contextmanager
+def _archive(path: Path) -> Iterator[Callable[[str, str], None]]:
+    """Yield a function that adds a file to the archive; CliError if it cannot be written."""
+    root = path.name.removesuffix(".gz").removesuffix(".tar")
+    try:
+        with (
+            open(path, "xb", opener=open_private) as raw,
+            tarfile.open(fileobj=raw, mode="w:gz") as archive,
+        ):
 
-                yield add
-        except OSError as exc:
-            raise CliError(f"cannot write {path}: {exc.strerror or exc}") from exc
+            def add(name: str, text: str) -> None:
+                data = text.encode()
+                info = tarfile.TarInfo(f"{root}/{name}")
+                info.size, info.mtime, info.mode = len(data), int(time.time()), 0o600
+                archive.addfile(info, io.BytesIO(data))
 
-    return opened()
+            yield add
+    except OSError as exc:
+        raise CliError(f"cannot write {path}: {exc.strerror or exc}") from exc
 
 
 def _configuration(config: Path | None) -> tuple[list[dict[str, Any]], set[str]]:
