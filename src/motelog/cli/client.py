@@ -12,7 +12,7 @@ import typer
 
 from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list, time_text
 from motelog.cli.options import commands
-from motelog.cli.output import table, write, write_json, write_note
+from motelog.cli.output import table, write, write_done, write_json, write_note
 
 client = commands("List, trace and disconnect connected clients.")
 
@@ -144,7 +144,4 @@ def kick(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
     An MQTT 5 client receives reason code 0x98, administrative action.
     """
     ask(admin, "DELETE", f"{PATH}/client", {"client_id": client_id})
-    if json:
-        write_json({"kicked": client_id})
-    else:
-        write(f"kicked {client_id}")
+    write_done({"kicked": client_id}, f"kicked {client_id}", json=json)

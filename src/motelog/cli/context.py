@@ -16,7 +16,7 @@ from motelog.cli import contexts
 from motelog.cli.addresses import address
 from motelog.cli.admin import Json
 from motelog.cli.options import commands, takes_options
-from motelog.cli.output import CliError, table, write, write_json
+from motelog.cli.output import CliError, table, write, write_done, write_json
 from motelog.cli.status import Status
 
 context = commands("Manage named clusters for the commands.")
@@ -125,10 +125,8 @@ def add(
     made = cluster.context()
     used = name if is_used else known.used
     contexts.save(contexts.Contexts({**known.by_name, name: made}, used))
-    if json:
-        write_json({"context": name, "is_used": used == name, **asdict(made)})
-    else:
-        write(f"added {name}" + (", the default context" if used == name else ""))
+    text = f"added {name}" + (", the default context" if used == name else "")
+    write_done({"context": name, "is_used": used == name, **asdict(made)}, text, json=json)
 
 
 @context.command("list", epilog="Example: motelog context list")
@@ -156,20 +154,15 @@ def use(
     if name:
         known.get(name)
     contexts.save(replace(known, used=name))
-    if json:
-        write_json({"context": name, "is_used": bool(name)})
-    else:
-        write(f"{name} is the default context" if name else "there is no default context")
+    text = f"{name} is the default context" if name else "there is no default context"
+    write_done({"context": name, "is_used": bool(name)}, text, json=json)
 
 
 @context.command(epilog="Example: motelog context remove site-a")
 def remove(name: Name, json: Json = False) -> None:
     """Remove a context; the files that it names are kept."""
     contexts.save(contexts.load().without(name))
-    if json:
-        write_json({"context": name, "is_removed": True})
-    else:
-        write(f"removed {name}")
+    write_done({"context": name, "is_removed": True}, f"removed {name}", json=json)
 
 
 def _checked(option: str, text: str) -> str:

@@ -17,7 +17,7 @@ from motelog.cli.admin import Json, time_text
 from motelog.cli.log_reading import begins_of, read_queue, start_of
 from motelog.cli.native import Servers
 from motelog.cli.options import commands, takes_options
-from motelog.cli.output import CliError, table, write, write_json
+from motelog.cli.output import CliError, table, write, write_done, write_json
 from motelog.cli.status import Status
 from motelog.cli.stored_message import body_text, message_value
 from motelog.core.private_files import open_private
@@ -136,10 +136,7 @@ def resend(
         )
 
     sent = _found(group, lambda: servers.with_admin(send))
-    if json:
-        write_json({"group": group, "sent": sent})
-    else:
-        write(f"sent {sent} again")
+    write_done({"group": group, "sent": sent}, f"sent {sent} again", json=json)
 
 
 @dlq.command(epilog="Example: motelog dlq export billing --out billing.jsonl")
@@ -180,10 +177,8 @@ def export(
             _for_each(group, begin, count, servers, put(file))
     except OSError as exc:
         raise CliError(f"cannot write {out}: {exc.strerror or exc}") from exc
-    if json:
-        write_json({"group": group, "file": str(out), "messages": written})
-    else:
-        write(f"{out}: {written} messages")
+    value = {"group": group, "file": str(out), "messages": written}
+    write_done(value, f"{out}: {written} messages", json=json)
 
 
 def _for_each(

@@ -33,6 +33,11 @@ def write_json(value: Any) -> None:
     write(json.dumps(value, ensure_ascii=False))
 
 
+def write_done(value: dict[str, Any], text: str, *, json: bool) -> None:
+    """Write what a command has done, as a JSON object or as text."""
+    write_json(value) if json else write(text)
+
+
 def write_bytes(data: bytes) -> None:
     """Write bytes as they are; flushed, since a reader may be waiting for them."""
     sys.stdout.buffer.write(data)

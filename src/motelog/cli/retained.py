@@ -12,7 +12,7 @@ import typer
 
 from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list
 from motelog.cli.options import commands
-from motelog.cli.output import table, write, write_bytes, write_json
+from motelog.cli.output import table, write, write_bytes, write_done, write_json
 
 retained = commands("Show and delete retained messages.")
 
@@ -69,7 +69,4 @@ def get(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
 def delete(topic: Topic, admin: Admin = ADMIN, json: Json = False) -> None:
     """Delete one message. Nothing is published, so subscribers do not notice."""
     ask(admin, "DELETE", "/api/v1/retained/message", {"topic": topic})
-    if json:
-        write_json({"deleted": topic})
-    else:
-        write(f"deleted {topic}")
+    write_done({"deleted": topic}, f"deleted {topic}", json=json)

@@ -12,7 +12,7 @@ import typer
 
 from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list, time_text
 from motelog.cli.options import commands
-from motelog.cli.output import CliError, agreed, table, write, write_json
+from motelog.cli.output import CliError, agreed, table, write, write_done, write_json
 from motelog.cli.status import Status
 from motelog.core.units import span_text
 
@@ -98,10 +98,7 @@ def describe(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> N
 def end(client_id: ClientId, admin: Admin = ADMIN, json: Json = False) -> None:
     """End one session; its client is disconnected and its will is published."""
     ask(admin, "DELETE", "/api/v1/sessions/session", {"client_id": client_id})
-    if json:
-        write_json({"ended": client_id})
-    else:
-        write(f"ended {client_id}")
+    write_done({"ended": client_id}, f"ended {client_id}", json=json)
 
 
 @session.command(epilog="Example: motelog session purge 'sensor-*' --away 30d --dry-run")

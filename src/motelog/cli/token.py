@@ -16,7 +16,7 @@ import typer
 from motelog.cli.admin import Json
 from motelog.cli.configured_file import config_option, configured_file, file_option
 from motelog.cli.options import commands, takes_options
-from motelog.cli.output import CliError, table, write, write_json, write_note
+from motelog.cli.output import CliError, table, write, write_done, write_json, write_note
 from motelog.cli.status import Status
 
 token = commands("Manage the tokens of an admin listener.")
@@ -111,7 +111,4 @@ def delete(name: Name, *, file: TokensFile, json: Json = False) -> None:
 
     if not tokens.delete(file.path, name):
         raise CliError(f"there is no token {name!r}", status=Status.NOT_FOUND)
-    if json:
-        write_json({"deleted": name})
-    else:
-        write(f"deleted {name}")
+    write_done({"deleted": name}, f"deleted {name}", json=json)

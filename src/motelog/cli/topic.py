@@ -19,7 +19,7 @@ from motelog.cli.admin import Admin as AdminListener
 from motelog.cli.log_reading import begins_of, read_queue, start_of
 from motelog.cli.native import Servers, kind_of_topic
 from motelog.cli.options import commands, takes_options
-from motelog.cli.output import CliError, agreed, table, write, write_json
+from motelog.cli.output import CliError, agreed, table, write, write_done, write_json
 from motelog.cli.status import Status
 
 if TYPE_CHECKING:
@@ -260,13 +260,12 @@ def create(
     if waiting and settings.read_queues:
         agreed(is_agreed, f"close queues {waiting} to readers: unread messages wait there")
     servers.with_admin(put)
-    if json:
-        counts = {"queues": read, "write_queues": write_to}
-        write_json({"created": name, **counts, "permission": settings.permission.value})
-    elif waiting and not settings.read_queues:
-        write(f"created {name}; queues up to {read - 1} stay readable, as queues {waiting}")
-    else:
-        write(f"created {name}")
+    text = f"created {name}"
+    if waiting and not settings.read_queues:
+        text += f"; queues up to {read - 1} stay readable, as queues {waiting}"
+    counts = {"queues": read, "write_queues": write_to}
+    value = {"created": name, **counts, "permission": settings.permission.value}
+    write_done(value, text, json=json)
 
 
 def _waiting(stats: Iterable[QueueStats], brokers: set[str], *, from_queue: int) -> str:
@@ -306,10 +305,8 @@ def delete(
     messages = servers.with_admin(count)
     agreed(is_agreed, f"delete the topic {name} with {messages} messages")
     servers.with_admin(remove)
-    if json:
-        write_json({"deleted": name, "messages": messages})
-    else:
-        write(f"deleted {name}, {messages} messages")
+    text = f"deleted {name}, {messages} messages"
+    write_done({"deleted": name, "messages": messages}, text, json=json)
 
 
 @topic.command(epilog="Example: motelog topic tree telemetry/dev42 --since 1d")

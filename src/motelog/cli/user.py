@@ -18,7 +18,7 @@ import typer
 from motelog.cli.admin import Json
 from motelog.cli.configured_file import config_option, configured_file, file_option
 from motelog.cli.options import commands, takes_options
-from motelog.cli.output import CliError, write, write_json
+from motelog.cli.output import CliError, write, write_done, write_json
 from motelog.cli.status import Status
 
 user = commands("Manage the users of a password file.")
@@ -179,7 +179,4 @@ def _password(source: Path | None) -> bytes:
 
 
 def _tell(what: str, name: str, json: bool) -> None:
-    if json:
-        write_json({what: name})
-    else:
-        write(f"{what} {name}")
+    write_done({what: name}, f"{what} {name}", json=json)
