@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -51,8 +51,7 @@ class Load:
     sessions: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="connect: sessions, opened by as many processes as needed, beside a canary.",
+            min=1, help="connect: sessions, opened by as many processes as needed, beside a canary."
         ),
     ] = None
     subscribers: Annotated[int, typer.Option(min=1, help="Subscribers of fanout.")] = 100
@@ -82,9 +81,9 @@ class Load:
     ] = 60
     protocol: Annotated[int, typer.Option(min=4, max=5, help="4 is MQTT 3.1.1.")] = 4
 
-    def check(self, kind: Kind) -> None:
-        """CliError if an option does not fit this kind of bench."""
-        from motelog.loadtest.bench_run import keeps_rate
+    def options(self, kind: Kind) -> BenchOptions:
+        """Return the options of the measurement; CliError if one does not fit ``kind``."""
+        from motelog.loadtest.bench_run import BenchOptions, keeps_rate
 
         if self.sessions is not None and kind is not Kind.CONNECT:
             raise CliError("--sessions is an option of connect", status=Status.USAGE)
@@ -92,15 +91,7 @@ class Load:
             raise CliError(
                 "--rate is an option of pub at QoS 1 or 2, pipe and fanout", status=Status.USAGE
             )
-
-    def options(
-        self, host: str, port: int, pid: int | None, progress: Callable[[str], None]
-    ) -> BenchOptions:
-        from motelog.loadtest.bench_run import BenchOptions
-
         return BenchOptions(
-            host=host,
-            port=port,
             connections=self.connections if self.sessions is None else self.sessions,
             subscribers=self.subscribers,
             window=self.window,
@@ -111,8 +102,6 @@ class Load:
             duration_s=self.seconds,
             version=self.protocol,
             keep_alive_s=self.keep_alive,
-            server_pid=pid,
-            progress=progress,
         )
 
 
@@ -147,7 +136,7 @@ def bench(
     from motelog.cli.addresses import address
     from motelog.loadtest.bench_run import BenchReport
 
-    load.check(kind)
+    options = load.options(kind)
     to = to or _of_context()
     with ExitStack() as stack:
         progress = stack.enter_context(_progress())
@@ -156,7 +145,8 @@ def bench(
             (host, port), pid = own.mqtt, own.pid
         else:
             host, port = address("--to", to)
-        report = _measured(kind, load, load.options(host, port, pid, progress))
+        options = replace(options, host=host, port=port, server_pid=pid, progress=progress)
+        report = _measured(kind, load, options)
     if json:
         write_json(asdict(report))
     else:
@@ -267,6 +257,9 @@ def _text(report: BenchReport) -> str:
 
 
 def _text_of_fleet(report: FleetReport) -> str:
+    percentiles = "p50 {:,.0f}, p99 {:,.0f}, max {:,.0f} us"
+    meanwhile_us = report.canary_us_p50, report.canary_us_p99, report.canary_us_max
+    held_us = report.canary_held_us_p50, report.canary_held_us_p99, report.canary_held_us_max
     rows = [
         ("sessions", f"{report.sessions:,} from {report.processes} processes"),
         ("connected", f"in {report.seconds:.1f} s, {report.rate:,.0f} /s"),
@@ -275,16 +268,8 @@ def _text_of_fleet(report: FleetReport) -> str:
         ("held", f"{report.held_s:g} s"),
         ("keep alives", f"{report.pings:,}, {report.pings_missing:,} unanswered"),
         ("canary", f"{report.canary_messages:,} messages, {report.canary_lost:,} lost"),
-        (
-            "  meanwhile",
-            f"p50 {report.canary_us_p50:,.0f}, p99 {report.canary_us_p99:,.0f}, "
-            f"max {report.canary_us_max:,.0f} us",
-        ),
-        (
-            "  held",
-            f"p50 {report.canary_held_us_p50:,.0f}, p99 {report.canary_held_us_p99:,.0f}, "
-            f"max {report.canary_held_us_max:,.0f} us",
-        ),
+        ("  meanwhile", percentiles.format(*meanwhile_us)),
+        ("  held", percentiles.format(*held_us)),
         (
             "client CPU",
             f"{report.client_cpu_us:,.0f} us each, held {report.client_held_cores:.2f} cores",
