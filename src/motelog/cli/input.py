@@ -1,13 +1,23 @@
 """Message bodies from an option or from standard input, shared by ``pub`` and ``produce``.
 
-Owns: reading standard input. Must not touch: what is done with a body.
+Owns: the option, reading standard input. Must not touch: what is done with a body.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Annotated
+
+import typer
 
 READ_BYTES = 65_536
+
+Body = Annotated[
+    str | None,
+    typer.Option(
+        "--message", "-m", metavar="TEXT", help="Body. [default: each line of standard input]"
+    ),
+]
 
 
 async def bodies(message: str | None, count: int) -> AsyncIterator[bytes]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from motelog.cli.input import bodies
+from motelog.cli.input import Body, bodies
 from motelog.cli.native import GROUP, Servers
 from motelog.cli.options import takes_options
 from motelog.cli.output import CliError, write, write_json
@@ -17,12 +17,7 @@ from motelog.cli.status import Status
 @takes_options
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")],
-    message: Annotated[
-        str | None,
-        typer.Option(
-            "--message", "-m", metavar="TEXT", help="Body. [default: each line of standard input]"
-        ),
-    ] = None,
+    message: Body = None,
     tag: Annotated[str | None, typer.Option(help="Tag of every message.")] = None,
     key: Annotated[list[str] | None, typer.Option(help="Key. May be repeated.")] = None,
     property_: Annotated[

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from motelog.cli import mqtt_options
-from motelog.cli.input import bodies, whole
+from motelog.cli.input import Body, bodies, whole
 from motelog.cli.options import takes_options
 from motelog.cli.output import CliError, write_json, write_note
 from motelog.cli.running import run_interruptibly
@@ -34,12 +34,7 @@ class PubOptions:
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", metavar="NAME", help="Topic name.")
     ] = None
-    message: Annotated[
-        str | None,
-        typer.Option(
-            "--message", "-m", metavar="TEXT", help="Body. [default: each line of standard input]"
-        ),
-    ] = None
+    message: Body = None
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="PATH", help="Body: a file's content.")
     ] = None
