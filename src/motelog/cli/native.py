@@ -38,9 +38,7 @@ def checked_namesrv(text: str | None) -> str | None:
 Namesrv = Annotated[
     str,
     typer.Option(
-        metavar="HOST:PORT",
-        help="Name server; separate several by ';'.",
-        callback=checked_namesrv,
+        metavar="HOST:PORT", help="Name server; separate several by ';'.", callback=checked_namesrv
     ),
 ]
 NAMESRV: Final = "127.0.0.1:9876"

@@ -46,8 +46,7 @@ def support_bundle(
     log: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE",
-            help="A log file; its last 5000 lines are included. May be repeated.",
+            metavar="FILE", help="A log file; its last 5000 lines are included. May be repeated."
         ),
     ] = None,
     admin: Admin = ADMIN,
