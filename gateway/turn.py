@@ -67,7 +67,7 @@ from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.sessions.connect_rules import Accepted, Refused
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
-from motelog.gateway.state.retained import Written
+from motelog.gateway.state.retained_unread import Written
 from motelog.gateway.state.stored import Mark, Received
 
 #: A message for the log, as ``core.records.append.AppendMessage``: queue, payload, properties, ...

@@ -321,10 +321,7 @@ class Admission:
         connection.topic_alias_max = accepted.topic_alias_max
         connection.wants_reasons = accepted.wants_reasons
         session = Session(
-            accepted.client_id,
-            expiry_s=accepted.expiry_s,
-            identity=identity,
-            begun_ms=begun_ms,
+            accepted.client_id, expiry_s=accepted.expiry_s, identity=identity, begun_ms=begun_ms
         )
         if accepted.will is not None:
             session.particulars.will = accepted.will

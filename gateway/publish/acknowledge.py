@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from time import perf_counter_ns
@@ -316,13 +316,7 @@ class Answers:
         packet = _PACKETS[kind]
         skipped = self._output.send_numbered(packet, _NUMBER_AT, acks)
         if skipped:
-            # A connection above its output mark takes no more messages, but its acknowledgements
-            # must still be sent. They are few, as such a connection is not read from either.
-            for number, packet_id in acks:
-                if number in skipped:
-                    number_bytes = packet_id.to_bytes(2, "big")
-                    data = packet[:_NUMBER_AT] + number_bytes + packet[_NUMBER_AT + 2 :]
-                    self._output.send(number, data)
+            _send_anyway(self._output, packet, acks, skipped)
 
     # --- tickets that have waited --------------------------------------------------------
 
@@ -383,6 +377,17 @@ class Answers:
             for ack, connection in zip(owed.acks, owed.connections, strict=True)
             if connection is not None and self._connections[ack[0]] is connection
         ]
+
+
+def _send_anyway(output: Output, packet: bytes, acks: Acks, skipped: Container[int]) -> None:
+    """Send acknowledgements to connections above their output mark, which take no more messages.
+
+    They are few, as such a connection is not read from either.
+    """
+    for number, packet_id in acks:
+        if number in skipped:
+            number_bytes = packet_id.to_bytes(2, "big")
+            output.send(number, packet[:_NUMBER_AT] + number_bytes + packet[_NUMBER_AT + 2 :])
 
 
 def _client_id(connection: Connection | None) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from motelog.core.message import MQTT_RETAIN, encode_properties
-from motelog.gateway.state.retained import RetainedStore, Written
+from motelog.gateway.state.retained import RetainedStore
+from motelog.gateway.state.retained_unread import Written
 from motelog.gateway.state.view import ViewError
 from motelog.gateway.turn import Message
 

@@ -19,7 +19,7 @@ from motelog.gateway.mapping.message_properties import publisher_properties
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.publish.retaining import RETAIN_TEXT, Retaining
 from motelog.gateway.publish.routes import QOS_TEXTS, Routes
-from motelog.gateway.state.retained import Written
+from motelog.gateway.state.retained_unread import Written
 from motelog.gateway.state.stored import StoredWill
 from motelog.gateway.turn import Message
 

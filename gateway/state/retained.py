@@ -1,7 +1,7 @@
 """Retained messages: the last one of each topic name, stored in the log, found by name or filter.
 
-Owns: messages that this gateway has appended but not read back, the slices of a scan.
-Must not touch: the publish itself, subscriptions, rows (``retained_rows``).
+Owns: the slices of a scan. Must not touch: the publish itself, subscriptions, what is not read back
+yet (``retained_unread``), rows (``retained_rows``).
 
     write   --> the publish's own batch --> log --> refresh --> view
         '--> not read back yet ---------------.                  |
@@ -14,13 +14,11 @@ Spec: MQTT 5.0 section 3.3.1.3.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, NamedTuple
-
-from sortedcontainers import SortedDict
 
 from motelog.core.clock import LastingClock
 from motelog.core.message import (
@@ -31,7 +29,7 @@ from motelog.core.message import (
     tags_code,
 )
 from motelog.core.topic_names import MQTT_RETAINED_TOPIC
-from motelog.gateway.log.log_port import LogPort, QueueHandle, Ticket
+from motelog.gateway.log.log_port import LogPort, QueueHandle
 from motelog.gateway.mapping.message_properties import expires_ms
 from motelog.gateway.mqtt.topics import has_wildcard, name_pattern
 from motelog.gateway.state.follower import Follower
@@ -42,6 +40,7 @@ from motelog.gateway.state.retained_rows import (
     Row,
     kept_property,
 )
+from motelog.gateway.state.retained_unread import UnreadRetained, Written
 from motelog.gateway.state.view import View, ViewError
 
 #: Topic names that one slice of a scan checks, whether they match or not.
@@ -76,52 +75,6 @@ class Before(NamedTuple):
     written: int
 
 
-class Written:
-    """One message that has not been read back; ``message`` is None if it removes the last one.
-
-    ``record`` goes into the batch of the publish; its appender sets ``ticket``. ``count``,
-    ``size_bytes`` and ``by_client`` are what it adds to those of the store.
-    """
-
-    __slots__ = (
-        "by_client",
-        "count",
-        "message",
-        "name",
-        "number",
-        "record",
-        "size_bytes",
-        "ticket",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        number: int,
-        record: tuple[Any, ...],
-        message: Retained | None,
-        replaced: Retained | None,
-    ) -> None:
-        self.name = name
-        self.number = number
-        self.record = record
-        self.message = message
-        self.ticket: Ticket | None = None
-        self.count = (message is not None) - (replaced is not None)
-        self.size_bytes = (message.size_bytes if message is not None else 0) - (
-            replaced.size_bytes if replaced is not None else 0
-        )
-        self.by_client: Counter[str] = Counter()
-        if message is not None:
-            self.by_client[message.client_id] += 1
-        if replaced is not None:
-            self.by_client[replaced.client_id] -= 1
-
-    @property
-    def is_refused(self) -> bool:
-        return self.ticket is not None and self.ticket.error is not None
-
-
 class RetainedStore:
     """The retained messages of all gateways; ``refresh`` is called each second."""
 
@@ -138,12 +91,7 @@ class RetainedStore:
         # Callbacks for the tail that the log has been asked for, and for the next request.
         self._asking: list[Callable[[int], None]] = []
         self._asking_next: list[Callable[[int], None]] = []
-        # Messages not read back, by topic name; those that may still be refused, in order.
-        self._written: SortedDict[str, deque[Written]] = SortedDict()
-        self._unsettled: deque[Written] = deque()
-        self._written_count = 0
-        self._written_bytes = 0
-        self._written_by_client: Counter[str] = Counter()
+        self._unread = UnreadRetained()
         #: How often a message has changed; the topic names of the last changes.
         self.changes = 0
         self._changed: deque[str] = deque(maxlen=CHANGES_MAX)
@@ -168,11 +116,7 @@ class RetainedStore:
             replaced = self.get(name)
         record = (self._queue, *published[1:])
         written = Written(name, self._number, record, retained, replaced)
-        self._written.setdefault(name, deque()).append(written)
-        self._unsettled.append(written)
-        self._written_count += written.count
-        self._written_bytes += written.size_bytes
-        self._count_clients(written, 1)
+        self._unread.note(written)
         self._note_change(name)
         return written
 
@@ -192,7 +136,7 @@ class RetainedStore:
                 if record_ms >= than_ms and message.queue_offset >= begin:
                     break
                 text = message.properties + kept_property(message)
-                is_over = message.name in self._written or self._is_expired(message)
+                is_over = message.name in self._unread or self._is_expired(message)
                 if is_over or len(text) > PROPERTIES_BYTES_MAX:
                     continue
                 code = tags_code(decode_properties(text).get(TAGS))
@@ -206,26 +150,26 @@ class RetainedStore:
     @property
     def count(self) -> int:
         """The number of messages, including those that are not read back."""
-        return self._rows.count + self._written_count
+        return self._rows.count + self._unread.count
 
     @property
     def is_empty(self) -> bool:
         """Whether there are certainly no messages."""
-        return not (self._written or self._rows.count) and self.is_current
+        return not (self._unread.written or self._rows.count) and self.is_current
 
     @property
     def size_bytes(self) -> int:
         """The bytes of names, payloads and properties."""
-        return self._rows.size_bytes + self._written_bytes
+        return self._rows.size_bytes + self._unread.size_bytes
 
     def count_of(self, client_id: str) -> int:
         """Return the number of retained messages that one client has published; ViewError."""
-        return self._rows.count_of(client_id) + self._written_by_client[client_id]
+        return self._rows.count_of(client_id) + self._unread.count_of(client_id)
 
     def get(self, name: str) -> Retained | None:
         """Return the message of a topic name, None if there is none; ViewError."""
         self._check()
-        written = self._last(name)
+        written = self._unread.last(name)
         message = self._rows.get(name) if written is None else written.message
         return None if message is None or self._is_expired(message) else message
 
@@ -233,7 +177,7 @@ class RetainedStore:
         """Return the moment before which messages are older than a subscription made now."""
         tail = self._log_port.tail(self._queue)
         if tail is None:
-            tail = self._follower.next_offset + sum(map(len, self._written.values()))
+            tail = self._follower.next_offset + len(self._unread)
         return Before(tail, self._number)
 
     def ask_tail(self, then: Callable[[int], None]) -> None:
@@ -264,7 +208,7 @@ class RetainedStore:
     @property
     def is_read_back(self) -> bool:
         """Whether the view has everything that this gateway has written."""
-        return not self._written
+        return not self._unread.written
 
     @property
     def next_offset(self) -> int:
@@ -304,7 +248,7 @@ class RetainedStore:
         """
         self._check()
         rows: list[Row] = []
-        if not (self._rows.count or self._written):
+        if not (self._rows.count or self._unread.written):
             return RowSlice(rows, None)
         if not has_wildcard(topic_filter):
             return RowSlice(self._older(self._rows_of([topic_filter]), before), None)
@@ -327,7 +271,7 @@ class RetainedStore:
         )
         if fits is not None:
             found = [row for row in found if fits(row[1])]
-        written = self._written.irange(max(lowest, after), end or highest)
+        written = self._unread.names(max(lowest, after), end or highest)
         names = (n for n in written if n != after and (fits is None or fits(n.encode())))
         changed = list(islice(names, limit))
         if changed:
@@ -377,10 +321,6 @@ class RetainedStore:
         last = islice(reversed(self._changed), count)
         return any(lowest < name <= highest for name in last)
 
-    def _last(self, name: str) -> Written | None:
-        all_written: Iterable[Written] = reversed(self._written.get(name, ()))
-        return next((written for written in all_written if not written.is_refused), None)
-
     def _is_expired(self, message: Retained) -> bool:
         return message.over_ms(self.jumped_ms) <= self._clock.now_ms()
 
@@ -406,10 +346,11 @@ class RetainedStore:
         """
         is_more = self._follower.refresh(limit)
         for name, body in self._rows.read:
-            self._forget(name, body)
+            self._unread.forget(name, body)
             self._note_change(name)
         self._rows.read.clear()
-        self._drop_refused()
+        for name in self._unread.drop_refused():
+            self._note_change(name)
         if is_more:
             return True
         try:
@@ -417,42 +358,9 @@ class RetainedStore:
         except ViewError:
             return False
 
-    def _forget(self, name: str, body: bytes) -> None:
-        """Drop a message that was read back, and those before it."""
-        for position, one in enumerate(self._written.get(name, ())):
-            if one.record[1] == body and not one.is_refused:
-                for _ in range(position + 1):
-                    self._drop(self._written[name][0])
-                break
-
-    def _drop_refused(self) -> None:
-        """Drop the messages that the log refused."""
-        unsettled = self._unsettled
-        while unsettled and unsettled[0].ticket is not None and unsettled[0].ticket.is_settled:
-            written = unsettled.popleft()
-            if written.is_refused and written in self._written.get(written.name, ()):
-                self._drop(written)
-                self._note_change(written.name)
-
     def _note_change(self, name: str) -> None:
         self.changes += 1
         self._changed.append(name)
-
-    def _drop(self, written: Written) -> None:
-        all_written = self._written[written.name]
-        all_written.remove(written)
-        if not all_written:
-            del self._written[written.name]
-        self._written_count -= written.count
-        self._written_bytes -= written.size_bytes
-        self._count_clients(written, -1)
-
-    def _count_clients(self, written: Written, sign: int) -> None:
-        counts = self._written_by_client
-        for client_id, change in written.by_client.items():
-            counts[client_id] += sign * change
-            if not counts[client_id]:
-                del counts[client_id]
 
 
 def _literal_prefix(topic_filter: str) -> tuple[str, str]:

@@ -53,7 +53,7 @@ from motelog.gateway.errors import OutcomeUnknownError
 from motelog.gateway.log.log_port import SETTLED, Settled, Ticket, no_listener
 from motelog.gateway.log.reckoning import ANSWER_S
 from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
-from motelog.gateway.log.remote.parts import Batch, Held, Part
+from motelog.gateway.log.remote.parts import Batch, Held, Part, Withdrawn
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,10 @@ _ITEM_BYTES: Final = 22  # of a batch item without body and properties
 #: Refusals by a broker that has not stored the messages and may accept them a little later.
 _PASSING_CODES: Final = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE}
+)
+_NOT_ACKNOWLEDGED: Final = (
+    "a broker has not acknowledged an append, whose publishers are refused"
+    " queue=%s messages=%d error=%s"
 )
 _NOT_BEHIND: Final[Mapping[int, Sequence[Ticket]]] = {}
 
@@ -106,10 +110,7 @@ class Appends:
         #: Queues with parts that no task sends yet, and whether a task is about to start.
         self._wanting: dict[RemoteQueue, None] = {}
         self._is_sending_soon = False
-        #: How many parts have been made. Publisher -> how many when it was withdrawn, and the time
-        #: after which none of them waits any more.
-        self._made = 0
-        self._withdrawn: dict[bytes, tuple[int, float]] = {}
+        self._withdrawn = Withdrawn()
         self._refusals = LimitedLog(logger, lines_max=1, period_s=5)
         self._progress = Flag()
 
@@ -123,12 +124,9 @@ class Appends:
 
     def withdraw(self, publisher: bytes) -> None:
         """Send nothing more of what a publisher has appended; see ``LogPort.withdraw``."""
-        now = trio.current_time()
-        for other, (_, until) in list(self._withdrawn.items()):
-            if until < now:
-                del self._withdrawn[other]
         if self._under_way:
-            self._withdrawn[publisher] = self._made, now + 2 * self._wait_s
+            end = _born_host_property(publisher)
+            self._withdrawn.note(end, trio.current_time(), 2 * self._wait_s)
 
     def append(self, messages: Sequence[tuple[Any, ...]]) -> Ticket:
         """Take a batch with one fate; its handles are places."""
@@ -191,8 +189,6 @@ class Appends:
         else:
             part = Part(place, born_ms, deadline)
         part.error = self.refusal(part.place)
-        self._made += 1
-        part.number = self._made
         return part
 
     def refusal(self, place: Place | DelayedPlace) -> MotelogError | None:
@@ -296,13 +292,13 @@ class Appends:
         parts, body_bytes, count = list[Part](), 0, 0
         while waiting:
             part = waiting[0]
+            error: MotelogError | None = None
             if part.run not in (None, run) or (part.run is not None and now > part.deadline):
-                text = "its marks may not count any more"
-                self._end(waiting.popleft(), BrokerError(ResponseCode.SYSTEM_BUSY, text))
-                continue
-            if self._withdrawn and self._is_withdrawn(part):
-                text = "its publisher was refused an earlier message, and sends both again"
-                self._end(waiting.popleft(), OutcomeUnknownError(text))
+                error = BrokerError(ResponseCode.SYSTEM_BUSY, "its marks may not count any more")
+            elif self._withdrawn.ends and self._withdrawn.has(part):
+                error = OutcomeUnknownError("an earlier message of its publisher was refused")
+            if error is not None:
+                self._end(waiting.popleft(), error)
                 continue
             body_bytes += part.body_bytes
             count += len(part.items)
@@ -311,17 +307,6 @@ class Appends:
                 break
             parts.append(waiting.popleft())
         return parts
-
-    def _is_withdrawn(self, part: Part) -> bool:
-        """Whether a part has a message of a publisher that was withdrawn after its append."""
-        if part.place.topic in GATEWAY_TOPICS:
-            return False  # state, whose appends have no publisher
-        ends = tuple(
-            _born_host_property(publisher)
-            for publisher, (made, _) in self._withdrawn.items()
-            if part.number <= made
-        )
-        return any(text.endswith(ends) for _, _, text in part.items)
 
     async def _send(
         self, link: BrokerLink, queue: RemoteQueue, parts: list[Part]
@@ -339,11 +324,7 @@ class Appends:
             return _away(link)  # nothing was sent
         except RemotingError as exc:
             return OutcomeUnknownError(f"the broker has not said that it has the message: {exc}")
-        if answer.code == ResponseCode.SUCCESS:
-            return None
-        if STORE_FULL in answer.ext:
-            return StoreFullError(answer.remark or "the broker's disk is over its limit")
-        return BrokerError(answer.code, answer.remark or f"response code {answer.code}")
+        return _error_of(answer)
 
     def _sent(
         self,
@@ -369,13 +350,8 @@ class Appends:
                 part.is_alone = True
         queue.parts.extendleft(reversed(again))
         if error is not None and parts:
-            self._refusals.warning(
-                "a broker has not acknowledged an append, whose publishers are refused"
-                " queue=%s messages=%d error=%s",
-                queue,
-                sum(len(part.items) for part in parts),
-                error,
-            )
+            count = sum(len(part.items) for part in parts)
+            self._refusals.warning(_NOT_ACKNOWLEDGED, queue, count, error)
         for part in parts:
             self._end(part, error)
 
@@ -429,6 +405,14 @@ def _command(group: str, queue: RemoteQueue, parts: list[Part]) -> RemotingComma
         return RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=ext, body=body)
     body = encode_batch_items(item for part in parts for item in part.items)
     return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
+
+
+def _error_of(answer: RemotingCommand) -> MotelogError | None:
+    if answer.code == ResponseCode.SUCCESS:
+        return None
+    if STORE_FULL in answer.ext:
+        return StoreFullError(answer.remark or "the broker's disk is over its limit")
+    return BrokerError(answer.code, answer.remark or f"response code {answer.code}")
 
 
 def _away(link: BrokerLink) -> RemotingConnectError:

@@ -1,6 +1,6 @@
 """The parts of appends: messages for one queue, their tickets, and what they wait for.
 
-Owns: RemoteTicket, Part, Batch, Held. Must not touch: queues, requests, tasks.
+Owns: RemoteTicket, Part, Batch, Held, Withdrawn. Must not touch: queues, requests, tasks.
 Invariants: a part that waits for other tickets is not sent before they have settled, and never if
 one of them has an error. Nor are later messages of the same publisher sent before it, so the order
 of a publisher's messages is kept; messages of other publishers pass it.
@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 from motelog.core.remoting.frames import BatchItem
+from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.log.remote.queues import Place
+
+#: Later parts have higher numbers.
+_numbers = count()
 
 
 class RemoteTicket(Ticket):
@@ -62,8 +67,7 @@ class Part(RemoteTicket):
     def __init__(self, place: Place, born_ms: int, deadline: float) -> None:
         super().__init__()
         self.place = place
-        #: Counts the parts of a log.
-        self.number = 0
+        self.number = next(_numbers)
         self.born_ms = born_ms
         self.deadline = deadline
         self.items: list[BatchItem] = []
@@ -138,3 +142,24 @@ class Held:
                 follower.waits_for -= 1
                 if not follower.waits_for:
                     free.append(follower)
+
+
+class Withdrawn:
+    """The publishers whose messages, appended until then, are not to be sent any more."""
+
+    def __init__(self) -> None:
+        #: End of a publisher's property texts -> the number that the next part had when it was
+        #: withdrawn, and the time after which no earlier one waits any more.
+        self.ends: dict[bytes, tuple[int, float]] = {}
+
+    def note(self, end: bytes, now: float, for_s: float) -> None:
+        """Withdraw the parts made until now that have a property text with this end."""
+        self.ends = {one: noted for one, noted in self.ends.items() if noted[1] > now}
+        self.ends[end] = next(_numbers), now + for_s
+
+    def has(self, part: Part) -> bool:
+        """Whether a part is withdrawn. State is not: its appends have no publisher."""
+        if part.place.topic in GATEWAY_TOPICS:
+            return False
+        ends = tuple(end for end, (number, _) in self.ends.items() if part.number < number)
+        return any(text.endswith(ends) for _, _, text in part.items)

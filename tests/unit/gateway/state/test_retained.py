@@ -126,7 +126,7 @@ def test_message_of_a_batch_that_was_refused_is_not_kept() -> None:
     assert stage.payload("a") == b"on"
     stage.publish("a", b"off")
     assert stage.payload("a") == b"off"
-    assert not stage.store._written
+    assert not stage.store._unread.written
 
 
 NAMES = ("$SYS/x", "a", "a/b", "a/b/c", "a!", "ab", "ab/c", "b/b/c", "å/b", "[a*?]/b", "*/b")
