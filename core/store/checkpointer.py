@@ -13,17 +13,14 @@ Invariant: a checkpoint records the state at its plan, after that state has reac
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
 
-from motelog.core.clock import SteadyClock
-from motelog.core.store.disk.files import NO_ROOM, Storage
+from motelog.core.store.disk.files import NO_ROOM
 from motelog.core.store.index.index_service import IndexService
-from motelog.core.store.log.commitlog import CommitLog
-from motelog.core.store.log.flush import GroupFlusher
+from motelog.core.store.parts import StoreParts
 from motelog.core.store.queues.consume_queue import ConsumeQueue
 from motelog.core.store.queues.unit_flusher import SyncPlan, UnitFlusher
 from motelog.core.store.state.checkpoint import (
@@ -43,27 +40,22 @@ class Checkpointer:
 
     def __init__(
         self,
-        storage: Storage,
+        parts: StoreParts,
         state_files: StateFiles,
-        log: CommitLog,
         index: IndexService,
         unit_flusher: UnitFlusher,
         *,
-        flusher: GroupFlusher,
-        clock: SteadyClock,
-        files_lock: trio.Lock,
-        on_failure: Callable[[str], None],
         interval_ms: int,
     ) -> None:
-        self._storage = storage
+        self._storage = parts.storage
         self._state_files = state_files
-        self._log = log
+        self._log = parts.log
         self._index = index
         self._unit_flusher = unit_flusher
-        self._flusher = flusher
-        self._clock = clock
-        self._files_lock = files_lock
-        self._on_failure = on_failure
+        self._flusher = parts.flusher
+        self._clock = parts.clock
+        self._files_lock = parts.files_lock
+        self._on_failure = parts.on_failure
         self._interval_s = interval_ms / 1000
         self._limiter = trio.CapacityLimiter(1)
         # According to the last checkpoint everything below this is on disk.

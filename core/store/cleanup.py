@@ -35,10 +35,9 @@ from motelog.core.errors import StoreError
 from motelog.core.flag import Flag
 from motelog.core.records.scan import scan
 from motelog.core.store.config import StoreConfig
-from motelog.core.store.disk.files import NO_ROOM, DiskUsage, Storage
-from motelog.core.store.log.commitlog import CommitLog
-from motelog.core.store.log.flush import GroupFlusher
+from motelog.core.store.disk.files import NO_ROOM, DiskUsage
 from motelog.core.store.log.mapped_file_queue import MappedFile
+from motelog.core.store.parts import StoreParts
 from motelog.core.store.quarantine import UnitsAsideError
 from motelog.core.store.queues.consume_queue import ConsumeQueue
 from motelog.core.store.readable import Readable
@@ -87,29 +86,24 @@ class LogCleaner:
 
     def __init__(
         self,
+        parts: StoreParts,
         config: StoreConfig,
-        clock: SteadyClock,
-        wall: Clock,
-        storage: Storage,
-        log: CommitLog,
         queues: Mapping[tuple[str, int], ConsumeQueue],
         readable: Readable,
         *,
-        flusher: GroupFlusher,
-        files_lock: trio.Lock,
-        on_failure: Callable[[str], None],
+        wall: Clock,
     ) -> None:
         self._config = config
         self._configured_hours = config.retention_hours
-        self._clock = clock
-        self._retention = Retention(clock, wall, config.retention_hours)
-        self._storage = storage
-        self._log = log
+        self._clock = parts.clock
+        self._retention = Retention(parts.clock, wall, config.retention_hours)
+        self._storage = parts.storage
+        self._log = parts.log
         self._queues = queues
         self._readable = readable
-        self._flusher = flusher
-        self._files_lock = files_lock
-        self._on_failure = on_failure
+        self._flusher = parts.flusher
+        self._files_lock = parts.files_lock
+        self._on_failure = parts.on_failure
         self.before_removal: list[BeforeRemoval] = []
         self.after_removal: list[Callable[[int], list[str]]] = []
         self._wanted = Flag()

@@ -63,6 +63,7 @@ from motelog.core.store.index.index_service import IndexService
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.flush import Committer, GroupFlusher
 from motelog.core.store.multi_dispatch import Indexed, add_units, place
+from motelog.core.store.parts import StoreParts
 from motelog.core.store.quarantine import Quarantine
 from motelog.core.store.queues.consume_queue import ConsumeQueue, OpenFiles
 from motelog.core.store.queues.unit_flusher import UnitFlusher
@@ -140,14 +141,13 @@ class MessageStore:
             self._storage, config, self._queue_of, on_failure=self._fence
         )
         page_cache = PageCache(self._storage, self._clock)
-        # Held while files are synced or removed by name.
-        self._files_lock = trio.Lock()
+        parts = StoreParts(self._storage, self._clock, self._log, self._flusher, self._fence)
         self.quarantine = Quarantine(
             self._log,
             self.due_times,
             self.unit_flusher,
             page_in=page_cache.page_in,
-            files_lock=self._files_lock,
+            files_lock=parts.files_lock,
         )
         self._files.put_aside = self.quarantine.put_aside
         self.readable = Readable(self._log, self._queues)
@@ -165,29 +165,13 @@ class MessageStore:
         self._lock: Lock | None = None
         self._is_open = False
         self._fence_reason: str | None = None
-        self.cleaner = LogCleaner(
-            config,
-            self._clock,
-            clock,
-            self._storage,
-            self._log,
-            self._queues,
-            self.readable,
-            flusher=self._flusher,
-            files_lock=self._files_lock,
-            on_failure=self._fence,
-        )
+        self.cleaner = LogCleaner(parts, config, self._queues, self.readable, wall=clock)
         self.cleaner.after_removal.append(self.index.remove_below)
         self._checkpointer = Checkpointer(
-            self._storage,
+            parts,
             self._state_files,
-            self._log,
             self.index,
             self.unit_flusher,
-            flusher=self._flusher,
-            clock=self._clock,
-            files_lock=self._files_lock,
-            on_failure=self._fence,
             interval_ms=config.checkpoint_interval_ms,
         )
         self.cleaner.before_removal.append(self._checkpointer.cover)
