@@ -389,73 +389,75 @@ class MessageStore:
         When it returns, the records below ``readable_offset`` can be read, and who waits for them
         has been woken; the batch is durable after ``wait_durable`` of the returned offset.
         ``placed`` gets (physical offset, queue offset) per message. ``store_timestamp_ms`` is a
-        value of ``now_ms``, for callers that derive a due time from it. ``even_if_full`` is for
-        appends that make room: the limits on the disk's use do not apply to them. Raises
-        RecordTooLargeError, StoreFullError, for want of memory too, or StoreFencedError. If the
-        next CommitLog file is not made yet, it waits for it, or without ``may_wait`` raises
-        NextFileError. The event loop may not wait.
+        value of ``now_ms``, for callers that derive a due time from it. With ``even_if_full``, for
+        appends that make room, the limits on the disk's use do not apply. RecordTooLargeError,
+        StoreFullError, for want of memory too, or StoreFencedError; without ``may_wait``, as in the
+        event loop, NextFileError instead of a wait for the next CommitLog file.
         """
-        if self._fence_reason is not None:
-            raise StoreFencedError(self._fence_reason)
-        if not self._is_open:
-            raise StoreError("the store is not open")
-        full_reason = self.disk_watch.full_reason
-        if full_reason is not None and not even_if_full:
-            self.disk_watch.refuse(len(messages))
-            raise StoreFullError(full_reason)
+        full_reason = None if even_if_full else self.disk_watch.full_reason
+        if self._fence_reason is not None or full_reason is not None or not self._is_open:
+            raise self._refusal(len(messages), full_reason)
+        log, flusher = self._log, self.unit_flusher
         placed_before = 0 if placed is None else len(placed)
         total = 0
         dirty: list[QueueTail] = []
         fresh: list[QueueTail] = []
-        flusher = self.unit_flusher
         try:
-            began_at, began_ns = self._log.end_offset, perf_counter_ns()
+            began_at, began_ns = log.end_offset, perf_counter_ns()
             total, largest, is_marked = measure(messages, 0, self.config.message_bytes_max)
             units_count = len(messages)
             indexed: list[Indexed] = []
             if is_marked and self.config.lmq:
-                messages, indexed = dispatching = place(messages, self.queue_tail)
-                units_count += dispatching.units_count
+                messages, indexed, units_count = place(messages, self.queue_tail)
                 placed = [] if placed is None else placed
                 total, largest, _ = measure(messages, 0, self.config.message_bytes_max)
             has_keys = any_keyed(messages)
+            needs_file = began_at + total > log.room_end
+            if needs_file or flusher.unwritten_units + units_count > flusher.units_max:
+                self._make_room(len(messages), units_count, total, largest, may_wait=may_wait)
             try:
-                # Whatever can fail for lack of space or descriptors comes before the first byte.
-                self._log.make_room(total, largest, may_wait=may_wait)
-                if flusher.unwritten_units + units_count > flusher.units_max:
-                    flusher.write_now()
-            except OSError as exc:
-                raise self._no_room(exc, len(messages)) from exc
-            try:
-                end_offset = self._log.write(messages, dirty, placed, store_timestamp_ms, fresh)
+                end_offset = log.write(messages, dirty, placed, store_timestamp_ms, fresh)
                 if indexed:
                     assert placed is not None
-                    at = placed[placed_before:]
-                    add_units(indexed, messages, at, self._log.size_at, dirty, fresh)
+                    add_units(indexed, messages, placed[placed_before:], log.size_at, dirty, fresh)
                 flusher.note(fresh, units_count)
             except NO_MEMORY:
                 raise
             except BaseException as exc:
-                for tail in dirty:
-                    tail.take_back(began_at)
-                raise self._fenced(f"an append failed half way: {exc!r}") from exc
+                raise self._half_done(exc, dirty) from exc
         except NO_MEMORY as exc:
-            self._take_back(total, dirty, fresh)
             if placed is not None:
                 del placed[placed_before:]
-            raise StoreFullError("no room for a batch: free memory") from exc
-        self._log.end_offset = end_offset
+            raise self._taken_back(total, dirty, fresh) from exc
+        log.end_offset = end_offset
         try:
-            if has_keys:
-                self.index.note(began_at, len(messages))
-            self.stats.note_append(
-                len(messages), end_offset - began_at, perf_counter_ns() - began_ns
-            )
-            self.readable.grew(dirty, began_at, end_offset)
+            self._announce(dirty, len(messages), began_at, began_ns, has_keys=has_keys)
         except NO_MEMORY:
-            # The batch is in the log; who has not heard of it comes upon it with the next one.
             self._refusals.fault("hearing of new messages lacks memory: free memory")
         return end_offset
+
+    def _refusal(self, messages_count: int, full_reason: str | None) -> StoreError:
+        """Return why nothing is appended now; ``full_reason`` is that of the disk, if any."""
+        if self._fence_reason is not None:
+            return StoreFencedError(self._fence_reason)
+        if full_reason is None or not self._is_open:
+            return StoreError("the store is not open")
+        self.disk_watch.refuse(messages_count)
+        return StoreFullError(full_reason)
+
+    def _make_room(
+        self, messages_count: int, units_count: int, total: int, largest: int, *, may_wait: bool
+    ) -> None:
+        """Make room for a batch, in the log's files and for units in memory.
+
+        Whatever can fail for lack of space or descriptors comes before the first byte.
+        """
+        try:
+            self._log.make_room(total, largest, may_wait=may_wait)
+            if self.unit_flusher.unwritten_units + units_count > self.unit_flusher.units_max:
+                self.unit_flusher.write_now()
+        except OSError as exc:
+            raise self._no_room(exc, messages_count) from exc
 
     def _no_room(self, exc: OSError, messages_count: int) -> StoreError:
         """Return why a batch is not appended for which no room could be made."""
@@ -468,8 +470,16 @@ class MessageStore:
         )
         return StoreFullError(f"no room for a batch: {text}")
 
-    def _take_back(self, total_bytes: int, dirty: list[QueueTail], fresh: list[QueueTail]) -> None:
-        """Undo what there is of a batch for which memory is lacking; StoreFencedError if it stays.
+    def _half_done(self, exc: BaseException, dirty: list[QueueTail]) -> StoreFencedError:
+        """Hide a batch of which a part may have been written, and fence the store."""
+        for tail in dirty:
+            tail.take_back(self._log.end_offset)
+        return self._fenced(f"an append failed half way: {exc!r}")
+
+    def _taken_back(
+        self, total_bytes: int, dirty: list[QueueTail], fresh: list[QueueTail]
+    ) -> StoreError:
+        """Undo what there is of a batch for which memory is lacking; fence the store if it stays.
 
         Queues that grew are in ``dirty`` before they do, and in ``fresh`` if they held no unit.
         """
@@ -481,6 +491,27 @@ class MessageStore:
             self._log.take_back(total_bytes)
         except BaseException as exc:
             raise self._fenced("an append failed half way for lack of memory") from exc
+        return StoreFullError("no room for a batch: free memory")
+
+    def _announce(
+        self,
+        dirty: list[QueueTail],
+        messages_count: int,
+        began_at: int,
+        began_ns: int,
+        *,
+        has_keys: bool,
+    ) -> None:
+        """Report a batch that is in the log to the index, the figures and the readers.
+
+        If memory is lacking, those that have not heard of it come upon it with the next one.
+        """
+        end_offset = self._log.end_offset
+        if has_keys:
+            self.index.note(began_at, messages_count)
+        took_ns = perf_counter_ns() - began_ns
+        self.stats.note_append(messages_count, end_offset - began_at, took_ns)
+        self.readable.grew(dirty, began_at, end_offset)
 
     def now_ms(self) -> int:
         """Return the store timestamp for a message appended now; it never goes back."""

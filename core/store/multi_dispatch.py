@@ -27,14 +27,14 @@ class Indexed(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A batch with the places of its messages in further queues."""
+    """A batch with the places of its messages in further queues.
+
+    ``units_count`` is how many units it has in all queues, those of the records included.
+    """
 
     messages: list[AppendMessage]
     indexed: list[Indexed]
-
-    @property
-    def units_count(self) -> int:
-        return sum(len(one.tails) for one in self.indexed)
+    units_count: int
 
 
 def place(messages: list[AppendMessage], queue_tail: Callable[[str, int], QueueTail]) -> Placed:
@@ -54,7 +54,7 @@ def place(messages: list[AppendMessage], queue_tail: Callable[[str, int], QueueT
         properties = message[_PROPERTIES] + offsets_property(offsets)
         placed.append((*message[:_PROPERTIES], properties, *message[_PROPERTIES + 1 :]))  # type: ignore[arg-type]  # mypy does not count slices
         indexed.append(Indexed(number, tails))
-    return Placed(placed, indexed)
+    return Placed(placed, indexed, len(placed) + sum(len(one.tails) for one in indexed))
 
 
 def add_units(

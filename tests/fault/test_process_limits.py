@@ -210,16 +210,16 @@ def test_a_batch_without_memory_for_room_is_refused(
 ) -> None:
     store = make_store(tmp_path)
     store.open()
-    tail = store.queue_tail("T", 0)
+    batch = [message(store.queue_tail("T", 0), b"x" * 1000)] * 20  # more than fits the first file
 
     def fail(*_: int, may_wait: bool) -> None:
         raise MemoryError
 
     monkeypatch.setattr(store._log, "make_room", fail)
     with pytest.raises(StoreFullError, match="free memory"):
-        store.append([message(tail)])
+        store.append(batch)
     monkeypatch.undo()
-    store.append([message(tail)])
+    store.append(batch)
     store.close()
 
 

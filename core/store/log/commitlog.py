@@ -74,6 +74,8 @@ class CommitLog:
         self._store_host = store_host
         self._clock = clock
         self.end_offset = 0
+        #: Appends up to here need no further file.
+        self.room_end = 0
         self.last_store_timestamp_ms = 0
         # Records below this were written before this start and not checked by it: their CRC is
         # checked when they are read.
@@ -100,6 +102,7 @@ class CommitLog:
         file = self.queue.files[-1]
         self._view = file.writable().view
         self._file_begin, self._file_end = file.begin, file.end
+        self.room_end = file.end - BLANK_BYTES_MIN
         if self._touch_bytes:
             self._touched_offset = self._touch_from = self._file_begin
 
@@ -115,7 +118,7 @@ class CommitLog:
         OSErrors are raised unchanged. RecordTooLargeError for a record that fits into no file.
         Without ``may_wait``, NextFileError if it would have to wait for a file to be created.
         """
-        if self.end_offset + total_bytes + BLANK_BYTES_MIN <= self._file_end:
+        if self.end_offset + total_bytes <= self.room_end:
             return
         # The unused end of a file is smaller than the next record plus a blank record.
         usable = self.queue.file_bytes - largest_bytes - BLANK_BYTES_MIN
