@@ -44,6 +44,7 @@ from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.records.append import AppendMessage, QueueTail, measure
 from motelog.core.spare_memory import NO_MEMORY
+from motelog.core.store.assembly import make_committer, make_flusher, make_index, make_log
 from motelog.core.store.checkpointer import Checkpointer
 from motelog.core.store.cleanup import LogCleaner
 from motelog.core.store.config import StoreConfig
@@ -59,9 +60,6 @@ from motelog.core.store.disk.files import (
 from motelog.core.store.disk.page_cache import PageCache
 from motelog.core.store.due_time import DueTimes
 from motelog.core.store.index.index import any_keyed
-from motelog.core.store.index.index_service import IndexService
-from motelog.core.store.log.commitlog import CommitLog
-from motelog.core.store.log.flush import Committer, GroupFlusher
 from motelog.core.store.multi_dispatch import Indexed, add_units, place
 from motelog.core.store.parts import StoreParts
 from motelog.core.store.quarantine import Quarantine
@@ -105,36 +103,10 @@ class MessageStore:
         self._state_files = StateFiles(self._storage, config.directory)
         self._durable = DurableFile(self._storage, config.directory)
         self._files = OpenFiles(self._storage, config.consume_queue_files_open_max)
-        self._log = CommitLog(
-            self._storage,
-            f"{config.directory}/commitlog",
-            config.commitlog_file_bytes,
-            store_host=store_host,
-            clock=self._clock,
-            mapped_max=config.commitlog_files_mapped_max,
-            buffers_max=config.write_buffer_files_max if config.write_buffer else 0,
-            touch_bytes=config.commitlog_touch_ahead_bytes if config.flush == "async" else 0,
-        )
-        self.index = IndexService(
-            self._storage,
-            config.directory,
-            self._log,
-            slots=config.index_slots,
-            entries=config.index_entries,
-            clock=self._clock,
-        )
-        self._flusher = GroupFlusher(
-            sync=self._flush_log,
-            end_offset=lambda: self._log.end_offset,
-            on_failure=self._fence,
-            on_flushed=self._log.queue.give_back_buffers,
-            interval_ms=config.flush_interval_ms,
-        )
-        self.committer = Committer(
-            commit=self._log.commit,
-            on_failure=self._fence,
-            interval_ms=config.write_buffer_commit_ms,
-        )
+        self._log = make_log(config, self._storage, self._clock, store_host)
+        self.index = make_index(config, self._storage, self._clock, self._log)
+        self._flusher = make_flusher(config, self._log, self._flush_log, self._fence)
+        self.committer = make_committer(config, self._log, self._fence)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._queue_of: dict[QueueTail, ConsumeQueue] = {}
         self.unit_flusher = UnitFlusher(
@@ -142,13 +114,7 @@ class MessageStore:
         )
         page_cache = PageCache(self._storage, self._clock)
         parts = StoreParts(self._storage, self._clock, self._log, self._flusher, self._fence)
-        self.quarantine = Quarantine(
-            self._log,
-            self.due_times,
-            self.unit_flusher,
-            page_in=page_cache.page_in,
-            files_lock=parts.files_lock,
-        )
+        self.quarantine = Quarantine(parts, self.due_times, self.unit_flusher, page_cache.page_in)
         self._files.put_aside = self.quarantine.put_aside
         self.readable = Readable(self._log, self._queues)
         self.reader = StoreReader(

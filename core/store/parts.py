@@ -1,4 +1,4 @@
-"""The parts of an open store that its cleaner and its checkpointer share, as one value.
+"""The parts of an open store that are shared by all who sync or remove its files, as one value.
 
 Owns: only that. Must not touch: what the parts do.
 """

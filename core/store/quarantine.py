@@ -32,7 +32,7 @@ from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.store.disk.files import Storage
 from motelog.core.store.disk.page_cache import NotInMemoryError, Pageable, Places
 from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
-from motelog.core.store.log.commitlog import CommitLog
+from motelog.core.store.parts import StoreParts
 from motelog.core.store.queues.consume_queue import FILLER, UNIT, ConsumeQueue
 from motelog.core.store.queues.unit_flusher import UnitFlusher
 from motelog.core.store.start.queue_recovery import names_its_record
@@ -83,18 +83,16 @@ class Quarantine:
 
     def __init__(
         self,
-        log: CommitLog,
+        parts: StoreParts,
         due_times: DueTimes,
         unit_flusher: UnitFlusher,
-        *,
         page_in: Callable[[Sequence[Pageable]], Awaitable[None]],
-        files_lock: trio.Lock,
     ) -> None:
-        self._log = log
+        self._log = parts.log
         self._due_times = due_times
         self._unit_flusher = unit_flusher
         self._page_in = page_in
-        self._files_lock = files_lock
+        self._files_lock = parts.files_lock
         self._aside: dict[tuple[ConsumeQueue, int], AsideFile] = {}
         self._wanted = Flag()
         self.rebuilt_files = 0
