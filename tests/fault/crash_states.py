@@ -154,7 +154,7 @@ class Scenario:
     async def _live(self, disk: SimulatedDisk, promises: Promises) -> None:
         store = make_store(DIRECTORY, storage=disk, clock=self._clock, **self._config)
         store._log.queue._workers = _Inline()
-        store.index._worker = _Inline()
+        store.index._files._worker = _Inline()
         store.unit_flusher.sync_each_max = self._sync_each_max
         store.open()
         disk.take_notes()

@@ -1,16 +1,15 @@
-"""The sequence of index files: adds the keys of appended records, finds records by key and time.
+"""The index of a store: adds the keys of appended records, finds records by key and time.
 
-Owns: IndexService: which file a key goes into, what is not indexed yet. Must not touch: what a
-start trusts (index_start), whether a record really has a key (index_query), bytes of an index file
-(index, index_file), the log (which it only reads).
+Owns: IndexService: what is not indexed yet, and when it is. Must not touch: the sequence of files
+(index_files), what a start trusts (index_start), whether a record really has a key (index_query),
+bytes of an index file (index, index_file), the log (which it only reads).
 
     append -> note -> dispatch reads the appended records from the log, into the newest file
     start: load, then feed gets the keys of the records that recovery walks over, then finish
     for keys missing then, or after the disk was full: catch_up reads the log step by step
 
-Invariants: the keys of every record in [log begin, indexed_offset) are in the files; files hold
-consecutive parts of the log, so newer files have newer records. After a fault a record's keys may
-be stored twice; a query yields the record once.
+Invariants: the keys of every record in [log begin, indexed_offset) are in the files. After a fault
+a record's keys may be stored twice; a query yields the record once.
 The index never refuses an append: if a file cannot be made, ``dispatch`` retries later from the
 log, and until then queries do not find the records since. A failed sync is different (threats.md
 12): it reaches the checkpoint and fences the store.
@@ -20,10 +19,7 @@ Spec: RocketMQ IndexService.
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from motelog.core.clock import Clock
@@ -34,19 +30,14 @@ from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.store.disk.files import Storage
 from motelog.core.store.index.cold_places import KeyPlaces, LogFiles
 from motelog.core.store.index.index import IndexItem, key_hash
-from motelog.core.store.index.index_file import (
-    NAME_DIGITS,
-    IndexFile,
-    file_bytes,
-    next_key,
-)
+from motelog.core.store.index.index_file import next_key
+from motelog.core.store.index.index_files import IndexFiles
 from motelog.core.store.index.index_query import Query, QueryResult
 from motelog.core.store.index.index_start import IndexStart, cut_at
 from motelog.core.store.log.commitlog import CommitLog
 from motelog.core.store.log.mapped_file_queue import MappedFile
-from motelog.core.store.state.checkpoint import IndexFileState, IndexTable
+from motelog.core.store.state.checkpoint import IndexTable
 from motelog.core.store.state.progress import ProgressMeter
-from motelog.core.threads import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +47,6 @@ PENDING_MAX: Final = 1024
 WAITING_MAX: Final = 65_536
 RECORDS_PER_STEP: Final = 4096
 CATCH_UP_BYTES: Final = 16_777_216
-# Index files that stay mapped; older ones are mapped only while a query reads them.
-MAPPED_MAX: Final = 2
 OFFSET_MAX: Final = (1 << 63) - 1
 
 
@@ -75,10 +64,7 @@ class IndexPlan:
 
 
 class IndexService:
-    """The index of one store folder; all calls come from the thread that appends.
-
-    A worker thread makes files ahead of need and hands them over through a future.
-    """
+    """The index of one store folder; all calls come from the thread that appends."""
 
     def __init__(
         self,
@@ -91,13 +77,11 @@ class IndexService:
         clock: Clock,
     ) -> None:
         self._storage = storage
-        self._parent = directory
         self._directory = f"{directory}/index"
         self._log = log
         self._slots = slots
         self._entries = entries
-        self._clock = clock
-        self._files: list[IndexFile] = []
+        self._files = IndexFiles(storage, self._directory, clock, slots=slots, entries=entries)
         # Keys are missing from this physical offset on; None if all are there.
         self._missing_from: int | None = None
         # Appended records from there on; some have keys.
@@ -108,15 +92,9 @@ class IndexService:
         # Why the start rebuilds files, and from which physical offset; empty if it does not.
         self.fault = ""
         self.made_from = 0
-        # The next file, made by the worker thread before it is needed: it touches nothing else.
-        self._worker: Workers | None = None
-        self._making: Future[IndexFile] | None = None
         # Whether the current walk began at or before the end of the index.
         self._is_fed = False
-        self._has_new_file = False
         self._noted: IndexTable | None = None
-        # The files of the last plan: a thread may be about to sync them.
-        self._planned: frozenset[str] = frozenset()
 
     # -- start -----------------------------------------------------------------------------
 
@@ -129,8 +107,7 @@ class IndexService:
         start = IndexStart(
             self._storage, self._directory, self._log, slots=self._slots, entries=self._entries
         )
-        self._worker = self._worker or Workers(1, "index-file")
-        self._files = start.files
+        self._files.open(start.files)
         self._missing_from = start.load(table, was_clean=was_clean, index_ms=index_ms)
         self.fault, self.made_from = start.fault, start.made_from
         self._is_behind = True
@@ -156,13 +133,13 @@ class IndexService:
         """Index the records of the log that the walk has not fed; blocks."""
         assert self._missing_from is not None
         end = self._log.end_offset
-        cut_at(self._storage, self._files, end)
+        cut_at(self._storage, self._files.kept, end)
         begin = self._missing_from = max(min(self._missing_from, end), self._log.begin_offset)
         meter.begin("rebuilding the index", end - begin)
         while self._missing_from is not None and self._trouble is None:
             self.catch_up(CATCH_UP_BYTES)
             meter.advance(self.indexed_offset - begin)
-        logger.info("the index is ready files=%d from=%d end=%d", len(self._files), begin, end)
+        logger.info("the index is ready files=%d from=%d end=%d", len(self._files.kept), begin, end)
 
     def catch_up(self, bytes_max: int = OFFSET_MAX) -> None:
         """Index the log from where the index ends, at most ``bytes_max`` of it."""
@@ -184,16 +161,16 @@ class IndexService:
         try:
             view = file.view
             while stop is None:
-                last = self._files[-1] if self._files else None
+                unfilled = self._files.unfilled
                 where = view, position, end, file.begin, key, RECORDS_PER_STEP
-                if last is not None and not last.is_full:
-                    position, key, stop = last.put_records(*where)
-                    self._make_ahead_in_time()
+                if unfilled is not None:
+                    position, key, stop = unfilled.put_records(*where)
+                    self._files.make_ahead_in_time()
                 else:
                     # A file is made only for a key.
                     position, key, stop = next_key(*where)
                     if stop is None:
-                        self._add_file()
+                        self._files.begin_next()
         except (OSError, *NO_MEMORY) as exc:
             self._stop_at(file.begin + position, exc)
             return False
@@ -224,15 +201,10 @@ class IndexService:
         if self._missing_from is None:
             self._missing_from = begin
         self._pending += count
-        if self._pending >= PENDING_MAX and (self._has_file() or self._pending >= WAITING_MAX):
+        if self._pending >= PENDING_MAX and (
+            self._files.is_ready() or self._pending >= WAITING_MAX
+        ):
             self.dispatch()
-
-    def _has_file(self) -> bool:
-        """Say whether keys can be put without waiting for a file to be made."""
-        if self._files and not self._files[-1].is_full:
-            return True
-        self._make_ahead()
-        return self._making is not None and self._making.done()
 
     def dispatch(self) -> None:
         """Put pending keys. After a failure, index a part of the log that the index lacks."""
@@ -243,50 +215,14 @@ class IndexService:
         item = key = 0
         try:
             while item < len(items):
-                if not self._files or self._files[-1].is_full:
-                    self._add_file()
-                item, key = self._files[-1].put(items, item, key)
-                self._make_ahead_in_time()
+                file = self._files.unfilled or self._files.begin_next()
+                item, key = file.put(items, item, key)
+                self._files.make_ahead_in_time()
         except (OSError, *NO_MEMORY) as exc:
             self._stop_at(items[item][0], exc)
             return False
         self._note_success()
         return True
-
-    def _make_ahead_in_time(self) -> None:
-        if self._files[-1].count > self._entries // 4 * 3:
-            self._make_ahead()
-
-    def _add_file(self) -> None:
-        """Begin the next file: wait for it if it is being made, otherwise make it."""
-        last = self._files[-1] if self._files else None
-        making, self._making = self._making, None
-        # A failed attempt is repeated here, where its error stops the index.
-        file = making.result() if making is not None and making.exception() is None else None
-        if file is None:
-            file = IndexFile.create(self._storage, self._next_path(), self._slots, self._entries)
-        file.begin_behind(last)
-        self._files.append(file)
-        self._has_new_file = True
-        self._unmap_old()
-
-    def _make_ahead(self) -> None:
-        """Begin to make the next file in the worker thread, unless that has been done."""
-        if self._making is None:
-            assert self._worker is not None, "load comes first"
-            # If no thread takes it, a later call asks again, or the file is made when needed.
-            with suppress(OSError):
-                self._making = self._worker.submit(
-                    IndexFile.create, self._storage, self._next_path(), self._slots, self._entries
-                )
-
-    def _next_path(self) -> str:
-        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
-        name = int(f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}")
-        if self._files:
-            # Files are ordered by name, even if the clock goes back.
-            name = max(name, int(self._files[-1].name) + 1)
-        return f"{self._directory}/{name:0{NAME_DIGITS}d}"
 
     # -- queries and the rest --------------------------------------------------------------
 
@@ -309,11 +245,7 @@ class IndexService:
 
     def mapped_sizes(self) -> list[int]:
         """Return the size in bytes of each file that is mapped."""
-        files = list(self._files)
-        making = self._making
-        if making is not None and making.done() and making.exception() is None:
-            files.append(making.result())
-        return [file_bytes(file.slots, file.entries) for file in files if file.is_mapped]
+        return self._files.mapped_sizes()
 
     @property
     def indexed_offset(self) -> int:
@@ -323,10 +255,7 @@ class IndexService:
     @property
     def last_entry(self) -> tuple[int, int]:
         """Return (store timestamp, physical offset) of the last entry's record, or zeros."""
-        for file in reversed(self._files):
-            if file.count > 1:
-                return file.end_ms, file.end_physical
-        return 0, 0
+        return self._files.last_entry
 
     def query(
         self,
@@ -346,12 +275,12 @@ class IndexService:
         wanted = Query(topic, key, begin_ms=begin_ms, end_ms=end_ms, only_unique=only_unique)
         try:
             self.dispatch()
-            places = wanted.places(self._files)
+            places = wanted.places(self._files.kept)
             records = wanted.records(self._log, places, end_offset=end_offset, count_max=count_max)
         except OSError as exc:
             raise StoreError(f"a file of index or log cannot be mapped: {exc}") from exc
         finally:
-            self._unmap_old()
+            self._files.unmap_old()
         return QueryResult(records, *self.last_entry)
 
     def places(self, topic: str, key: str, begin_ms: int, end_ms: int, log: LogFiles) -> KeyPlaces:
@@ -360,27 +289,13 @@ class IndexService:
         shape = self._slots, self._entries
         return KeyPlaces(self._directory, *shape, hashed, begin_ms, end_ms, log)
 
-    def _unmap_old(self) -> None:
-        for file in self._files[:-MAPPED_MAX]:
-            file.close()
-
     def plan(self) -> IndexPlan:
         """Put pending keys and return the files to sync and the table to write afterwards."""
         self.dispatch()
-        paths = []
-        for file in self._files:
-            if file.is_dirty:
-                paths.append(file.path)
-                file.is_dirty = False
-        self._planned = frozenset(paths)
-        directories = [self._directory, self._parent] if self._has_new_file else []
-        self._has_new_file = False
-        states = [
-            IndexFileState(f.name, f.slots, f.entries, f.count, f.end_ms, f.end_physical)
-            for f in self._files
-        ]
+        paths, directories = self._files.take_dirty()
+        states = self._files.states()
         table = IndexTable(indexed_offset=self.indexed_offset, files=states)
-        index_ms = max((f.end_ms for f in self._files if f.count > 1), default=0)
+        index_ms = max((state.end_ms for state in states if state.count > 1), default=0)
         is_noted = table == self._noted
         self._noted = table
         return IndexPlan(paths, directories, None if is_noted else table, index_ms)
@@ -390,41 +305,15 @@ class IndexService:
         self._noted = None
 
     def remove_below(self, physical_offset: int) -> list[str]:
-        """Drop files that only have records below ``physical_offset``; the caller removes them.
-
-        The newest file stays, and so does one that a checkpoint may be syncing, until next time.
-        """
-        removed: list[str] = []
-        while len(self._files) > 1:
-            file = self._files[0]
-            if file.end_physical >= physical_offset or file.is_dirty or file.path in self._planned:
-                break
-            self._files.pop(0).close()
-            removed.append(file.path)
-        return removed
-
-    def _remove(self, file: IndexFile) -> None:
-        file.close()
-        self._storage.remove_file(file.path)
+        """Drop files that only have records below ``physical_offset``; the caller removes them."""
+        return self._files.remove_below(physical_offset)
 
     def close(self) -> None:
-        """Unmap all. Pending keys are in the log; a file made ahead but not used is removed."""
-        if self._worker is not None:
-            self._worker.shut_down()
-        if self._making is not None and self._making.exception() is None:
-            self._remove(self._making.result())
-        self._making = None
-        for file in self._files:
-            file.close()
+        """Unmap all. Pending keys are in the log."""
+        self._files.close()
 
     def _check(self) -> None:
         """Assert the invariants that can be seen without the log."""
-        last = -1
-        for file in self._files:
-            assert 1 <= file.count <= file.entries
-            assert file.fault() is None
-            if file.count > 1:
-                assert last <= file.begin_physical <= file.end_physical
-                last = file.end_physical
+        self._files._check()
         assert self._pending >= 0
         assert self._missing_from is not None or not (self._pending or self._is_behind)

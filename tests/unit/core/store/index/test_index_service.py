@@ -16,7 +16,8 @@ from motelog.core.records.append import AppendMessage
 from motelog.core.records.decode import decode
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.index.index_file import IndexFile, file_bytes
-from motelog.core.store.index.index_service import PENDING_MAX, IndexService
+from motelog.core.store.index.index_files import IndexFiles
+from motelog.core.store.index.index_service import PENDING_MAX
 from motelog.core.store.message_store import MessageStore
 from tests.support.stores import RecordingStorage, abandon, make_store, message, opened
 
@@ -146,10 +147,10 @@ def test_what_is_pending_is_bounded(tmp_path: Path) -> None:
     with opened(tmp_path, storage=Held()) as store:
         store.append([keyed_message(store, i, "k") for i in range(PENDING_MAX - 1)])
         assert store.index.indexed_offset == 0
-        assert store.index._making is None
+        assert store.index._files._making is None
         store.append([keyed_message(store, 0, "k")])
         # The append has not waited for the first file, which is made by another thread.
-        making = store.index._making
+        making = store.index._files._making
         assert making is not None
         assert store.index.indexed_offset == 0
         may_make.set()
@@ -161,7 +162,7 @@ def test_what_is_pending_is_bounded(tmp_path: Path) -> None:
 def test_what_waits_for_a_file_is_bounded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(IndexService, "_has_file", lambda self: False)
+    monkeypatch.setattr(IndexFiles, "is_ready", lambda self: False)
     monkeypatch.setattr("motelog.core.store.index.index_service.WAITING_MAX", 2 * PENDING_MAX)
     with opened(tmp_path) as store:
         store.append([keyed_message(store, i, "k") for i in range(2 * PENDING_MAX - 1)])
@@ -183,13 +184,13 @@ def test_the_next_file_is_made_ahead_by_another_thread(tmp_path: Path) -> None:
         for number in range(4):
             store.append([keyed_message(store, number, "k") for _ in range(99)])
             bodies(store, "k")
-        assert len(store.index._files) == 1
-        making = store.index._making
+        assert len(store.index._files.kept) == 1
+        making = store.index._files._making
         assert making is not None
         making.result()
         store.append([keyed_message(store, 9, "k") for _ in range(99)])
         assert bodies(store, "k")[0] == 9
-        assert len(store.index._files) == 2
+        assert len(store.index._files.kept) == 2
         # The first one was waited for by a query, the second one by nobody.
         assert makers == ["", "index-file"]
 
@@ -198,14 +199,14 @@ def test_a_file_made_ahead_and_never_used_goes(tmp_path: Path) -> None:
     with opened(tmp_path, **SHAPE) as store:
         store.append([keyed_message(store, number, "k") for number in range(9)])
         bodies(store, "k")
-        assert store.index._making is not None
+        assert store.index._files._making is not None
     assert len(names(tmp_path)) == 1
     store = make_store(tmp_path, **SHAPE)
     store.open()
     store.append([keyed_message(store, 9, "k")])
     bodies(store, "k")
     # A killed process leaves it behind; the next start knows nothing of it.
-    store.index._making = None
+    store.index._files._making = None
     abandon(store)
     assert len(names(tmp_path)) == 2
     with opened(tmp_path, **SHAPE) as store:
@@ -388,16 +389,16 @@ def test_files_wholly_below_the_log_go_and_the_newest_stays(tmp_path: Path) -> N
     with opened(tmp_path, **SHAPE) as store:
         fill(store)
         bodies(store, "k")
-        oldest, second = store.index._files[:2]
+        oldest, second = store.index._files.kept[:2]
         assert store.index.remove_below(1 << 60) == []  # not yet on disk
         store.index.plan()
         assert store.index.remove_below(1 << 60) == []  # a checkpoint may be syncing them
         store.index.plan()
         assert store.index.remove_below(oldest.end_physical) == []
         assert store.index.remove_below(second.end_physical) == [oldest.path]
-        assert store.index._files[0] is second
+        assert store.index._files.kept[0] is second
         store.index.remove_below(1 << 60)
-        assert len(store.index._files) == 1
+        assert len(store.index._files.kept) == 1
         assert bodies(store, "k19") == [19]
         assert bodies(store, "k0") == []
 
@@ -409,7 +410,7 @@ def test_names_ascend_when_the_clock_goes_back(tmp_path: Path) -> None:
             store.append([keyed_message(store, number, "k k k")])
             store.index.dispatch()
             clock.step_wall(-86_400_000)
-        made = [file.name for file in store.index._files]
+        made = [file.name for file in store.index._files.kept]
         assert made == sorted(set(made))
         assert bodies(store, "k") == list(range(19, -1, -1))
 
