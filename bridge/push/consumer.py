@@ -14,8 +14,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,7 @@ from motelog.bridge.groups.allocation import Allocate, average
 from motelog.bridge.groups.rebalance import Rebalance
 from motelog.bridge.groups.running_info import consumer_status, directly_result, running_info
 from motelog.bridge.producer import Producer, enter_traced, leave_traced, trace_recorder
+from motelog.bridge.push.life import Life
 from motelog.bridge.push.offsets import (
     BrokerOffsets,
     FileOffsets,
@@ -139,11 +139,7 @@ class PushConsumer:
         trace: bool = False,
         trace_topic: str = TRACE_TOPIC,
     ) -> None:
-        if not isinstance(start, datetime) and start not in ("first", "last"):
-            raise ValueError(f"start must be 'first', 'last' or a datetime, not {start!r}")
-        for name, value in (("workers", workers), ("batch_max", batch_max)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        _check_options(start, workers=workers, batch_max=batch_max)
         self.group = check_group(group)
         self._start = start
         self._is_orderly = is_orderly
@@ -160,27 +156,12 @@ class PushConsumer:
         self._stop_s = stop_s
         self._subscriptions: dict[str, Selector] = {}
         self._subscribed_ms = 0
-        self._started_ms = 0
         self._queues: dict[MessageQueue, ProcessQueue] = {}
         self._leaving: set[MessageQueue] = set()
-        self._handler: Handler | None = None
-        self._workers: Workers | None = None
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._is_paused = False
-        self._failure: Exception | None = None
-        self._is_ending = False
-        self._stop_wanted = trio.Event()
         self._handed_over = Flag()
-        self._ended = trio.Event()
+        self._life = Life()
         self._rates = Rates()
-        self._client = Client(
-            namesrv=namesrv,
-            groups=self._groups,
-            unregister={"consumerGroup": group},
-            on_request=self._answer,
-            credentials=credentials,
-            tls=tls,
-        )
+        self._client = self._make_client(namesrv, credentials, tls)
         self._producer = Producer(
             namesrv=namesrv, credentials=credentials, tls=tls, group=_PRODUCER_GROUP
         )
@@ -189,13 +170,26 @@ class PushConsumer:
         self._requests = QueueRequests(self._client, group=group, timeout_s=request_timeout_s)
         self._offsets: Offsets = BrokerOffsets(self._requests)
         self._send_back = SendBack(
-            self._requests,
-            self._producer,
-            group=group,
-            retries_max=retries_max,
+            self._requests, self._producer, group=group, retries_max=retries_max
         )
         self._locks = QueueLocks(self._client, self._requests, group=group)
-        self._reader = Reader(
+        self._reader = self._make_reader(hold_s)
+        self._rebalance = self._make_rebalance(None if broadcast else allocate)
+
+    def _make_client(
+        self, namesrv: NameServers, credentials: Credentials | None, tls: Tls | None
+    ) -> Client:
+        return Client(
+            namesrv=namesrv,
+            groups=self._groups,
+            unregister={"consumerGroup": self.group},
+            on_request=self._answer,
+            credentials=credentials,
+            tls=tls,
+        )
+
+    def _make_reader(self, hold_s: float) -> Reader:
+        return Reader(
             self._requests,
             hold_s=hold_s,
             version=lambda: self._subscribed_ms,
@@ -203,16 +197,18 @@ class PushConsumer:
             added=self._added,
             ends=self._ends,
         )
-        self._rebalance = Rebalance(
+
+    def _make_rebalance(self, allocate: Allocate | None) -> Rebalance:
+        return Rebalance(
             self._client,
-            group=group,
+            group=self.group,
             topics=self._topics,
-            allocate=None if broadcast else allocate,
+            allocate=allocate,
             apply=self._share,
         )
 
     async def __aenter__(self) -> Self:
-        self._token = trio.lowlevel.current_trio_token()
+        self._life.enter()
         await enter_traced(self._client, self._recorder)
         try:
             await self._producer.__aenter__()
@@ -231,9 +227,9 @@ class PushConsumer:
         """Stop, if ``run`` is running elsewhere, and close."""
         try:
             self.stop()
-            if self._handler is not None:
+            if self._life.has_begun:
                 with trio.CancelScope(shield=True):
-                    await self._ended.wait()
+                    await self._life.ended.wait()
         finally:
             try:
                 await self._producer.__aexit__(None, None, None)
@@ -282,30 +278,21 @@ class PushConsumer:
 
     def stop(self) -> None:
         """Have ``run`` finish its messages and return. Any thread may call it."""
-        self._in_run(self._stop_wanted.set)
+        self._life.stop()
 
     def pause(self) -> None:
         """Stop handling further messages until ``resume``; this member keeps its queues.
 
         Any thread may call it.
         """
-        self._in_run(partial(self._set_paused, True))
+        self._life.change(partial(self._set_paused, True))
 
     def resume(self) -> None:
         """Continue handling messages. Any thread may call it."""
-        self._in_run(partial(self._set_paused, False))
-
-    def _in_run(self, change: Callable[[], object]) -> None:
-        """Make a change on trio's thread: the user's plain functions run in other threads."""
-        token = self._token
-        if token is None or _is_on_thread_of(token):
-            change()
-        else:
-            with suppress(trio.RunFinishedError):  # everything has ended
-                token.run_sync_soon(change)
+        self._life.change(partial(self._set_paused, False))
 
     async def _run(self, handler: Handler) -> None:
-        if self._handler is not None:
+        if self._life.has_begun:
             raise ClientError("this consumer is running, or has run: create a new one")
         if not callable(handler.function):
             raise TypeError(f"run takes a function, not {type(handler.function).__name__}")
@@ -315,9 +302,7 @@ class PushConsumer:
             timeout_s = self._consume_timeout_s
             traces = HandledTraces(self._recorder, group=self.group, timeout_s=timeout_s)
             handler = traced(handler, traces)
-        self._handler = handler
-        self._started_ms = time.time_ns() // 1_000_000
-        workers = self._workers = Workers(
+        workers = Workers(
             handler,
             count=self._workers_count,
             batch_max=self._batch_max,
@@ -326,7 +311,7 @@ class PushConsumer:
             rates=self._rates,
             settle=self._settle,
         )
-        workers.is_paused = self._is_paused
+        self._life.begin(handler, workers)
         try:
             async with trio.open_nursery() as nursery:
                 for task in (
@@ -341,19 +326,19 @@ class PushConsumer:
                 for _ in range(self._workers_count):
                     nursery.start_soon(workers.run)
                 try:
-                    await self._stop_wanted.wait()
+                    await self._life.stop_wanted.wait()
                 finally:
                     with trio.CancelScope(shield=True):
                         await self._finish(workers)
                     nursery.cancel_scope.cancel()
         finally:
-            self._ended.set()
-        if self._failure is not None:
-            raise self._failure
+            self._life.ended.set()
+        if self._life.failure is not None:
+            raise self._life.failure
 
     async def _finish(self, workers: Workers) -> None:
         """Stop reading, finish messages in work, save and leave; each step has a deadline."""
-        self._is_ending = True
+        self._life.is_ending = True
         queues = list(self._queues.values())
         for state in queues:
             state.drop()
@@ -378,13 +363,11 @@ class PushConsumer:
         await self._client.unregister()
 
     def _set_paused(self, is_paused: bool) -> None:
-        self._is_paused = is_paused
-        if self._workers is not None:
-            self._workers.is_paused = is_paused
-            self._offer_all()
+        self._life.pause(is_paused)
+        self._offer_all()
 
     def _announce(self) -> None:
-        if self._handler is not None:
+        if self._life.has_begun:
             self._client.want_heartbeat()
             self._rebalance.wake()
 
@@ -398,7 +381,7 @@ class PushConsumer:
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> bool:
         """Take this member's share of a topic's queues, and give the others up."""
-        if self._is_ending or topic not in self._topics():
+        if self._life.is_ending or topic not in self._topics():
             return True
         wanted = set(queues)
         self._give_up(
@@ -411,7 +394,7 @@ class PushConsumer:
         locked = await self._locks.lock(new) if self._needs_lock else dict.fromkeys(new, True)
         locked_at = trio.current_time()
         for queue in new:
-            if locked.get(queue) and queue not in self._queues and not self._is_ending:
+            if locked.get(queue) and queue not in self._queues and not self._life.is_ending:
                 self._take(queue, locked_at)
         return wanted.issubset(self.assigned)
 
@@ -483,7 +466,7 @@ class PushConsumer:
     def _ends(self, reading: Reading, exc: Exception) -> bool:
         """Return whether an error ends ``run``: a refused filter does; others may be temporary."""
         if isinstance(exc, FilterError):
-            self._failure = exc
+            self._life.failure = exc
             self.stop()
             return True
         return False
@@ -491,7 +474,7 @@ class PushConsumer:
     async def _settle(self, batch: Batch) -> None:
         """Complete a batch according to its result."""
         state = batch.process_queue
-        if state.is_dropped and not self._is_ending and not self._needs_lock:
+        if state.is_dropped and not self._life.is_ending and not self._needs_lock:
             return  # the queue's new member receives these messages too
         if self._is_orderly:
             await self._settle_in_order(batch)
@@ -513,7 +496,7 @@ class PushConsumer:
             ]
             if not batch.failed:
                 state.put_back(batch)
-            elif self._is_ending:
+            elif self._life.is_ending:
                 batch.rewind()
                 state.put_back(batch)
             else:
@@ -550,8 +533,8 @@ class PushConsumer:
         self._offer(state)
 
     def _offer(self, state: ProcessQueue) -> None:
-        if self._workers is not None:
-            self._workers.offer(state)
+        if self._life.workers is not None:
+            self._life.workers.offer(state)
 
     def _offer_all(self) -> None:
         for state in self._queues.values():
@@ -650,10 +633,11 @@ class PushConsumer:
                 await self._expire_one(batch)
 
     async def _expire_one(self, batch: Batch) -> None:
-        assert self._handler is not None
+        assert self._life.handler is not None
         state, done = batch.process_queue, batch.done
         batch.is_given_up = batch.is_cut = True
-        stuck = batch.messages[done:] if self._handler.in_batches else batch.messages[done:][:1]
+        is_whole = self._life.handler.in_batches
+        stuck = batch.messages[done:] if is_whole else batch.messages[done:][:1]
         for message in [*batch.failed, *stuck]:
             logger.warning(
                 "the function takes too long for a message, which is delivered again queue=%s "
@@ -708,7 +692,7 @@ class PushConsumer:
 
     def _reset(self, request: RemotingCommand) -> None:
         """Continue at other offsets: an operator has reset the group."""
-        if request.ext.get("group") != self.group or self._is_ending:
+        if request.ext.get("group") != self.group or self._life.is_ending:
             return
         try:
             offsets = decode_offset_table(request.body)
@@ -724,7 +708,7 @@ class PushConsumer:
                 self._client.start_soon(self._hand_over, state, offset)
 
     async def _consume_directly(self, request: RemotingCommand) -> RemotingCommand:
-        workers = self._workers
+        workers = self._life.workers
         if workers is None or request.ext.get("consumerGroup") != self.group:
             return request.answer(ResponseCode.SYSTEM_ERROR, f"group {self.group} is not running")
         try:
@@ -749,7 +733,7 @@ class PushConsumer:
             is_push=True,
             is_orderly=self._is_orderly,
             workers=self._workers_count,
-            started_ms=self._started_ms,
+            started_ms=self._life.started_ms,
             subscriptions=self._subscription_data(),
             queues={
                 queue: {
@@ -775,7 +759,7 @@ class PushConsumer:
 
     def _groups(self) -> dict[str, list[dict[str, Any]]]:
         """Return the heartbeat's groups: this consumer's while it runs."""
-        if self._handler is None or self._is_ending:
+        if not self._life.has_begun or self._life.is_ending:
             return {"consumerDataSet": [], "producerDataSet": []}
         where = {"first": "FIRST_OFFSET", "last": "LAST_OFFSET"}
         from_where = "TIMESTAMP" if isinstance(self._start, datetime) else where[self._start]
@@ -790,8 +774,11 @@ class PushConsumer:
         return {"consumerDataSet": [consumer], "producerDataSet": []}
 
 
-def _is_on_thread_of(token: trio.lowlevel.TrioToken) -> bool:
-    try:
-        return trio.lowlevel.current_trio_token() is token
-    except RuntimeError:  # no trio on this thread
-        return False
+def _check_options(
+    start: Literal["first", "last"] | datetime, *, workers: int, batch_max: int
+) -> None:
+    if not isinstance(start, datetime) and start not in ("first", "last"):
+        raise ValueError(f"start must be 'first', 'last' or a datetime, not {start!r}")
+    for name, value in (("workers", workers), ("batch_max", batch_max)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
