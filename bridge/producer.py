@@ -14,7 +14,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import IntEnum
 from functools import lru_cache
@@ -452,76 +452,64 @@ class Producer:
         topic = messages[0].topic
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = trio.current_time() + timeout_s
-        attempts: list[str] = []
-        avoided: set[str] = set()
-        stored: SendResult | None = None
-        asked_at: float | None = None
-        last: Exception | None = None
-        failures = 0
+        past = _Attempts()
         for attempt in itertools.count():
-            remaining_s = deadline - trio.current_time()
-            if remaining_s <= 0 or failures > self._retries:
+            if trio.current_time() >= deadline or past.failures > self._retries:
                 break
             target: MessageQueue | None = None
             others: set[str] = set()
             is_away = False
             try:
-                # The route is nearly always cached, and looking is cheaper than a deadline.
-                route = self._client.known_route(topic, for_sending=True, newer_than=asked_at)
-                if route is None or not route.write_queues:
-                    with trio.fail_after(remaining_s):
-                        route = await self._route(topic, asked_at)
-                target = self._choose(route, queue, hash_key, avoided | self._to_avoid(route))
-                avoided.add(target.broker_name)
+                route = await self._route_to_try(topic, past.asked_at, deadline)
+                target = self._choose(route, queue, hash_key, past.brokers | self._to_avoid(route))
+                past.brokers.add(target.broker_name)
                 if queue is None and hash_key is None:
-                    others = {other.broker_name for other in route.write_queues} - avoided
+                    others = {other.broker_name for other in route.write_queues} - past.brokers
+                left = self._retries - past.failures
                 result = await self._timed_attempt(
-                    route, target, messages, message_id, command, deadline, self._retries - failures
+                    route, target, messages, message_id, command, deadline, left
                 )
                 if result.status is SendStatus.OK or not (self._retries_when_not_stored and others):
                     return result
-                attempts.append(f"broker {target.broker_name!r} said {result.status.name}")
-                stored = result
+                past.texts.append(f"broker {target.broker_name!r} said {result.status.name}")
+                past.stored = result
             except trio.TooSlowError:
-                attempts.append(f"{self._name_servers()} did not return a route in time")
+                past.texts.append(f"{self._name_servers()} did not return a route in time")
                 break
             except BrokerError as exc:
-                if exc.code not in self._passing_codes and not (
-                    exc.code in _LOCAL_CODES and others
-                ):
-                    if stored is not None:
+                may_pass = exc.code in self._passing_codes
+                if not may_pass and not (exc.code in _LOCAL_CODES and others):
+                    if past.stored is not None:
                         break
                     raise
-                attempts.append(_describe(target, exc))
-                last = exc
+                past.note(target, exc)
             except RouteError as exc:
                 # While a broker restarts, its topics are missing for a moment.
                 if attempt == 0:
                     raise
-                attempts.append(_describe(target, exc))
-                last = exc
+                past.note(target, exc)
                 is_away = True
             except (RemotingError, NoNameServerError) as exc:
-                attempts.append(_describe(target, exc))
-                last = exc
+                past.note(target, exc)
                 is_away = isinstance(exc, RemotingConnectError) and not others
             # Nothing was sent to an unreachable broker: it may restart before the deadline.
-            failures += not (is_away and self._retries)
-            asked_at = trio.current_time()  # ask again: the route may be out of date
+            past.failures += not (is_away and self._retries)
+            past.asked_at = trio.current_time()  # ask again: the route may be out of date
             if not others:
                 pause_s = min(RETRY_PAUSE_S * 2**attempt, RETRY_PAUSE_S_MAX)
-                await trio.sleep(min(pause_s, max(0.0, deadline - asked_at)))
-        if stored is not None:
-            return stored
-        first_id, count = message_id.partition(",")[0], len(messages)
-        what = f"message {first_id}"
-        if count > 1:
-            what = f"a batch of {count} messages (the first is {first_id})"
-        raise SendFailedError(
-            f"{what} for topic {topic!r} was not acknowledged within "
-            f"{timeout_s:.3g} s and {len(attempts)} attempts",
-            attempts=tuple(attempts) or ("there was no time for an attempt",),
-        ) from last
+                await trio.sleep(min(pause_s, max(0.0, deadline - past.asked_at)))
+        return past.outcome(messages, message_id, timeout_s)
+
+    async def _route_to_try(
+        self, topic: str, asked_at: float | None, deadline: float
+    ) -> TopicRoute:
+        """Return a route that is newer than ``asked_at``; trio.TooSlowError at ``deadline``."""
+        # The route is nearly always cached, and looking is cheaper than a deadline.
+        route = self._client.known_route(topic, for_sending=True, newer_than=asked_at)
+        if route is None or not route.write_queues:
+            with trio.fail_at(deadline):
+                route = await self._route(topic, asked_at)
+        return route
 
     async def _timed_attempt(
         self,
@@ -781,6 +769,39 @@ class Producer:
                 ext["l"] = pairs.pop(MAX_RECONSUME_TIMES)
             ext["i"] = encode_properties(pairs).decode()
         return ext
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """The attempts of one send so far."""
+
+    texts: list[str] = field(default_factory=list)
+    brokers: set[str] = field(default_factory=set)
+    #: The answer of a broker that has stored the message, but not as safely as wanted.
+    stored: SendResult | None = None
+    last: Exception | None = None
+    #: Those that ``retries`` limits: an attempt that has sent nothing may not count.
+    failures: int = 0
+    asked_at: float | None = None
+
+    def note(self, target: MessageQueue | None, exc: Exception) -> None:
+        """Note that an attempt has failed."""
+        self.texts.append(_describe(target, exc))
+        self.last = exc
+
+    def outcome(self, messages: Sequence[Message], message_id: str, timeout_s: float) -> SendResult:
+        """Return where the message is stored; SendFailedError if no attempt was acknowledged."""
+        if self.stored is not None:
+            return self.stored
+        first_id, count = message_id.partition(",")[0], len(messages)
+        what = f"message {first_id}"
+        if count > 1:
+            what = f"a batch of {count} messages (the first is {first_id})"
+        raise SendFailedError(
+            f"{what} for topic {messages[0].topic!r} was not acknowledged within "
+            f"{timeout_s:.3g} s and {len(self.texts)} attempts",
+            attempts=tuple(self.texts) or ("there was no time for an attempt",),
+        ) from self.last
 
 
 def trace_recorder(
