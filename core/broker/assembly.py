@@ -59,7 +59,7 @@ from motelog.core.remoting.codes import RequestCode
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.pulls import split_pulls
 from motelog.core.remoting.sends import split_sends
-from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.remoting.server import Connection, ConnectionLimits, Processor, RemotingServer
 from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.store.message_store import MessageStore
 
@@ -390,9 +390,11 @@ def _make_server(
 ) -> RemotingServer:
     return RemotingServer(
         guarded if acl is None else acl.guard(guarded),
-        connections_max=config.connections_max,
-        frame_bytes_max=config.frame_bytes_max,
-        idle_s_max=config.idle_s_max,
+        ConnectionLimits(
+            connections_max=config.connections_max,
+            frame_bytes_max=config.frame_bytes_max,
+            idle_s_max=config.idle_s_max,
+        ),
         plain=processors.plain() if acl is None else None,
         lateness=processors.flow,
         end_turn=processors.end_turn,

@@ -40,7 +40,7 @@ from motelog.core.net.listeners import (
 from motelog.core.net.stalls import sleep_unstalled
 from motelog.core.remoting.fields import bool_field, int_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting.server import Connection, Processor, RemotingServer
+from motelog.core.remoting.server import Connection, ConnectionLimits, Processor, RemotingServer
 from motelog.core.state_file import StateFile
 from motelog.core.threads import run_in_thread
 from motelog.core.topic_names import shown
@@ -117,9 +117,11 @@ class NameServer:
         processors = self.processors()
         server = RemotingServer(
             processors if acl is None else acl.guard(processors),
-            connections_max=self._config.connections_max,
-            frame_bytes_max=self._config.frame_bytes_max,
-            idle_s_max=self._config.idle_s_max,
+            ConnectionLimits(
+                connections_max=self._config.connections_max,
+                frame_bytes_max=self._config.frame_bytes_max,
+                idle_s_max=self._config.idle_s_max,
+            ),
             on_closed=self._connection_closed,
         )
         for one in opened:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from time import time
 from typing import Any, Final, Protocol
 
@@ -82,6 +83,17 @@ class Lateness(Protocol):
     def refusal(self, request: RemotingCommand, waited_ms: int, behind: int) -> str | None:
         """Return why a request that waited is refused, or None; ``behind`` more follow it."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """How many connections there may be, and what each is closed for: a long frame, or silence."""
+
+    connections_max: int
+    frame_bytes_max: int
+    idle_s_max: int
+    #: Until its first request, in place of ``idle_s_max``.
+    first_frame_s: int = 10
 
 
 OUTPUT_BYTES_HIGH: Final = 1_048_576
@@ -197,11 +209,8 @@ class RemotingServer:
     def __init__(
         self,
         processors: Mapping[int, Processor],
+        limits: ConnectionLimits,
         *,
-        connections_max: int,
-        frame_bytes_max: int,
-        idle_s_max: int,
-        first_frame_s: int = 10,
         plain: Plain | None = None,
         lateness: Lateness | None = None,
         end_turn: Callable[[], None] = lambda: None,
@@ -210,14 +219,12 @@ class RemotingServer:
         now_s: Callable[[], float] = time,
     ) -> None:
         self.reactor = Reactor(
-            connections_max=connections_max,
+            connections_max=limits.connections_max,
             output_bytes_high=OUTPUT_BYTES_HIGH,
             output_bytes_max=OUTPUT_BYTES_MAX,
         )
         self._processors = processors
-        self._frame_bytes_max = frame_bytes_max
-        self._idle_s_max = idle_s_max
-        self._first_frame_s = first_frame_s
+        self._limits = limits
         self._plain = plain
         self._lateness = lateness
         self._end_turn = end_turn
@@ -240,8 +247,8 @@ class RemotingServer:
         self.reactor.listen(
             listener.sock,
             Framing.REMOTING,
-            frame_bytes_max=self._frame_bytes_max,
-            first_frame_s=self._first_frame_s,
+            frame_bytes_max=self._limits.frame_bytes_max,
+            first_frame_s=self._limits.first_frame_s,
             codec=listener.codec(),
             connections_max=listener.config.connections_max,
         )
@@ -340,8 +347,9 @@ class RemotingServer:
                 continue
             if not connection.has_spoken:
                 self._begin(connection)
+                limits = self._limits
                 self.reactor.set_limits(
-                    index[i], frame_bytes_max=self._frame_bytes_max, idle_s_max=self._idle_s_max
+                    index[i], frame_bytes_max=limits.frame_bytes_max, idle_s_max=limits.idle_s_max
                 )
             if (
                 item is not None

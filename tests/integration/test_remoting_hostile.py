@@ -22,7 +22,7 @@ from motelog.core.remoting.frames import (
     decode,
     encode,
 )
-from motelog.core.remoting.server import Connection, RemotingServer
+from motelog.core.remoting.server import Connection, ConnectionLimits, RemotingServer
 from tests.support.broker_stack import (
     TIMEOUT_S,
     Peer,
@@ -226,7 +226,8 @@ async def test_answers_that_come_after_the_server_s_end_are_dropped() -> None:
         held.append(connection)
 
     server = RemotingServer(
-        {RequestCode.PULL_MESSAGE: hold}, connections_max=8, frame_bytes_max=1 << 16, idle_s_max=60
+        {RequestCode.PULL_MESSAGE: hold},
+        ConnectionLimits(connections_max=8, frame_bytes_max=1 << 16, idle_s_max=60),
     )
     (listener,) = open_listeners(ListenerConfig(name="a", address="127.0.0.1:0"))
     server.listen(listener)
@@ -250,9 +251,7 @@ async def test_an_answer_that_cannot_be_encoded_fails_its_request_alone() -> Non
 
     server = RemotingServer(
         {RequestCode.PULL_MESSAGE: answer},
-        connections_max=8,
-        frame_bytes_max=1 << 16,
-        idle_s_max=60,
+        ConnectionLimits(connections_max=8, frame_bytes_max=1 << 16, idle_s_max=60),
     )
     (listener,) = open_listeners(ListenerConfig(name="a", address="127.0.0.1:0"))
     server.listen(listener)

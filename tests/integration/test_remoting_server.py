@@ -28,6 +28,7 @@ from motelog.core.remoting.frames import (
 )
 from motelog.core.remoting.server import (
     Connection,
+    ConnectionLimits,
     Processor,
     RemotingServer,
     answer_with,
@@ -76,9 +77,8 @@ PROCESSORS: Mapping[int, Processor] = {
 async def served(
     processors: Mapping[int, Processor] = PROCESSORS, **options: Any
 ) -> AsyncIterator[tuple[RemotingServer, str]]:
-    server = RemotingServer(
-        processors, connections_max=8, frame_bytes_max=1 << 16, idle_s_max=60, **options
-    )
+    limits = ConnectionLimits(connections_max=8, frame_bytes_max=1 << 16, idle_s_max=60)
+    server = RemotingServer(processors, limits, **options)
     (listener,) = open_listeners(ListenerConfig(name="a", address="127.0.0.1:0"))
     server.listen(listener)
     host, port = listener.address

@@ -30,7 +30,7 @@ from motelog.core.net.config import ListenerConfig
 from motelog.core.net.listeners import open_listeners
 from motelog.core.remoting.client import RemotingClient, connect
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.remoting.server import RemotingServer
+from motelog.core.remoting.server import ConnectionLimits, RemotingServer
 from motelog.core.remoting.tls import Tls
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.remote.remote_log import RemoteLog
@@ -318,14 +318,17 @@ PING = 1000
 
 @asynccontextmanager
 async def served(
-    *, keys: dict[str, Any] | None = None, **options: Any
+    *, connections_max: int, keys: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[tuple[RemotingServer, int]]:
     """Run a server whose first request has to come within a second; ``keys`` are of its TLS."""
     server = RemotingServer(
         {PING: lambda request, _: request.answer(remark="pong")},
-        frame_bytes_max=1 << 16,
-        idle_s_max=60,
-        first_frame_s=1,
+        ConnectionLimits(
+            connections_max=connections_max,
+            frame_bytes_max=1 << 16,
+            idle_s_max=60,
+            first_frame_s=1,
+        ),
         **options,
     )
     told = {**server_keys(certificates()), **(keys or {})}
