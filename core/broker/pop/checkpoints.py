@@ -51,9 +51,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        topic: str,
-        group: str,
-        queue_id: int,
+        queue: QueueKey,
         begin_offset: int,
         offsets: tuple[int, ...],
         *,
@@ -62,9 +60,7 @@ class Checkpoint:
         revive_queue: int,
         is_again: bool = False,
     ) -> None:
-        self.topic = topic
-        self.group = group
-        self.queue_id = queue_id
+        self.topic, self.group, self.queue_id = queue
         self.begin_offset = begin_offset
         self.offsets = offsets
         # The offsets that are not acknowledged.

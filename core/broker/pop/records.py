@@ -161,9 +161,7 @@ def _checkpoint(json: _CheckpointJson, revive_queue: int) -> Checkpoint | None:
     differences = json.d or range(json.n)
     offsets = tuple([json.so + difference for difference in differences][: json.n])
     found = Checkpoint(
-        json.t,
-        json.c,
-        json.q,
+        (json.t, json.c, json.q),
         json.so,
         offsets,
         pop_time_ms=json.pt,

@@ -353,9 +353,7 @@ class PopProcessor:
         popped = [
             (
                 Checkpoint(
-                    one.topic,
-                    group,
-                    one.queue_id,
+                    (one.topic, group, one.queue_id),
                     one.begin_offset,
                     tuple(one.queue_offsets),
                     pop_time_ms=now_ms,

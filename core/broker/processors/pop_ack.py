@@ -136,9 +136,7 @@ class PopAckProcessor:
         due_ms = now_ms + invisible_ms
         now_ms = self._pop.checkpoints.free_time(topic, group, [(queue_id, offset)], now_ms)
         instead = Checkpoint(
-            topic,
-            group,
-            queue_id,
+            queue,
             offset,
             (offset,),
             pop_time_ms=now_ms,

@@ -7,9 +7,7 @@ from motelog.core.broker.pop.checkpoints import STALE_RECORDS, Checkpoint, Check
 
 def checkpoint(begin: int, *, pop_time_ms: int = 0, invisible_ms: int = 100) -> Checkpoint:
     return Checkpoint(
-        "T",
-        "G",
-        0,
+        ("T", "G", 0),
         begin,
         (begin, begin + 1),
         pop_time_ms=pop_time_ms,

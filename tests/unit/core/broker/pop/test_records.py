@@ -30,7 +30,7 @@ TAIL = QueueTail(b"R", 0, 0)
 
 def checkpoint() -> Checkpoint:
     return Checkpoint(
-        "T", "G", 1, 10, (10, 12, 41), pop_time_ms=1_000, invisible_ms=60_000, revive_queue=3
+        ("T", "G", 1), 10, (10, 12, 41), pop_time_ms=1_000, invisible_ms=60_000, revive_queue=3
     )
 
 
@@ -51,7 +51,7 @@ def test_a_checkpoint_is_what_rocketmq_writes() -> None:
 
 def test_the_last_bit_is_a_sign() -> None:
     made = Checkpoint(
-        "T", "G", 0, 0, tuple(range(32)), pop_time_ms=0, invisible_ms=0, revive_queue=0
+        ("T", "G", 0), 0, tuple(range(32)), pop_time_ms=0, invisible_ms=0, revive_queue=0
     )
     made.open = {0}
     body = encode_checkpoint(TAIL, made, "b", STORE_HOST, 0)[1]

@@ -418,7 +418,9 @@ def timer_record(
 def test_what_waits_in_rocketmq_s_timer_is_taken_over_once(tmp_path: Path) -> None:
     """RocketMQ has popped six messages; what is due before 5,000 was in its revive topic."""
     made = [
-        Checkpoint("T", "G", 0, at, (at,), pop_time_ms=at, invisible_ms=10_000 - at, revive_queue=3)
+        Checkpoint(
+            ("T", "G", 0), at, (at,), pop_time_ms=at, invisible_ms=10_000 - at, revive_queue=3
+        )
         for at in range(6)
     ]
     with broker_stage(tmp_path, {"offset_entries_max": 100}) as stage:
