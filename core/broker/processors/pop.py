@@ -1,8 +1,9 @@
 """Pops: messages of any queue of a topic, taken into work for a time; now, or when there are some.
 
 Owns: request codes 200050 (pop), 200052 (peek), 200054 (is there anything), 200055 (how many wait),
-reading for them, holding them, their answers. Must not touch: messages in work and their next
-delivery (core.broker.pop), acknowledgements (pop_ack), what a pop may ask for (pop_request).
+holding them, their answers. Must not touch: messages in work and their next delivery
+(core.broker.pop), acknowledgements (pop_ack), what a pop may ask for (pop_request), what its queues
+have (pop_reads).
 Spec: RocketMQ PopMessageProcessor, PopLongPollingService, NotificationProcessor.
 
     pop -> read queue after queue -> found -> checkpoints -> appended -> answer 0
@@ -17,17 +18,17 @@ waiting consumers do not all read for one message. Nothing is changed before all
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias, cast
 
 import trio
 
-from motelog.core.broker.api import NotInMemoryError, QueueTail, ReadResult, ReadStatus
+from motelog.core.broker.api import QueueTail
 from motelog.core.broker.pop.checkpoints import Checkpoint
 from motelog.core.broker.pop.records import with_topic
 from motelog.core.broker.pop.service import PopService
-from motelog.core.broker.processors.filtered_reads import read_matching
+from motelog.core.broker.processors.pop_reads import Found, PopReads
 from motelog.core.broker.processors.pop_request import Pop, PopRequests
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.order_info import QueueKey
@@ -36,10 +37,6 @@ from motelog.core.broker.waiting.long_poll import HeldRequests
 from motelog.core.broker.waiting.waker import Waker
 from motelog.core.errors import BrokerError, StoreError, StoreFencedError
 from motelog.core.records.layout import (
-    FIRST,
-    MAGIC_V1,
-    MAGIC_V2,
-    RECORD_BYTES_MIN,
     Record,
     parse,
 )
@@ -56,11 +53,8 @@ from motelog.core.remoting.pop_fields import (
     retry_topic,
 )
 from motelog.core.remoting.server import Connection, Processor, RemotingServer, answer_with
-from motelog.core.topic_names import RETRY_PREFIX, is_lmq
+from motelog.core.topic_names import RETRY_PREFIX
 
-#: Every fifth pop reads retries first, as RocketMQ does at random; the others read them last.
-RETRIES_FIRST: Final = 5
-_MISPLACED: Final = (ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY)
 #: The key of held requests: a pop or a notice, topic, group, queue id or -1.
 _HeldKey: TypeAlias = tuple[str, str, str, int]
 _TakeUp: TypeAlias = "Callable[[Pop, _HeldKey, bool], None]"
@@ -68,37 +62,21 @@ _POP: Final = "pop"
 _NOTICE: Final = "notice"
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The messages that one queue has for a pop."""
-
-    topic: str
-    queue_id: int
-    begin_offset: int
-    result: ReadResult
-    queue_offsets: list[int]
-    # If the group is new in the queue: the offset where it begins.
-    first_offset: int | None
-
-
 class PopProcessor:
     """Answers pops; state changes only within a turn and in ``run``, between two awaits."""
 
     def __init__(self, shared: Shared, pop: PopService) -> None:
         config = shared.config
-        self._api = shared.api
-        self._store = shared.store
         self._pop = pop
         self._requests = PopRequests(shared)
+        self._reads = PopReads(shared, pop, self._requests)
         self._offsets = shared.tables.offsets
         self._cold = shared.api.cold_reads
         self._stats = shared.stats
         self._clock = shared.clock
         self._broker_name = config.name
-        self._bytes_max = config.pull_bytes_max
         self._hold_ms_max = config.hold_ms_max
         self._in_work_max = config.pop_in_work_max
-        self._in_work_per_queue_max = config.pop_in_work_per_queue_max
         self.held = HeldRequests(
             requests_max=config.held_pulls_max,
             requests_per_owner_max=config.held_pulls_per_connection_max,
@@ -110,7 +88,6 @@ class PopProcessor:
         self._waker = Waker(self.held, shared.clock, wake=self.wake_grown)
         self._growth = shared.api.follow(self.awaited, self._waker.want)
         self._has_found = False
-        self._count = 0
         pop.on_freed.append(self._queues_freed)
 
     def processors(self) -> dict[int, Processor]:
@@ -193,7 +170,7 @@ class PopProcessor:
         if pop.connection.is_congested:
             # The client asks again, and that request waits until the client has read its output.
             return self._empty(pop, ResponseCode.POLLING_TIMEOUT, 0)
-        found, rest = self._look(pop, may_wait=may_wait)
+        found, rest = self._reads.look(pop, may_wait=may_wait)
         self._move_on(pop, found)
         given = [one for one in found if one.queue_offsets]
         if given:
@@ -206,129 +183,7 @@ class PopProcessor:
         pop.hold_ms = 0
         return self._read(pop, may_wait)
 
-    def _look(self, pop: Pop, *, may_wait: bool) -> tuple[list[_Found], int]:
-        """Return the messages that queues have for a pop, and how many come after these."""
-        found: list[_Found] = []
-        rest = 0
-        room, room_bytes = pop.count_max, self._bytes_max
-        for topic, queue_id in self._queues(pop):
-            end = self._api.max_offset(topic, queue_id)
-            if end == 0:
-                continue
-            key = pop.queue_key(topic, queue_id)
-            if pop.is_order and self._pop.orders.is_blocked(key, pop.attempt, self._clock.now_ms()):
-                continue
-            in_work = self._pop.checkpoints.open_in(key)
-            if in_work >= self._in_work_per_queue_max:
-                continue
-            try:
-                begin, first = self._begin_of(pop, key, may_wait=may_wait)
-                if begin == end or room == 0:
-                    rest += end - begin
-                    continue
-                result, begin = self._read_queue(pop, key, begin, room, room_bytes, may_wait)
-            except NotInMemoryError:
-                if not any(one.queue_offsets for one in found):
-                    raise
-                rest += 1
-                continue
-            offsets = _queue_offsets(result, topic, begin)
-            if offsets or result.next_offset > begin or first is not None:
-                found.append(_Found(topic, queue_id, begin, result, offsets, first))
-            room -= len(offsets)
-            room_bytes -= len(result.records)
-            room = room if room_bytes > 0 else 0
-            rest += max(0, result.max_offset - result.next_offset)
-        return found, rest
-
-    def _queues(self, pop: Pop) -> Iterator[tuple[str, int]]:
-        """Yield the queues that a pop reads, in its order."""
-        self._count += 1
-        retries = [
-            (config.topic_name, queue_id)
-            for config in self._requests.sources(pop)
-            for queue_id in range(config.read_queue_nums)
-        ]
-        is_retry_first = self._count % RETRIES_FIRST == 0
-        if is_retry_first:
-            yield from retries
-        if pop.queue_id >= 0:
-            yield pop.topic, pop.queue_id
-        else:
-            count = pop.config.read_queue_nums
-            for i in range(count):
-                yield pop.topic, (self._count + i) % count
-        if not is_retry_first:
-            yield from retries
-
-    def _begin_of(self, pop: Pop, key: QueueKey, *, may_wait: bool) -> tuple[int, int | None]:
-        """Return a group's next offset; for a new group the same as its first offset, else None."""
-        known = self._pop.progress.next_offset(key)
-        if known is not None:
-            return max(known, 0), None
-        topic, _, queue_id = key
-        begin = self._api.min_offset(topic, queue_id)
-        is_retry = topic.startswith(RETRY_PREFIX)
-        if (
-            pop.is_from_end
-            and not is_retry
-            and (begin > 0 or not self._is_in_memory(topic, queue_id, may_wait=may_wait))
-        ):
-            # As in RocketMQ: the first message that it gets is the last one.
-            begin = max(0, self._api.max_offset(topic, queue_id) - 1)
-        return begin, begin
-
-    def _is_in_memory(self, topic: str, queue_id: int, *, may_wait: bool) -> bool:
-        """Return whether the first message of a queue is likely still in memory."""
-        reader = self._store.reader
-        first = reader.units(topic, queue_id, 0, 1, may_wait=may_wait)
-        physical_offset = int.from_bytes(first[:8], "big")
-        return self._store.end_offset - physical_offset <= reader.cached_bytes
-
-    def _read_queue(
-        self, pop: Pop, key: QueueKey, begin: int, room: int, room_bytes: int, may_wait: bool
-    ) -> tuple[ReadResult, int]:
-        """Read one queue, past messages that tags refuse; return the result and where it began."""
-        result = self._read_at(pop, key, begin, room, room_bytes, may_wait)
-        if result.status in _MISPLACED:
-            begin = result.next_offset
-            result = self._read_at(pop, key, begin, room, room_bytes, may_wait)
-        while (
-            result.status in (ReadStatus.NO_MATCH, ReadStatus.MESSAGE_WAS_REMOVED)
-            and result.next_offset < result.max_offset
-            and pop.sql_filter is None
-        ):
-            begin = result.next_offset
-            result = self._read_at(pop, key, begin, room, room_bytes, may_wait)
-        return result, begin
-
-    def _read_at(
-        self, pop: Pop, key: QueueKey, at: int, room: int, room_bytes: int, may_wait: bool
-    ) -> ReadResult:
-        topic, _, queue_id = key
-        if pop.sql_filter is not None:
-            return read_matching(
-                self._api,
-                self._clock,
-                pop.sql_filter,
-                topic,
-                queue_id,
-                at,
-                count_max=room,
-                bytes_max=room_bytes,
-                may_wait=may_wait,
-            )
-        return self._api.read(
-            topic,
-            queue_id,
-            at,
-            count_max=room,
-            bytes_max=room_bytes,
-            tag_codes=pop.tag_codes,
-            may_wait=may_wait,
-        )
-
-    def _move_on(self, pop: Pop, found: list[_Found]) -> None:
+    def _move_on(self, pop: Pop, found: list[Found]) -> None:
         """Note where a new group begins, and move a group past messages that its filter refuses."""
         for one in found:
             key = pop.queue_key(one.topic, one.queue_id)
@@ -338,7 +193,7 @@ class PopProcessor:
             if not one.queue_offsets:
                 self._pop.pass_over(key, one.result.next_offset)
 
-    def _give_out(self, pop: Pop, given: list[_Found], rest: int) -> RemotingCommand | None:
+    def _give_out(self, pop: Pop, given: list[Found], rest: int) -> RemotingCommand | None:
         group = pop.group.group_name
         for one in given:
             records = one.result.records
@@ -349,7 +204,7 @@ class PopProcessor:
         now_ms = self._clock.now_ms()
         for topic in {one.topic for one in given}:
             now_ms = self._pop.checkpoints.free_time(topic, group, places, now_ms)
-        revive_queue = self._count % REVIVE_QUEUES
+        revive_queue = self._reads.turn % REVIVE_QUEUES
         popped = [
             (
                 Checkpoint(
@@ -379,7 +234,7 @@ class PopProcessor:
         self._pop.give_out(popped, then=then, refused=refused)
         return None
 
-    def _give_out_in_order(self, pop: Pop, given: list[_Found], rest: int) -> RemotingCommand:
+    def _give_out_in_order(self, pop: Pop, given: list[Found], rest: int) -> RemotingCommand:
         now_ms = self._clock.now_ms()
         deliveries = []
         for one in given:
@@ -400,7 +255,7 @@ class PopProcessor:
     def _answer(
         self,
         pop: Pop,
-        given: list[_Found],
+        given: list[Found],
         rest: int,
         now_ms: int,
         revive_queue: int,
@@ -423,7 +278,7 @@ class PopProcessor:
         body = b"".join([self._shown(pop, one, now_ms, revive_queue) for one in given])
         return pop.request.answer(ResponseCode.SUCCESS, "FOUND", ext, body)
 
-    def _shown(self, pop: Pop, one: _Found, now_ms: int, revive_queue: int) -> bytes:
+    def _shown(self, pop: Pop, one: Found, now_ms: int, revive_queue: int) -> bytes:
         """Return the records of one queue for consumers: retries under their original topic."""
         if one.topic == pop.topic:
             return one.result.records
@@ -493,7 +348,7 @@ class PopProcessor:
         ext = {
             "popTime": str(self._clock.now_ms()),
             "invisibleTime": str(pop.invisible_ms),
-            "reviveQid": str(ORDER_QUEUE if pop.is_order else self._count % REVIVE_QUEUES),
+            "reviveQid": str(ORDER_QUEUE if pop.is_order else self._reads.turn % REVIVE_QUEUES),
             "restNum": str(rest),
         }
         return pop.request.answer(code, "NO_MESSAGE_IN_QUEUE", ext)
@@ -504,7 +359,7 @@ class PopProcessor:
         self, request: RemotingCommand, connection: Connection, may_wait: bool
     ) -> RemotingCommand:
         pop = self._requests.peek(request, connection)
-        found, rest = self._look(pop, may_wait=may_wait)
+        found, rest = self._reads.look(pop, may_wait=may_wait)
         body = b"".join([one.result.records for one in found])
         ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(rest)}
         if not body:
@@ -515,7 +370,7 @@ class PopProcessor:
     def _notify(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
         pop = self._requests.notification(request, connection)
         pop.deadline_ms = self._clock.monotonic_ms() + min(pop.hold_ms, self._hold_ms_max)
-        if pop.hold_ms <= 0 or self._has_messages(pop):
+        if pop.hold_ms <= 0 or self._reads.has_messages(pop):
             return self._notice(pop)
         if not self._may_hold(pop):
             return request.answer(ext={"hasMsg": "false", "pollingFull": "true"})
@@ -523,28 +378,15 @@ class PopProcessor:
         return None
 
     def _tell(self, pop: Pop, key: _HeldKey, is_over: bool) -> None:
-        if is_over or self._has_messages(pop):
+        if is_over or self._reads.has_messages(pop):
             pop.connection.reply(self._notice(pop))
         else:
             self._keep(_NOTICE, pop, self._tell)
         self._forget_if_gone(key)
 
     def _notice(self, pop: Pop) -> RemotingCommand:
-        has_messages = "true" if self._has_messages(pop) else "false"
+        has_messages = "true" if self._reads.has_messages(pop) else "false"
         return pop.request.answer(ext={"hasMsg": has_messages, "pollingFull": "false"})
-
-    def _has_messages(self, pop: Pop) -> bool:
-        now_ms = self._clock.now_ms()
-        for topic, queue_id in self._queues(pop):
-            key = pop.queue_key(topic, queue_id)
-            if pop.is_order and self._pop.orders.is_blocked(key, pop.attempt, now_ms):
-                continue
-            next_offset = self._pop.progress.next_offset(key)
-            if next_offset is None:
-                next_offset = self._api.min_offset(topic, queue_id)
-            if self._api.max_offset(topic, queue_id) > next_offset:
-                return True
-        return False
 
     def _polling_info(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         pop = self._requests.place(request, connection)
@@ -559,26 +401,6 @@ def _topics_of(key: _HeldKey) -> tuple[str, str, str]:
     """Return the topics for whose growth requests with this key wait."""
     _, topic, group, _ = key
     return topic, retry_topic(topic, group, RETRY_V1), retry_topic(topic, group, RETRY_V2)
-
-
-def _queue_offsets(result: ReadResult, topic: str, begin_offset: int) -> list[int]:
-    """Return the queue offset of each record, which is all that most pops need."""
-    # One for each place, and the store has checked that they are the queue's, in order. Records of
-    # a light queue have the offsets of another queue.
-    if result.count == result.next_offset - begin_offset and not is_lmq(topic):
-        return list(range(begin_offset, result.next_offset))
-    records = result.records
-    found = []
-    at, end = 0, len(records)
-    while at < end:
-        if end - at < RECORD_BYTES_MIN:
-            raise StoreError("the store gave less than a record")
-        size, magic, _, _, _, queue_offset, *_ = FIRST.unpack_from(records, at)
-        if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= end - at:
-            raise StoreError(f"the store gave bytes that are no record: {size} {magic:#x}")
-        found.append(queue_offset)
-        at += size
-    return found
 
 
 def _parsed(records: bytes) -> list[Record]:
