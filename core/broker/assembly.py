@@ -152,7 +152,7 @@ class Processors:
             EndTransactionProcessor(shared, ledger),
             PullProcessor(shared),
             pop,
-            PopAckProcessor(shared, pop_service, pop),
+            PopAckProcessor(shared, pop_service, pop.held),
             AssignmentProcessor(shared, queues),
             ConsumerProcessor(shared),
             Admin(
@@ -209,7 +209,7 @@ class Processors:
     def connection_closed(self, connection: Connection) -> None:
         """Forget the requests held for a connection, and the clients that used it."""
         self.pull.connection_closed(connection)
-        self.pop.connection_closed(connection)
+        self.pop.held.connection_closed(connection)
         self.consumer.connection_closed(connection)
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from motelog.core.broker.pop.checkpoints import Checkpoint
 from motelog.core.broker.pop.service import PopService
-from motelog.core.broker.processors.pop import PopProcessor
+from motelog.core.broker.processors.pop_held import HeldPops
 from motelog.core.broker.processors.pop_request import PopRequests, invisible_field
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.tables.order_info import QueueKey
@@ -59,12 +59,12 @@ class _BatchJson(msgspec.Struct):
 class PopAckProcessor:
     """Answers acknowledgements; state changes only within a turn."""
 
-    def __init__(self, shared: Shared, pop: PopService, pops: PopProcessor) -> None:
+    def __init__(self, shared: Shared, pop: PopService, held: HeldPops) -> None:
         self._api = shared.api
         self._offsets = shared.tables.offsets
         self._clock = shared.clock
         self._pop = pop
-        self._pops = pops
+        self._held = held
         self._requests = PopRequests(shared)
 
     def processors(self) -> dict[int, Processor]:
@@ -186,7 +186,7 @@ class PopAckProcessor:
             return
         self._offsets.commit(group, topic, queue_id, next_offset)
         if not self._pop.orders.is_blocked(queue, None, self._clock.now_ms()):
-            self._pops.queue_freed(queue)
+            self._held.queues_freed([queue])
 
 
 def _place_of(ack: _BatchAckJson) -> tuple[QueueKey, int]:

@@ -62,7 +62,7 @@ def pass_time(stage: BrokerStage, ms: int) -> None:
     """Let time pass, and have come again what is due by then."""
     stage.clock.advance(ms)
     trio.run(stage.processors.pop_service.revive)
-    stage.processors.pop.wake_grown()
+    stage.processors.pop.held.wake_grown()
     stage.processors.end_turn()
 
 
@@ -172,13 +172,13 @@ def test_a_pop_waits_and_one_message_wakes_one(stage: BrokerStage) -> None:
         stage.process(RemotingCommand(POP, ext=ext), client)
     assert stage.ask(RequestCode.POLLING_INFO, pop_ext("T")).ext["pollingNum"] == "2"
     send(stage, b"1")
-    stage.processors.pop.wake_grown()
+    stage.processors.pop.held.wake_grown()
     stage.processors.end_turn()
     assert [[a.code for a in client.answers] for client in clients] == [[OK], []]
     stage.clock.advance(15_100)
-    stage.processors.pop.held.end_due(stage.clock.monotonic_ms())
+    stage.processors.pop.held.requests.end_due(stage.clock.monotonic_ms())
     assert [a.code for a in clients[1].answers] == [NOTHING]
-    assert not stage.processors.pop.awaited
+    assert not stage.processors.pop.held.awaited
 
 
 def test_a_retry_wakes_a_pop_that_waits(stage: BrokerStage) -> None:
@@ -195,10 +195,10 @@ def test_a_closed_connection_is_not_waited_for(stage: BrokerStage) -> None:
     client = Client()
     ext = {name: str(value) for name, value in pop_ext("T", pollTime=15_000).items()}
     stage.process(RemotingCommand(POP, ext=ext), client)
-    stage.processors.pop.connection_closed(client)  # type: ignore[arg-type]  # a stand-in
-    assert not stage.processors.pop.awaited
+    stage.processors.pop.held.connection_closed(client)  # type: ignore[arg-type]  # a stand-in
+    assert not stage.processors.pop.held.awaited
     send(stage, b"1")
-    stage.processors.pop.wake_grown()
+    stage.processors.pop.held.wake_grown()
     assert bodies(pop(stage)) == [b"1"]
 
 
@@ -240,7 +240,7 @@ def test_in_order_the_last_acknowledgement_wakes(stage: BrokerStage) -> None:
     stage.process(RemotingCommand(POP, ext={k: str(v) for k, v in ext.items()}), client)
     assert client.answers == []
     assert stage.code(ACK, ack_ext(*one)) == OK
-    stage.processors.pop.wake_grown()
+    stage.processors.pop.held.wake_grown()
     assert bodies(with_receipts(client.answers[0])) == [b"2"]
 
 
@@ -261,7 +261,7 @@ def test_a_notice_says_whether_there_is_anything(stage: BrokerStage) -> None:
     stage.process(RemotingCommand(NOTIFICATION, ext=ext), client)
     assert client.answers == []
     send(stage, b"1")
-    stage.processors.pop.wake_grown()
+    stage.processors.pop.held.wake_grown()
     assert client.answers[0].ext["hasMsg"] == "true"
     pop(stage)
     assert stage.ask(NOTIFICATION, pop_ext("T")).ext["hasMsg"] == "false"
@@ -372,7 +372,7 @@ def test_a_group_gets_no_more_of_a_queue_than_it_may_have_in_work(tmp_path: Path
         assert client.answers == []
         # An acknowledgement makes room, and wakes who waits.
         assert stage.code(ACK, ack_ext(*first[0])) == OK
-        stage.processors.pop.wake_grown()
+        stage.processors.pop.held.wake_grown()
         stage.processors.end_turn()
         assert bodies(with_receipts(client.answers[0])) == [b"3", b"4"]
         assert stage.code(POP, pop_ext("T")) == ResponseCode.SYSTEM_BUSY
