@@ -7,7 +7,7 @@ Spec: RocketMQ TopicRouteData, MQClientInstance.topicRouteData2TopicPublishInfo.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 import msgspec
@@ -39,6 +39,14 @@ class TopicRoute:
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """Return the address of a member of the broker group, or None."""
         return self.addresses.get(broker_name, {}).get(broker_id)
+
+    def at(self, broker_name: str) -> TopicRoute:
+        """Return the route with the queues of one broker only."""
+        write_queues, read_queues = (
+            tuple(queue for queue in queues if queue.broker_name == broker_name)
+            for queues in (self.write_queues, self.read_queues)
+        )
+        return replace(self, write_queues=write_queues, read_queues=read_queues)
 
     def any_address(self, broker_name: str, preferred_id: int) -> str | None:
         """Return the preferred member's address, else the master's, else any other's."""

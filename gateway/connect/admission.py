@@ -195,41 +195,50 @@ class Admission:
 
     def _admit(self, connection: Connection, accepted: Accepted) -> None:
         """Continue with a CONNECT after its login, if there is one; it may have to wait."""
+        refusal = self._journal.refusal
         if not self._has_room(accepted.client_id):
             self._connections.refuse(connection, refuse_for_now(accepted, FULL))
+        elif refusal is not None and (why := refusal()) is not None:
+            self._admit_unstored(connection, accepted, why)
         elif not self._journal.others_live:
             if accepted.client_id in self._claims:
                 self._claims.overtake(accepted.client_id)
             self._accept(connection, accepted, 0)
-        elif self._is_owned(accepted):
+        elif self._expiry.is_anothers(accepted):
             self._connections.refuse(connection, self._not_owned(accepted))
         else:
             self._claim(self._parking.park(connection, accepted, KEPT_BYTES_MAX))
+
+    def _admit_unstored(
+        self, connection: Connection, accepted: Accepted, why: MotelogError
+    ) -> None:
+        """Admit a client while the log takes no records, if its session needs none.
+
+        Nor can it be claimed from other gateways.
+        """
+        stored = None
+        with suppress(ViewError):
+            stored = self._journal.load(accepted.client_id)
+        now_ms = self._journal.clock.now_ms()
+        is_kept = stored is not None and not self._expiry.has_expired(stored, now_ms)
+        if accepted.expiry_s or is_kept:
+            text = f"sessions cannot be stored for the moment: {why}"
+            self._connections.refuse(connection, refuse_for_now(accepted, text))
+            return
+        if accepted.client_id in self._claims:
+            self._claims.overtake(accepted.client_id)
+        self._accept(connection, accepted, 0)
 
     def _has_room(self, client_id: str) -> bool:
         """Return whether the client may connect: there is room, or it takes over a connection."""
         known = self._table.by_client_id
         return client_id in known or len(known) < self._connections_max
 
-    def _is_owned(self, accepted: Accepted) -> bool:
-        """Whether the session is known to belong to another user; if not, a claim finds out."""
-        if accepted.owner is None:
-            return False
-        live = self._table.by_client_id.get(accepted.client_id)
-        if live is not None:
-            return not accepted.may_have(live.owner)
-        now_ms = self._journal.clock.now_ms()
-        with suppress(ViewError):
-            stored = self._journal.load(accepted.client_id)
-            if stored is not None and not accepted.may_have(stored.owner):
-                return not self._expiry.has_expired(stored, now_ms)
-        return False
-
     def _claim(self, parked: Parked) -> None:
         """Make a CONNECT wait until this gateway has its client identifier."""
         accepted = parked.accepted
         parked.kept_bytes_max = KEPT_BYTES_MAX
-        self._set_terms(parked.connection, accepted)
+        _set_terms(parked.connection, accepted, self._config.packet_bytes_max)
         parked.claim = self._claims.want(
             accepted.client_id,
             ClaimKind.LASTING if accepted.expiry_s else ClaimKind.PASSING,
@@ -334,23 +343,20 @@ class Admission:
         self._table.add(session, number, self._turn.now_ms, accepted.keep_alive_s)
         self._metrics.sessions_now += 1
         self._metrics.clients[connection.output.listener(number)][version] += 1
-        self._set_terms(connection, accepted)
+        _set_terms(connection, accepted, self._config.packet_bytes_max)
         return session
-
-    def _set_terms(self, connection: Connection, accepted: Accepted) -> None:
-        output, number = connection.output, connection.number
-        output.set_variant(number, accepted.version)
-        output.set_limits(
-            number,
-            frame_bytes_max=self._config.packet_bytes_max,
-            idle_s_max=accepted.idle_s_max,
-        )
 
     def _stored_again(self, session: Session, claim: int, error: MotelogError | None) -> None:
         """Note whether the record of a CONNECT was stored."""
         if claim and error is not None:
             self._claims.settle(session.client_id, claim)
         self._delivery.stored_again(session, error)
+
+
+def _set_terms(connection: Connection, accepted: Accepted, frame_bytes_max: int) -> None:
+    output, number = connection.output, connection.number
+    output.set_variant(number, accepted.version)
+    output.set_limits(number, frame_bytes_max=frame_bytes_max, idle_s_max=accepted.idle_s_max)
 
 
 def _may_have_its_will(acl: Acl, accepted: Accepted, found: Identity) -> bool:

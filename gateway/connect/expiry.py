@@ -30,6 +30,7 @@ class Expiry:
     """Ends the stored sessions of one gateway; the ``tick`` of one gateway does this for all."""
 
     def __init__(self, sessions: SessionParts, wills: Wills) -> None:
+        self._table = sessions.table
         self._journal = sessions.journal
         self._claims = sessions.claims
         self._shared = sessions.shared
@@ -44,6 +45,20 @@ class Expiry:
         return stored.left_ms is not None and self._journal.has_come(
             stored, stored.expires_ms, now_ms
         )
+
+    def is_anothers(self, accepted: Accepted) -> bool:
+        """Whether the session is known to belong to another user; if not, a claim finds out."""
+        if accepted.owner is None:
+            return False
+        live = self._table.by_client_id.get(accepted.client_id)
+        if live is not None:
+            return not accepted.may_have(live.owner)
+        now_ms = self._journal.clock.now_ms()
+        with suppress(ViewError):
+            stored = self._journal.load(accepted.client_id)
+            if stored is not None and not accepted.may_have(stored.owner):
+                return not self.has_expired(stored, now_ms)
+        return False
 
     def what_is_left(
         self, accepted: Accepted, stored: StoredSession, now_ms: int, *, is_expired: bool

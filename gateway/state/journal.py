@@ -27,6 +27,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, TypeVar
@@ -94,6 +95,10 @@ class SessionJournal:
         self._gateway = gateway
         log.create_topic(MQTT_SESSION_TOPIC, 1)
         self._queue = log.queue_of(MQTT_SESSION_TOPIC, "")
+        #: Returns why the log refuses records at once, if it does; None if it never does.
+        self.refusal: Callable[[], MotelogError | None] | None = None
+        if log.append_apart is not None:
+            self.refusal = partial(log.refusal, self._queue)
         self._rows = SessionRows(view)
         self._follower = Follower(log, view, MQTT_SESSION_TOPIC, self._rows)
         self._view = view

@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from motelog.bridge.sync import SyncProducer, SyncPullConsumer
+from motelog.bridge.sync import SyncAdmin, SyncProducer, SyncPullConsumer
 from motelog.core.message import Message
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
@@ -210,6 +210,79 @@ def restart_with_a_session(gateway: GatewayProcess) -> None:
         until(lambda: bool(late.received), "the retained message")  # noqa: B023
         assert late.received == [("state/device", end.__name__.encode())]
         late.stop()
+
+
+async def test_the_home_of_sessions_is_waited_for_and_the_other_broker_is_not_asked(
+    tmp_path: Path,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        await nursery.start(namesrv.run)
+        await trio.to_thread.run_sync(start_without_the_home, tmp_path, joined(namesrv.address))
+        nursery.cancel_scope.cancel()
+
+
+def start_without_the_home(folder: Path, namesrv: str) -> None:
+    settings = "append_wait_s = 1"
+    with (
+        BrokerProcess(folder / "a", namesrv=namesrv, name="broker-a") as home,
+        BrokerProcess(folder / "b", namesrv=namesrv, name="broker-b"),
+    ):
+        with GatewayProcess(folder, namesrv=namesrv, settings=settings) as gateway:
+            keep_a_session(gateway.address)
+            home.kill()
+            until(lambda: "a broker is away" in gateway.errors(), "the outage")
+            # A client may connect whose session ends with its connection, and no other.
+            clean = Client(gateway.address, "clean")
+            clean.subscribe("orders/#")
+            until(lambda: is_refused(gateway.address), "the refusal of a session that lasts")
+            gateway.kill()
+        (folder / "elsewhere").mkdir()
+        late = GatewayProcess(folder / "elsewhere", namesrv=namesrv, settings=settings)
+        starting = threading.Thread(target=late.start)
+        starting.start()
+        try:
+            until(lambda: late.errors().count("could not be created") > 2, "its waiting")
+            assert starting.is_alive()
+            home.start()
+            starting.join(DEADLINE_S)
+            device = Client(late.address, "device", session_expiry_s=600)
+            assert device.is_session_present
+            until(lambda: device.received == [("orders/1", b"kept")], "delivery")
+            assert late.stop() == 0
+        finally:
+            late.kill()
+    with SyncAdmin(namesrv=namesrv) as admin:
+        assert admin.value("MQTT_GATEWAY", "home") == "1:broker-a"
+
+
+def keep_a_session(address: tuple[str, int]) -> None:
+    """Have a message wait for a client that is away."""
+    device = Client(address, "device", session_expiry_s=600)
+    device.subscribe("orders/#")
+    device.stop()
+    sender = Client(address, "sender")
+    sender.publish("orders/1", b"kept")
+    until(lambda: sender.answered() == 1, "an acknowledgement")
+    sender.stop()
+
+
+def is_refused(address: tuple[str, int]) -> bool:
+    """Whether a client with a session that lasts is refused for now."""
+    codes: list[int] = []
+    client = paho.Client(
+        CallbackAPIVersion.VERSION2, client_id="new", protocol=MQTTProtocolVersion.MQTTv5
+    )
+    client.on_connect = lambda _client, _data, _flags, reason, _properties: codes.append(
+        reason.value
+    )
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.SessionExpiryInterval = 600
+    client.connect(*address, properties=properties)
+    while not codes:
+        client.loop(0.1)
+    client.disconnect()
+    return codes == [0x88]
 
 
 def wait_for_more(publishers: list[Publisher]) -> None:

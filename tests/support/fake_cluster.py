@@ -161,12 +161,23 @@ class FakeCluster:
         self.namesrv = ""
         self.quotes_keys = False
         self.script: Script = lambda request: None
+        #: The name server's table of values by (namespace, key).
+        self.values: dict[tuple[str, str], str] = {}
 
     async def answer(self, request: RemotingCommand) -> RemotingCommand | None:
         scripted = self.script(request)
         if scripted is not None:
             return None if scripted is NO_ANSWER else scripted
+        ext = request.ext
         match request.code:
+            case RequestCode.PUT_KV_CONFIG:
+                self.values[ext["namespace"], ext["key"]] = ext["value"]
+                return request.answer()
+            case RequestCode.GET_KV_CONFIG:
+                value = self.values.get((ext["namespace"], ext["key"]))
+                if value is None:
+                    return request.answer(ResponseCode.QUERY_NOT_FOUND, "no such entry")
+                return request.answer(ext={"value": value})
             case RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 return self._route(request)
             case RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:

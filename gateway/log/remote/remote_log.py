@@ -36,6 +36,7 @@ from motelog.gateway.log.remote.links import BrokerLinks
 from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
 from motelog.gateway.log.remote.reads import Fetch, Reads
+from motelog.gateway.log.remote.topic_maker import TopicMaker
 from motelog.gateway.log.remote.topics import Topics
 
 #: How long appends wait for a broker that is away or a topic that is being created.
@@ -82,10 +83,12 @@ class RemoteLog:
             waiting_bytes_max=waiting_bytes_max,
             hold=lambda place, part: self._topics.hold(place, part),
         )
+        maker = TopicMaker(self._client, self._links, group=group)
+        self._home = maker.home
         self._topics = Topics(
             self._client,
             self._links,
-            group=group,
+            maker,
             wait_s=wait_s,
             release=self._release,
             refuse=self._appends.refuse,
@@ -198,8 +201,13 @@ class RemoteLog:
     def outage(self) -> str | None:
         """A text that says which brokers are away; None while all answer."""
         away = self._links.away()
-        names = ", ".join(f"{link.name} for {link.away_s():.0f} s" for link in away)
-        return f"brokers are away: {names}" if away else None
+        if not away:
+            return None
+        text = ", ".join(f"{link.name} for {link.away_s():.0f} s" for link in away)
+        home = self._home.broker
+        if home is not None and self._links.of(home) in away:
+            text += f"; sessions and retained messages of all gateways are at {home}"
+        return f"brokers are away: {text}"
 
     @property
     def start_waits_for(self) -> str:

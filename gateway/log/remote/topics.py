@@ -102,15 +102,15 @@ class Topics:
         self,
         client: Client,
         links: BrokerLinks,
+        maker: TopicMaker,
         *,
-        group: str,
         wait_s: float,
         release: Callable[[list[tuple[Place, Part]]], None],
         refuse: Callable[[list[Part], MotelogError], None],
     ) -> None:
         self._client = client
         self._links = links
-        self._maker = TopicMaker(client, links, group=group)
+        self._maker = maker
         self._wait_s = wait_s
         self._release = release
         self._refuse = refuse
@@ -226,7 +226,8 @@ class Topics:
         with trio.move_on_after(self._wait_s):
             while not topic.is_known:
                 try:
-                    await self._find_or_make(topic.name, topic.queue_count)
+                    route, was_there = await self._maker.find(topic.name, topic.queue_count)
+                    self._adopt(route, new_at=self._brokers if was_there else route.addresses)
                     return
                 except BrokerError as exc:
                     error, for_s = exc, REFUSED_S
@@ -241,16 +242,6 @@ class Topics:
                 await trio.sleep(for_s)
                 with suppress(BrokerError):  # an append has asked again, and its task repeats this
                     self.create(topic.name, topic.queue_count)
-
-    async def _find_or_make(self, name: str, queue_count: int) -> None:
-        """Adopt the route of a topic, which is created if it does not exist."""
-        try:
-            route = await self._client.route(name, newer_than=trio.current_time())
-        except RouteError:
-            route = await self._maker.make(name, queue_count)
-            self._adopt(route, new_at=route.addresses)
-        else:
-            self._adopt(route, new_at=self._brokers)
 
     def _note_refused(self, topic: Topic, error: BrokerError, for_s: float) -> None:
         logger.warning(
@@ -291,6 +282,7 @@ class Topics:
             if trio.current_time() - routes_at >= ROUTES_INTERVAL_S:
                 routes_at = trio.current_time()
                 await self._look_at_routes()
+                await self._maker.home.look()
 
     async def _list(self, *, is_first: bool) -> bool:
         """Adopt topics that are not known yet; return whether a name server has answered."""
@@ -348,6 +340,8 @@ class Topics:
         Unknown queues at the brokers in ``new_at`` are new.
         """
         self._links.learn(route.addresses)
+        if route.topic in GATEWAY_TOPICS:
+            route = route.at(self._maker.home.broker or "")
         topic = self._topics.get(route.topic)
         if topic is None:
             refusal = self._refusals.pop(route.topic, None)

@@ -15,7 +15,7 @@ from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.turn import Turn
-from tests.conformance.peers import Gateway, Peer, publish_packet
+from tests.conformance.peers import Gateway, Peer, connect_packet, publish_packet
 from tests.support.apart_log import ApartLog
 from tests.support.memory_output import MemoryOutput
 
@@ -140,6 +140,38 @@ def test_a_message_that_is_refused_at_once_is_not_retained(gateway: Gateway) -> 
     assert answers(client) == [(PUBACK, 1, REFUSED), (PUBACK, 2, 0)]
     later.subscribe("there", "here")
     assert [message.topic for message in later.messages()] == ["here"]
+
+
+def test_while_no_session_can_be_stored_only_clients_connect_that_need_none(
+    gateway: Gateway,
+) -> None:
+    log = log_of(gateway)
+    kept = gateway.connect_persistent(5, "kept")
+    gone = gateway.connect_persistent(5, "gone")
+    gone.drop()
+    log.refused["MQTT_SESSION"] = AWAY
+    for client_id, how in (
+        ("new", {"session_expiry_interval_s": 60}),
+        ("gone", {"clean_start": False}),
+        ("gone", {}),  # its old session could not be ended
+    ):
+        refused = gateway.open(5)
+        refused.send(connect_packet(5, client_id, **how))
+        connack = refused.read_connack()
+        assert connack.reason_code == ReasonCode.SERVER_UNAVAILABLE
+        why = "sessions cannot be stored for the moment: the broker is away"
+        assert connack.properties.reason_string == why
+    # Whoever is connected goes on, and so do clients whose sessions end with their connections.
+    clean = gateway.connect(5, "clean")
+    clean.subscribe("here")
+    kept.put("here", b"b", 1, packet_id=7)
+    assert answers(kept) == [(PUBACK, 7, 0)]
+    assert [message.payload for message in clean.messages()] == [b"b"]
+    again = gateway.connect(5, "clean")
+    assert clean.is_closed
+    again.subscribe("here")
+    del log.refused["MQTT_SESSION"]
+    gateway.connect_persistent(5, "gone")
 
 
 @pytest.mark.parametrize("seed", range(30))
