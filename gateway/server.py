@@ -35,20 +35,18 @@ from motelog.gateway.assembly import GatewayParts, Surroundings, assemble
 from motelog.gateway.config import LIVE, GatewayConfig
 from motelog.gateway.connect.clients import CONNECTIONS_RESERVED
 from motelog.gateway.log.log_port import LogPort
-from motelog.gateway.log.reckoning import TICK_S
 from motelog.gateway.metrics import PLAIN, GatewayMetrics
 from motelog.gateway.operator.operator import Operator
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.retained import RetainedStore
+from motelog.gateway.state.starting import read_back
 from motelog.gateway.state.view import IN_MEMORY, View
-from motelog.gateway.tasks import READ_BACK_MAX, Tasks
+from motelog.gateway.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
 #: Descriptors that are not for MQTT connections: log files, listeners, native clients.
 DESCRIPTORS_KEPT: Final = 1024
-#: How long to wait when the log does not have the records in memory yet.
-READ_BACK_PAUSE_S: Final = 0.005
 
 
 class Gateway:
@@ -127,7 +125,7 @@ class Gateway:
                         self._log_port, self._view, self._steady, gateway=self._config.name
                     )
                     retained = RetainedStore(self._log_port, self._view, self._steady)
-                    await _read_back(journal, retained, self._log_port, self._clock)
+                    await read_back(journal, retained, self._log_port, self._clock)
                     await self._serve(journal, retained, task_status)
                 finally:
                     self._log_port.close()
@@ -214,28 +212,6 @@ class Gateway:
         self.listeners = {one.config.name: one.text for one in opened[1:]}
         self._opened = opened
         return opened
-
-
-async def _read_back(
-    journal: SessionJournal, retained: RetainedStore, log: LogPort, clock: Clock
-) -> None:
-    """Bring the view up to date with the log, before the first client is admitted.
-
-    Meanwhile this gateway ticks, so that other gateways know of it, and waits until they say so.
-    """
-    ticked_ms = clock.monotonic_ms()
-    while True:
-        is_more = journal.refresh(READ_BACK_MAX)
-        is_more = retained.refresh(READ_BACK_MAX) or is_more
-        if journal.is_over:
-            journal.begin_again()
-        elif journal.is_current and retained.is_current and journal.is_known and not is_more:
-            break
-        if clock.monotonic_ms() - ticked_ms >= TICK_S * 1000:
-            ticked_ms = clock.monotonic_ms()
-            journal.tick({}, [])
-        log.settle_soon()
-        await trio.sleep(0 if is_more else READ_BACK_PAUSE_S)
 
 
 def _connections_max(configured: int) -> int:

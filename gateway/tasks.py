@@ -18,9 +18,8 @@ from motelog.core.net.driver import HELD_S
 from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.assembly import GatewayParts, Surroundings
 from motelog.gateway.log.reckoning import TICK_S
+from motelog.gateway.state.starting import READ_BACK_MAX
 
-#: Changes that are read back before other tasks run: some milliseconds.
-READ_BACK_MAX: Final = 50
 #: State records that are appended again in one tick.
 REWRITES_MAX: Final = 100
 #: How often it is checked whether a paused client may be read again.

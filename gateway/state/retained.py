@@ -29,7 +29,7 @@ from motelog.core.message import (
     tags_code,
 )
 from motelog.core.topic_names import MQTT_RETAINED_TOPIC
-from motelog.gateway.log.log_port import LogPort, QueueHandle
+from motelog.gateway.log.log_port import LogPort, QueueHandle, Ticket
 from motelog.gateway.mapping.message_properties import expires_ms
 from motelog.gateway.mqtt.topics import has_wildcard, name_pattern
 from motelog.gateway.state.follower import Follower
@@ -39,6 +39,7 @@ from motelog.gateway.state.retained_rows import (
     RetainedRows,
     Row,
     kept_property,
+    moved_property,
 )
 from motelog.gateway.state.retained_unread import UnreadRetained, Written
 from motelog.gateway.state.view import View, ViewError
@@ -144,6 +145,20 @@ class RetainedStore:
         if batch:
             self._log_port.append(batch)
         return len(batch)
+
+    def page(self, after: str, limit: int) -> RowSlice:
+        """Return the next messages by name, of all names; ViewError."""
+        found, end = self._rows.rows("", after, HIGHEST, limit, bytes_max=ROWS_BYTES_MAX)
+        return RowSlice(found, end)
+
+    def adopt(self, rows: Iterable[Row], *, are_removed: bool = False) -> Ticket:
+        """Append messages that another broker has stored, with their times, or their removal."""
+        now_ms, batch = self._clock.now_ms(), []
+        for _, _, properties, payload, store_ms, _ in rows:
+            code = tags_code(decode_properties(properties).get(TAGS))
+            body, end = (b"", b"") if are_removed else (payload, moved_property(store_ms))
+            batch.append((self._queue, body, properties + end, code, now_ms, _HOST, 0, 0, 0, 0))
+        return self._log_port.append(batch)
 
     # --- reading -------------------------------------------------------------------------
 

@@ -143,12 +143,14 @@ class RetainedRows:
         known = self.get(name)
         kept = _kept(properties)
         if kept is not None:
-            properties, repeated, store_ms, since = kept
-            if known is not None:
-                if known.queue_offset != repeated:
-                    return
-            elif repeated >= begin_offset:
-                return  # it was removed since
+            properties, repeated, store_ms, kept_since = kept
+            if repeated is not None:
+                since = kept_since
+                if known is not None:
+                    if known.queue_offset != repeated:
+                        return
+                elif repeated >= begin_offset:
+                    return  # it was removed since
         if known is not None:
             self._remove(known)
         owner = None if known is None else known.client_id
@@ -313,15 +315,22 @@ def kept_property(message: Retained) -> bytes:
     return _KEPT + b"%d:%d:%d" % (message.queue_offset, message.store_ms, message.since) + _END
 
 
-def _kept(properties: bytes) -> tuple[bytes, int, int, int] | None:
-    """Return the properties without that of a repeated record, and its values."""
+def moved_property(store_ms: int) -> bytes:
+    """Return the property of a record that was stored at another broker before."""
+    return _KEPT + b"%d" % store_ms + _END
+
+
+def _kept(properties: bytes) -> tuple[bytes, int | None, int, int] | None:
+    """Return the properties without that of a repeated or moved record, and its values."""
     begin = properties.rfind(_KEPT)
     if begin < 0:
         return None
     value = properties[begin + len(_KEPT) :].rstrip(_END)
     values = value.split(b":")
-    if len(values) not in (2, 3) or not all(map(bytes.isdigit, values)):
+    if len(values) > 3 or not all(map(bytes.isdigit, values)):
         return None
+    if len(values) == 1:
+        return properties[:begin], None, int(value), 0
     # Earlier versions did not write the place of the first record.
     place, store_ms, since = map(int, (*values, values[0])[:3])
     return properties[:begin], place, store_ms, since

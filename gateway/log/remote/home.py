@@ -73,6 +73,23 @@ class Home:
         """The broker's name, None before it is known."""
         return None if self._entry is None else self._entry.broker
 
+    def take(self, broker: str) -> None:
+        """Use a broker as the home from now on; nothing is written down."""
+        self._entry = Entry(0, broker)
+
+    async def written(self) -> str | None:
+        """Return the broker that is written down, None if none is; NoNameServerError."""
+        entry = await self._read()
+        return None if entry is None else entry.broker
+
+    async def write(self, broker: str) -> None:
+        """Make a broker the home; NoNameServerError if no name server takes that."""
+        before = await self._read()
+        entry = Entry(1 if before is None else before.number + 1, broker)
+        await self._write(entry, self._client.namesrv_addresses)
+        if await self._read() != entry:
+            raise NoNameServerError("no name server has taken the new home: see the log above")
+
     async def find(self) -> str:
         """Return the broker's name; it is chosen if no name server knows one.
 

@@ -84,7 +84,7 @@ class RemoteLog:
             hold=lambda place, part: self._topics.hold(place, part),
         )
         maker = TopicMaker(self._client, self._links, group=group)
-        self._home = maker.home
+        self.home = maker.home
         self._topics = Topics(
             self._client,
             self._links,
@@ -204,7 +204,7 @@ class RemoteLog:
         if not away:
             return None
         text = ", ".join(f"{link.name} for {link.away_s():.0f} s" for link in away)
-        home = self._home.broker
+        home = self.home.broker
         if home is not None and self._links.of(home) in away:
             text += f"; sessions and retained messages of all gateways are at {home}"
         return f"brokers are away: {text}"

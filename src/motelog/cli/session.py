@@ -6,13 +6,16 @@ Owns: the text and JSON output. Must not touch: the log; the server's admin list
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from motelog.cli.admin import ADMIN, Admin, Json, apart_text, ask, ask_list, time_text
-from motelog.cli.options import commands
+from motelog.cli.native import Servers
+from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError, agreed, table, write, write_done, write_json
+from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
 from motelog.core.units import span_text
 
@@ -187,3 +190,41 @@ def _expiry(one: dict[str, Any], at: Callable[[int | None], str] = time_text) ->
         return at(one["expires_ms"])
     expiry_s = one["expiry_s"]
     return f"{span_text(expiry_s)} after disconnecting" if expiry_s else "on disconnecting"
+
+
+@session.command("move-home", epilog="Example: motelog session move-home broker-b --yes")
+@takes_options
+def move_home(
+    broker: Annotated[str, typer.Argument(metavar="BROKER", help="Name of the new home.")],
+    loses: Annotated[
+        bool,
+        typer.Option(
+            "--lose", help="Do not ask the old home: all sessions and retained messages end."
+        ),
+    ] = False,
+    is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    *,
+    servers: Servers,
+    json: Json = False,
+) -> None:
+    """Move the sessions and retained messages of all gateways to another broker.
+
+    For gateways in front of brokers elsewhere, which must be stopped meanwhile. The old home counts
+    until everything is at the new one. What it has stays there and is no longer read.
+    """
+    from motelog.gateway.operator import moving
+
+    what = "end all sessions and delete all retained messages" if loses else "move all sessions"
+    agreed(is_agreed, f"{what}, and make {broker} the home of gateways")
+    moved = run_interruptibly(partial(moving.move_home, broker, loses=loses, **servers.options))
+    text = f"{moved.sessions} sessions and {moved.retained} retained messages are at {broker}"
+    write_done(
+        {
+            "before": moved.before,
+            "broker": moved.broker,
+            "sessions": moved.sessions,
+            "retained": moved.retained,
+        },
+        f"{text}; they were at {moved.before}" if moved.before else text,
+        json=json,
+    )

@@ -327,6 +327,41 @@ def test_repeated_record_without_its_first_place_is_one_all_the_same() -> None:
     assert (other.payload, other.queue_offset, other.since) == (b"2", 2, 2)
 
 
+def test_messages_that_move_to_another_log_keep_their_times() -> None:
+    old, new = Stage(), Stage()
+    for name in ("$kept/a", "b", "c"):
+        old.publish(name, name.encode(), expiry_s=100)
+    old.read()
+    before_ms = old.clock.now_ms()
+    new.later(5000)
+    new.publish("c", b"later")
+    new.publish("gone")
+    new.read()
+    pages = [old.store.page("", 2)]
+    assert pages[0].after is not None
+    pages.append(old.store.page(pages[0].after, 2))
+    assert pages[1].after is None
+    for page in pages:
+        new.store.adopt(page.rows)
+    [(_, gone)] = [(row[1], row) for row in new.store.page("d", 10).rows]
+    new.store.adopt([gone], are_removed=True)
+    new.read()
+    for at, name in enumerate(("$kept/a", "b", "c"), 2):
+        moved, kept = new.store.get(name), old.store.get(name)
+        assert moved is not None
+        assert kept is not None
+        assert moved == kept._replace(queue_offset=at, since=at)
+        assert moved.store_ms == before_ms
+    assert new.store.get("gone") is None
+    # Written again there, they are the same still.
+    new.later(1000)
+    assert new.store.rewrite_older(new.clock.now_ms(), 10) == 3
+    new.read()
+    moved = new.store.get("b")
+    assert moved is not None
+    assert (moved.store_ms, moved.since) == (before_ms, 3)
+
+
 def test_message_whose_record_is_gone_is_written_again() -> None:
     stage = Stage()
     stage.publish("a", b"1")

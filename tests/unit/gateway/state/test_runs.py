@@ -8,12 +8,12 @@ import trio
 from motelog.core.clock import ManualClock
 from motelog.core.errors import StoreFullError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
-from motelog.gateway import server
 from motelog.gateway.log.reckoning import LOST_TICKS
 from motelog.gateway.state import session_rows
 from motelog.gateway.state.journal import SILENCE_MS_MAX, SessionJournal
 from motelog.gateway.state.retained import RetainedStore
 from motelog.gateway.state.session_rows import ClaimHeard
+from motelog.gateway.state.starting import read_back
 from motelog.gateway.state.stored import Mark, MarkKind, Progress, StoredSession
 from motelog.gateway.state.view import IN_MEMORY, View, ViewError
 from tests.support.fake_log import FakeLog
@@ -237,7 +237,7 @@ async def test_gateway_that_reads_for_long_at_its_start_is_not_lost() -> None:
 
     gateways.log.settle_soon = settle_soon  # type: ignore[method-assign]
     with trio.fail_after(10):
-        await server._read_back(journal, retained, gateways.log, gateways.clock)
+        await read_back(journal, retained, gateways.log, gateways.clock)
     gateways.read()
     assert gateways["a"].others_live
     assert journal.is_current
