@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import paho.mqtt.client as paho
 import pytest
@@ -11,8 +13,12 @@ import trio
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from motelog.bridge.sync import SyncAdmin
+from motelog.core.errors import MotelogError
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
+from motelog.gateway.log.remote.home import KEY, NAMESPACE, Home
+from motelog.gateway.operator.moving import move_home
 from tests.integration.test_remote_gateway import Client, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import joined
@@ -46,7 +52,7 @@ def move_there_and_back(folder: Path, namesrv: str) -> None:
             keep_sessions_and_messages(first.address)
             assert "gateways are running, stop them first: " in refused(namesrv, "broker-b")
             assert first.stop() == 0
-        # A broker that is not there, or the same one, is no home.
+        end_before_it_is_written(namesrv)
         assert "the state of gateways is at broker-a already" in refused(namesrv, "broker-a")
         assert move(namesrv, "broker-b") == {
             "before": "broker-a", "broker": "broker-b", "sessions": 2, "retained": 2,
@@ -85,6 +91,15 @@ def move_there_and_back(folder: Path, namesrv: str) -> None:
             assert not Client(second.address, "device", session_expiry_s=60).is_session_present
             with_retained(second.address, {})
             assert second.stop() == 0
+
+
+def end_before_it_is_written(namesrv: str) -> None:
+    """Have a move end, as in a crash, when everything is at the new home already."""
+    cut = MotelogError("cut")
+    with mock.patch.object(Home, "write", side_effect=cut), pytest.raises(BaseExceptionGroup):
+        trio.run(partial(move_home, "broker-b", namesrv=namesrv))
+    with SyncAdmin(namesrv=namesrv) as admin:
+        assert admin.value(NAMESPACE, KEY) == "1:broker-a"
 
 
 def keep_sessions_and_messages(address: tuple[str, int]) -> None:

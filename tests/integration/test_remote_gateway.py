@@ -228,16 +228,28 @@ def start_without_the_home(folder: Path, namesrv: str) -> None:
         BrokerProcess(folder / "a", namesrv=namesrv, name="broker-a") as home,
         BrokerProcess(folder / "b", namesrv=namesrv, name="broker-b"),
     ):
-        with GatewayProcess(folder, namesrv=namesrv, settings=settings) as gateway:
+        for name in ("beside", "elsewhere"):
+            (folder / name).mkdir()
+        beside = GatewayProcess(
+            folder / "beside", namesrv=namesrv, settings=f'{settings}\nname = "beside"'
+        )
+        with GatewayProcess(folder, namesrv=namesrv, settings=settings) as gateway, beside:
             keep_a_session(gateway.address)
+            connected = [Client(beside.address, f"connected{number}") for number in range(8)]
             home.kill()
-            until(lambda: "a broker is away" in gateway.errors(), "the outage")
-            # A client may connect whose session ends with its connection, and no other.
-            clean = Client(gateway.address, "clean")
-            clean.subscribe("orders/#")
-            until(lambda: is_refused(gateway.address), "the refusal of a session that lasts")
+            for one in (gateway, beside):
+                until(lambda: "a broker is away" in one.errors(), "the outage")  # noqa: B023
+                # A client may connect whose session ends with its connection, and no other.
+                until(lambda: is_refused(one.address), "the refusal of a session that lasts")  # noqa: B023
+                clean = Client(one.address, "clean")
+                clean.subscribe("orders/#")
+            # Clients that are connected go on, at the other broker.
+            for client in connected:
+                client.publish("orders/2", b"x")
+            until(lambda: all(client.answered() for client in connected), "answers")
+            assert any(client.acknowledged for client in connected)
             gateway.kill()
-        (folder / "elsewhere").mkdir()
+            beside.kill()
         late = GatewayProcess(folder / "elsewhere", namesrv=namesrv, settings=settings)
         starting = threading.Thread(target=late.start)
         starting.start()
@@ -259,7 +271,7 @@ def start_without_the_home(folder: Path, namesrv: str) -> None:
 def keep_a_session(address: tuple[str, int]) -> None:
     """Have a message wait for a client that is away."""
     device = Client(address, "device", session_expiry_s=600)
-    device.subscribe("orders/#")
+    device.subscribe("orders/1")
     device.stop()
     sender = Client(address, "sender")
     sender.publish("orders/1", b"kept")
