@@ -23,6 +23,7 @@ import struct
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Final
@@ -240,8 +241,7 @@ class _Fleet:
             latency.merge(done.latency)
         connect_us_p50, connect_us_p99 = latency.percentiles_us((0.5, 0.99))
         examples = [*canary.error_examples]
-        for done in self._done.values():
-            examples += done.error_examples
+        examples += chain.from_iterable(done.error_examples for done in self._done.values())
         sessions = sum(self._up)
         return FleetReport(
             sessions=sessions,

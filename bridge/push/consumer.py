@@ -146,8 +146,7 @@ class PushConsumer:
         self._broadcast = broadcast
         self._workers_count = workers
         self._batch_max = batch_max
-        # Locks are between the members of a group, and a broadcast shares nothing.
-        self._needs_lock = is_orderly and not broadcast
+        self._needs_lock = is_orderly and not broadcast  # a broadcast shares no queues
         self._retries_max = retries_max
         self._store = offsets
         self._limits = limits or Limits()

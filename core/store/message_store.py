@@ -352,13 +352,12 @@ class MessageStore:
     ) -> int:
         """Append a batch, all or nothing; return the physical offset after it.
 
-        When it returns, the records below ``readable_offset`` can be read, and who waits for them
-        has been woken; the batch is durable after ``wait_durable`` of the returned offset.
+        When it returns, the records below ``readable_offset`` can be read, and waiting readers have
+        been woken; the batch is durable after ``wait_durable`` of the returned offset.
         ``placed`` gets (physical offset, queue offset) per message. ``store_timestamp_ms`` is a
-        value of ``now_ms``, for callers that derive a due time from it. With ``even_if_full``, for
-        appends that make room, the limits on the disk's use do not apply. RecordTooLargeError,
-        StoreFullError, for want of memory too, or StoreFencedError; without ``may_wait``, as in the
-        event loop, NextFileError instead of a wait for the next CommitLog file.
+        value of ``now_ms``, for callers that derive a due time from it. ``even_if_full`` is for
+        appends that make room. RecordTooLargeError, StoreFullError (disk or memory) or
+        StoreFencedError; without ``may_wait``, NextFileError if the next CommitLog file is missing.
         """
         full_reason = None if even_if_full else self.disk_watch.full_reason
         if self._fence_reason is not None or full_reason is not None or not self._is_open:
