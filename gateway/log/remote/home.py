@@ -32,7 +32,7 @@ NAMESPACE: Final = "MQTT_GATEWAY"
 KEY: Final = "home"
 #: Gateways that start for the first time may choose at the same moment: the last entry counts for
 #: all, so each reads it again after this time.
-SETTLE_S: Final = 1.0
+SETTLE_S: Final = 0.5
 
 
 #: Answers of name servers that have no entry, or keep none.
