@@ -24,7 +24,8 @@ Rules:
   or its gateway did not know its end: the queue is added. If a gateway stops reading a queue and
   reads it again later, the position is written again.
 - A Progress entry replaces cursors that were pinned and all flights. Its tick's positions come with
-  it or after it, never before it.
+  it or after it, never before it. A cursor that it pins no longer is not below the place where it
+  was pinned: the session is at a live position, which the log may not have yet.
 - A change of filters has a Progress entry. Its cursors are those of the queues that the new filters
   need. Queues that no filter needs any longer may keep a cursor; it is not used.
 - ``delivered`` has places that the cursor has not passed and that must not be read again. The
@@ -120,10 +121,13 @@ class SessionState(msgspec.Struct, frozen=True):
 
     def with_progress(self, entry: Progress, positions: Mapping[str, Position]) -> SessionState:
         """Return the state after an entry of a tick."""
+        cursors = self.session.cursors
+        if freed := self.freed(entry.cursors):
+            cursors = cursors | freed
         told = msgspec.structs.replace(
             self,
             session=msgspec.structs.replace(
-                self.session, inflight=entry.inflight, replays=entry.replays
+                self.session, cursors=cursors, inflight=entry.inflight, replays=entry.replays
             ),
             pinned=entry.cursors,
             is_told=True,
@@ -131,6 +135,15 @@ class SessionState(msgspec.Struct, frozen=True):
         delivered = told.not_passed(told.places(), positions)
         session = msgspec.structs.replace(told.session, delivered=delivered)
         return msgspec.structs.replace(told, session=session)
+
+    def freed(self, pinned: Mapping[str, int]) -> dict[str, int]:
+        """Return the cursors that are pinned, and are not in ``pinned``."""
+        cursors = self.session.cursors
+        return {
+            queue: max(cursor, cursors.get(queue, 0))
+            for queue, cursor in self.pinned.items()
+            if queue not in pinned
+        }
 
     def places(self) -> dict[Place, None]:
         """Return the delivered places, including those of flights."""
@@ -212,6 +225,7 @@ class Changing:
         if filters is None:
             filters = self._filters = {one.topic_filter: one for one in session.filters}
             self._cursors = session.cursors.copy()
+        self._cursors |= self._state.freed(progress.cursors)
         for topic_filter in change.removed:
             filters.pop(topic_filter, None)
         filters.update((one.topic_filter, one) for one in change.filters)
