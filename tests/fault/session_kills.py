@@ -53,6 +53,8 @@ import paho.mqtt.client as paho
 import psutil
 from paho.mqtt.enums import CallbackAPIVersion
 
+from motelog.gateway.config import GatewayConfig
+from motelog.gateway.log.reckoning import arrival_ms_max
 from motelog.testing import MotelogProcess
 from tests.support.delivery_audit import Audit, AuditError, Received
 from tests.support.durable_client import Arrived, BadAnswerError, ClientSession, DurableClient
@@ -89,10 +91,12 @@ EXIT_NOT_PERMITTED = 3
 OTHER_FILTERS = tuple(f"none/{number}" for number in range(24))
 LOAD_S_MAX = 1.5
 DRAINED_WITHIN_S = 60.0
-#: Connections that a client makes to have one thing sent again.
-COMES_BACK_MAX = 20
-#: Between two of them; paho by itself waits for a second.
+#: Time between two connections that a client makes to have one thing sent again; paho by itself
+#: waits for a second.
 COMES_BACK_S = 0.5
+#: How many there are at most: while a message that a killed process had marked may still arrive at
+#: its broker, it cannot be accepted.
+COMES_BACK_MAX = 10 + round(arrival_ms_max(GatewayConfig().append_wait_s) / 1000 / COMES_BACK_S)
 #: Unacknowledged messages of one publisher.
 SENDING_MAX = 20
 #: Rounds after which publishers take new topics, which the log does not have yet.
