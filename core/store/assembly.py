@@ -1,4 +1,4 @@
-"""Makes the parts of a store that are given values of its configuration, and not the section.
+"""Makes the parts of a store that take values of its configuration, not the whole section.
 
 Owns: which value goes to which part. Must not touch: which part knows which (message_store), the
 work of the parts.

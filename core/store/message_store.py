@@ -16,7 +16,7 @@ fence. Must not touch: byte formats (core.records), the operating system (files)
 Concurrency: everything runs in the thread of the trio run, except open and close (called in a
 thread before and after) and the syncs, which get paths and offsets only.
 Invariants: an append is all or nothing; when it returns, what it wrote is in the ConsumeQueues and
-who waits for it has been woken; after a failed write or flush every append and every wait raises
+waiting readers have been woken; after a failed write or flush every append and every wait raises
 StoreFencedError until a restart.
 """
 
@@ -398,7 +398,7 @@ class MessageStore:
         try:
             self._announce(dirty, len(messages), began_at, began_ns, has_keys=has_keys)
         except NO_MEMORY:
-            self._refusals.fault("hearing of new messages lacks memory: free memory")
+            self._refusals.fault("there is no memory to report new messages: free memory")
         return end_offset
 
     def _refusal(self, messages_count: int, full_reason: str | None) -> StoreError:
@@ -415,7 +415,7 @@ class MessageStore:
     ) -> None:
         """Make room for a batch, in the log's files and for units in memory.
 
-        Whatever can fail for lack of space or descriptors comes before the first byte.
+        Everything that can fail for lack of space or descriptors comes before the first byte.
         """
         try:
             self._log.make_room(total, largest, may_wait=may_wait)
@@ -425,18 +425,18 @@ class MessageStore:
             raise self._no_room(exc, messages_count) from exc
 
     def _no_room(self, exc: OSError, messages_count: int) -> StoreError:
-        """Return why a batch is not appended for which no room could be made."""
+        """Return the error for a batch for which no room could be made."""
         if exc.errno not in NO_ROOM:
             return self._fenced(f"making room for a batch failed: {exc}")
         text = no_room_text(exc)
         self.disk_watch.refuse(messages_count, text)
         self._refusals.warning(
-            "messages are refused until there is room; reads go on reason=%s", text
+            "messages are refused until there is room; reads continue reason=%s", text
         )
         return StoreFullError(f"no room for a batch: {text}")
 
     def _half_done(self, exc: BaseException, dirty: list[QueueTail]) -> StoreFencedError:
-        """Hide a batch of which a part may have been written, and fence the store."""
+        """Hide a batch that may have been written in part, and fence the store."""
         for tail in dirty:
             tail.take_back(self._log.end_offset)
         return self._fenced(f"an append failed half way: {exc!r}")
@@ -444,11 +444,11 @@ class MessageStore:
     def _taken_back(
         self, total_bytes: int, dirty: list[QueueTail], fresh: list[QueueTail]
     ) -> StoreError:
-        """Undo what there is of a batch for which memory is lacking; fence the store if it stays.
+        """Undo the written part of a batch that ran out of memory; if that fails, fence the store.
 
         Queues that grew are in ``dirty`` before they do, and in ``fresh`` if they held no unit.
         """
-        self._refusals.fault("an append lacks memory and is refused: free memory")
+        self._refusals.fault("an append is refused for lack of memory: free memory")
         try:
             for tail in dirty:
                 tail.take_back(self._log.end_offset)
@@ -469,7 +469,7 @@ class MessageStore:
     ) -> None:
         """Report a batch that is in the log to the index, the figures and the readers.
 
-        If memory is lacking, those that have not heard of it come upon it with the next one.
+        If memory runs out, those that have not been informed find it with the next batch.
         """
         end_offset = self._log.end_offset
         if has_keys:

@@ -68,7 +68,7 @@ def add_units(
     """Add the units of records that were written.
 
     ``dirty`` gets the queues that grow, ``fresh`` those of them that held no unit in memory before,
-    each before it does: an error half way leaves no other with a unit.
+    each before it grows: after an error half way no other queue has a new unit.
     """
     grown: set[QueueTail] = set()
     for number, tails in indexed:

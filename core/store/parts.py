@@ -1,4 +1,4 @@
-"""The parts of an open store that are shared by all who sync or remove its files, as one value.
+"""The shared parts of an open store, as one value, for code that syncs or removes its files.
 
 Owns: only that. Must not touch: what the parts do.
 """

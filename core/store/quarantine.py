@@ -3,7 +3,7 @@
 Owns: Quarantine: which files are aside, rebuilding them, waking the reads that wait. Must not
 touch: when a file is doubtful (consume_queue).
 
-    file before     file that is aside      file behind
+    file before     file that is aside      file after
     ... unit |  ?  ?  ?  ?  ?  ?  ?  ?  ?  | unit ...
           |                                   |
     --[record]---- all of it is walked ----[record]---   the log

@@ -1,4 +1,4 @@
-"""How far the log may be read: one bound for all readers, and who is woken as it rises.
+"""How far the log may be read: one bound for all readers, and which of them wake as it rises.
 
 Owns: Readable: the bound as a physical offset and as a queue offset, the queues with records above
 the bound; Growth: what one reader waits for, and which of it has grown. Must not touch: records,
@@ -32,7 +32,7 @@ from motelog.core.store.queues.consume_queue import ConsumeQueue
 _faults: Final = LimitedLog(logging.getLogger(__name__))
 
 NO_LIMIT: Final = (1 << 63) - 1
-#: What a reader waits for that wants to know about all queues.
+#: What a reader of all queues waits for.
 ALL_QUEUES: Final = (True,)
 
 
@@ -66,11 +66,11 @@ class Readable:
         self._queues = queues
         self._limit = NO_LIMIT
         self._followers: list[Growth] = []
-        # Queues that have got messages since ``take_grown``.
+        # Queues that have received messages since ``take_grown``.
         self._grown: set[QueueTail] = set()
-        # Queues with records above the limit, and an offset in or just behind the last of these.
+        # Queues with records above the limit, and an offset in or just after the last of these.
         self._hidden: dict[QueueTail, int] = {}
-        # For queues asked about while there is a limit: the limit then, and their end below it.
+        # For queues looked up while there is a limit: the limit then, and their end below it.
         self._ends: dict[QueueTail, tuple[int, int]] = {}
 
     @property
@@ -79,7 +79,7 @@ class Readable:
         return min(self._limit, self._log.end_offset)
 
     def max_offset(self, queue: ConsumeQueue) -> int:
-        """Return the queue offset behind the last readable message of a queue.
+        """Return the queue offset after the last readable message of a queue.
 
         StoreError if its units cannot be read.
         """
@@ -95,14 +95,14 @@ class Readable:
         return end
 
     def set_limit(self, physical_offset: int) -> None:
-        """Let records that begin below ``physical_offset`` be read, and wake who waits for them."""
+        """Let records that begin below ``physical_offset`` be read, and wake their readers."""
         before = self.offset
         self._limit = physical_offset
         if physical_offset < before:
             # These were readable until now, so they were not noted.
             for queue in self._queues.values():
                 if self.max_offset(queue) < queue.max_offset:
-                    # The limit lies beside the last record and never in it.
+                    # The limit lies at an end of the last record, never inside it.
                     self._hidden[queue.tail] = queue.unit(queue.max_offset - 1)[0] + 1
             return
         grown = list(self._hidden)
@@ -113,7 +113,7 @@ class Readable:
             self.grew(grown, before, self.offset)
 
     def grew(self, tails: list[QueueTail], begin: int, end: int) -> None:
-        """Note that queues have new records in [begin, end) of the log; wake who may read them."""
+        """Note that queues have new records in [begin, end) of the log; wake their readers."""
         if end > self._limit:
             self._hidden.update(dict.fromkeys(tails, end))
         if begin >= self._limit:
@@ -137,9 +137,9 @@ class Readable:
     def follow(
         self, waits: Collection[object] = ALL_QUEUES, wake: Callable[[], None] = lambda: None
     ) -> Growth:
-        """Return what the queues are noted in that grow and are in ``waits`` then.
+        """Return a Growth that notes the queues that grow while they are in ``waits``.
 
-        ``wake`` is called, within the append, when there are any where none was: it sets an event.
+        ``wake`` is called within the append, when the first queue is noted: it sets an event.
         """
         growth = Growth(waits, wake)
         self._followers.append(growth)

@@ -74,10 +74,10 @@ _FOUND: Final = ReadStatus.FOUND
 
 
 class ReadResult(msgspec.Struct, frozen=True, gc=False):
-    """Records of one queue; ``next_offset`` is behind the last unit looked at.
+    """Records of one queue; ``next_offset`` is after the last unit examined.
 
-    ``behind_bytes``: how much log there is behind the record of that unit. ``record_bytes``: how
-    long the records are, also where ``records`` has their units. Made for each pull: a frozen
+    ``behind_bytes``: how much log there is after the record of that unit. ``record_bytes``: the
+    size of the records, even if ``records`` has their units. Made for each pull: a frozen
     dataclass takes ten times as long to make.
     """
 
@@ -103,8 +103,8 @@ class Read(Protocol[ResultT]):
 class StoreReader:
     """Reads of one store; StoreError while it is not open.
 
-    With ``may_wait=False`` a read raises NotInMemoryError where it would have to wait for the disk.
-    Any read raises UnitsAsideError, a NotInMemoryError, where a file of units is being rebuilt.
+    With ``may_wait=False`` a read raises NotInMemoryError if it would have to wait for the disk.
+    Any read raises UnitsAsideError, a NotInMemoryError, if a file of units is being rebuilt.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class StoreReader:
         check_open: Callable[[], None],
     ) -> None:
         self.cached_bytes = cached_bytes
-        # Where the log ended when the store was opened; records behind it were written since.
+        # Where the log ended when the store was opened; records after it were written since.
         self.opened_at = 0
         self._log = log
         self._queues = queues
@@ -195,12 +195,12 @@ class StoreReader:
         return self._log.verified_from
 
     def _is_cold(self, units: bytes) -> bool:
-        """Say whether the first record that units name may not be in memory."""
+        """Return whether the first record that units name may be missing from memory."""
         return int.from_bytes(units[:8], "big") < self._warm_from
 
     async def page_in(self, missing: Sequence[Pageable]) -> None:
-        """Page in the missing places of a read; the event loop goes on meanwhile."""
-        # With a limit: a reader that has gone meanwhile must not keep its place in a row for ever.
+        """Page in the missing places of a read; the event loop continues meanwhile."""
+        # With a limit: a reader that is gone by then must not keep its place in the line for ever.
         with trio.move_on_after(ASIDE_WAIT_S):
             for place in missing:
                 if isinstance(place, AsideFile):
@@ -256,7 +256,7 @@ class StoreReader:
     ) -> int:
         """Return the offset of the first message stored at ``timestamp_ms`` or later.
 
-        The maximum offset when all are older; 0 without such a queue.
+        The maximum offset if all are older; 0 without such a queue.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -264,7 +264,7 @@ class StoreReader:
         low, high = self._min_offset_of(queue), self._readable.max_offset(queue)
         while low < high:
             middle = (low + high) // 2
-            # A lost record (-1) counts as old, so that the search ends at one that is there.
+            # A lost record (-1) counts as old, so that the search ends at one that exists.
             stored_ms = self.store_timestamp(topic, queue_id, middle, may_wait=may_wait)
             if stored_ms < timestamp_ms:
                 low = middle + 1
@@ -277,7 +277,7 @@ class StoreReader:
     ) -> int:
         """Return the offset of the last message stored at ``timestamp_ms`` or earlier.
 
-        0 when all are newer, as RocketMQ says, and without such a queue.
+        0 if all are newer, as in RocketMQ, and without such a queue.
         """
         behind = self.offset_by_time(topic, queue_id, timestamp_ms + 1, may_wait=may_wait)
         return behind - 1 if behind > self.min_offset(topic, queue_id) else 0
@@ -353,7 +353,7 @@ class StoreReader:
         return replace(found, records=[r for r in found.records if not self._is_hidden(r)])
 
     def _is_hidden(self, record: bytes) -> bool:
-        """Say whether a record is of a topic as it was before it was deleted."""
+        """Return whether a record is from before its topic was deleted."""
         topic, queue_id, queue_offset = decode(record)[0][:3]
         queue = self._queues.get((topic.decode(), queue_id))
         return queue is not None and queue_offset < queue.hidden_below

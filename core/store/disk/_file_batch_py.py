@@ -1,6 +1,6 @@
 """Reference of the file batch kernel: the same calls of the operating system, one after the other.
 
-Owns: what writing and syncing many files means, in short form. Must not touch: their content.
+Owns: what writing and syncing many files means, in brief. Must not touch: their content.
 core/store/disk/file_batch.py has the docstrings.
 """
 

@@ -20,7 +20,7 @@ from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
-#: A call that found no room is a reason to refuse for so many checks, unless another one follows.
+#: A call that found no room is a reason to refuse during so many checks, unless another follows.
 NO_ROOM_LOOKS = 10
 
 
@@ -47,7 +47,7 @@ class DiskWatch:
 
     @property
     def fault(self) -> str | None:
-        """A text for operators, why messages are refused and what to do; None if they are not."""
+        """Why messages are refused and what to do, for operators; None if they are not."""
         reason = self.full_reason or self._no_room_reason
         if reason is None:
             return None

@@ -1,4 +1,4 @@
-"""The operating system as the store sees it: the one module of the store that calls it.
+"""The operating system as the store sees it: no other module of the store calls it.
 
 Owns: Storage, Region, ReadFile and FileSystem (the seam a recording or failing layer takes), and
 their real versions over open, mmap, fallocate, fdatasync, rename, flock. Must not touch: record
@@ -49,7 +49,7 @@ NO_ROOM = frozenset(_REMEDIES)
 
 
 def no_room_text(exc: OSError) -> str:
-    """Return what an error of NO_ROOM lacks, and what to do about it."""
+    """Return what ran out, according to an error of NO_ROOM, and what to do about it."""
     return f"{exc.strerror}; {_REMEDIES[exc.errno or 0]}"
 
 
@@ -203,7 +203,7 @@ class Storage(Protocol):
         ...
 
     def prefetch(self, path: str, begin: int, end: int) -> None:
-        """Tell the disk to begin to read [begin, end), which will be needed soon."""
+        """Let the disk begin to read [begin, end), which will be needed soon."""
         ...
 
     def sync_file(self, path: str) -> None:
@@ -219,9 +219,9 @@ class Storage(Protocol):
 
     def disk_usage(self, path: str) -> DiskUsage: ...
     def is_cached(self, path: str, positions: Sequence[int]) -> bool:
-        """Say, without waiting, whether the bytes at these positions of a file are in memory.
+        """Return, without waiting, whether the bytes at these positions of a file are in memory.
 
-        The question may make the system begin to read them.
+        The check may make the system begin to read them.
         """
         ...
 
@@ -349,7 +349,7 @@ class OsStorage:
         except BlockingIOError:
             return False
         except OSError:
-            # The file system cannot say, or the read will fail in the same way.
+            # The file system does not know, or the read will fail in the same way.
             return True
         return True
 
@@ -510,7 +510,7 @@ class ScratchRegion:
 
 
 class PinnedMemory:
-    """Anonymous memory that is never swapped out; ``pin_error`` says why it may be.
+    """Anonymous memory that is never swapped out; if it may be, ``pin_error`` says why.
 
     Its pages exist once it is made, if the system supports that.
     """
@@ -522,7 +522,7 @@ class PinnedMemory:
         self.pin_error = ""
         try:
             is_pinned = _libc.mlock(address, bytes_) == 0
-        except ctypes.ArgumentError as exc:  # by this ctypes reports no memory for the call
+        except ctypes.ArgumentError as exc:  # ctypes has no memory for the call
             raise MemoryError from exc
         if not is_pinned:
             self.pin_error = os.strerror(ctypes.get_errno())

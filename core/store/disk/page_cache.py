@@ -35,7 +35,7 @@ KNOWN_MS: Final = 10_000
 KNOWN_MAX: Final = 100_000
 THREADS_MAX: Final = 4
 # How often a place that was paged in may be missing again. After that the read may wait: memory may
-# be too small to keep its places, or a place cannot be read and the read must raise that error.
+# be too small to keep its places, or a place cannot be read, and the read must raise that error.
 REPEATS_MAX: Final = 2
 
 ItemT = TypeVar("ItemT")
@@ -47,11 +47,11 @@ class Pageable(Protocol):
 
     @property
     def where(self) -> tuple[str, int]:
-        """The file and the position where it begins."""
+        """The file and the position at which it begins."""
         ...
 
     def page_in(self, storage: Storage) -> None:
-        """Block until it is in memory; OSError as it comes."""
+        """Block until it is in memory; OSErrors are raised unchanged."""
         ...
 
 
@@ -68,7 +68,7 @@ class NotInMemoryError(MotelogError):
 
 
 class PageIns:
-    """The places paged in so far for one read, and whether it may wait by now."""
+    """The places paged in so far for one read, and whether it may now wait."""
 
     __slots__ = ("_places", "_repeats")
 
@@ -81,7 +81,7 @@ class PageIns:
         return self._repeats >= REPEATS_MAX
 
     def note(self, missing: Sequence[Pageable]) -> None:
-        """Note places that are paged in. If a read lacks others than before, it got further."""
+        """Note places that are paged in. A read that now lacks other places got further."""
         places = {place.where for place in missing}
         if not self._places.isdisjoint(places):
             self._repeats += 1
@@ -128,7 +128,7 @@ class PageCache:
     def require_paged_in(self, place: Pageable) -> None:
         """Raise NotInMemoryError unless ``place`` was paged in a short while ago.
 
-        For places that the system cannot be asked about: their bytes are known only after a read.
+        For places that the system cannot check: which bytes they have is known only after a read.
         """
         self._forget_old()
         if place not in self._known:

@@ -7,15 +7,15 @@ from motelog.core.store.index._index_py import IndexItem
 # Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
 
 def any_keyed(messages: list[AppendMessage]) -> bool:
-    """Say whether there is a message that has a key and is not rolled back."""
+    """Return whether there is a message that has a key and is not rolled back."""
 
 def put(
     view: Any, slots: int, entries: int, items: list[IndexItem], item: int, key: int
 ) -> tuple[int, int]:
     """Add the keys of items[item:], beginning with key number ``key``, until the file is full.
 
-    Returns (item, key) of the first that did not fit, (len(items), 0) when all did. A file whose
-    count is not one counts as full.
+    Returns (item, key) of the first that did not fit, (len(items), 0) if all did. A file whose
+    count is invalid counts as full.
     """
 
 def put_records(
@@ -32,10 +32,10 @@ def put_records(
     """Add the keys of the log file's records from ``begin`` on, as ``put`` does, until it is full.
 
     ``key`` is the first one's number among those of the first record; ``physical_base`` is the
-    physical offset of log[0]. Of a record only the layout is checked, and that it names its own
-    place: no CRC. At most ``count_max`` records are walked. Returns where the walk ended, and why;
-    (position of a record, number of its key that did not fit, None) when the file is full. Where a
-    page cannot be had the walk ends as if by ``count_max``; OSError if that is in the first record.
+    physical offset of log[0]. Only a record's layout is checked, and that it names its own place,
+    not its CRC. At most ``count_max`` records are walked. Returns where the walk ended, and why;
+    (position of a record, number of its key that did not fit, None) if the file is full. At a page
+    that cannot be read the walk ends as if by ``count_max``; OSError if it is in the first record.
     """
 
 def select(
@@ -50,14 +50,14 @@ def select(
 ) -> tuple[list[int], int]:
     """Return up to ``count_max`` physical offsets under a hash, newest first, and where to go on.
 
-    ``number`` is 0 at first, then what the call before returned; 0 says that there are no more. The
-    times are compared by the second: what is stored in [begin_ms, end_ms] is among them, and some
-    that is not may be.
+    ``number`` is 0 at first, then what the previous call returned; 0 means that there are no more.
+    The times are compared by the second: all records stored in [begin_ms, end_ms] are among them,
+    and perhaps some others.
     """
 
 def relink(view: Any, slots: int, entries: int, count: int, physical_end: int) -> tuple[int, int]:
     """Rebuild all slots and chains from entries [1, count); the header is not changed.
 
-    Stops at the first entry that no put has written or that names a place at or behind
+    Stops at the first entry that no put has written or that names a place at or after
     ``physical_end``. Returns (number of that entry, slots in use).
     """

@@ -3,10 +3,10 @@
 
 Schema: the drawing in core/store/index/index.py. Mirrors: core/store/index/_index_py.py, answer for answer.
 Preconditions: none; every slot and entry number is checked against the file's limits before it is
-followed, and records are parsed by core/records/_layout.pxd. What is not checked: that
-an entry names a record with the wanted key (core.store.index.index_service reads the record) and the CRC
-of records (they were just written, or recovery has seen them).
-Mapped files are accessed in guarded bodies: a page that cannot be had is OSError (EIO).
+followed, and records are parsed by core/records/_layout.pxd. Not checked: that an entry names a
+record with the wanted key (core.store.index.index_service reads the record) and the CRC of records
+(they were just written, or recovery has seen them).
+Mapped files are accessed in guarded bodies: a page that cannot be read is OSError (EIO).
 The GIL is held, except while chains are rebuilt.
 
 Keys are taken up to KEYS_MAX at a time and then put, all in one guarded body. The processor fetches
@@ -56,7 +56,7 @@ cdef extern from *:
     }
 
     /* Go on from h with Java's hash of 8 ASCII characters, the first in the highest byte: neighbours
-       are joined to lanes of 2 characters, then of 4, none of which can overflow. */
+       are joined to lanes of 2 characters, then of 4; no lane can overflow. */
     static inline uint32_t hash_eight(uint32_t h, uint64_t w)
     {
         w = (w >> 8 & 0x00FF00FF00FF00FFu) * 31 + (w & 0x00FF00FF00FF00FFu);
@@ -66,7 +66,7 @@ cdef extern from *:
     }
 
     /* Go on from h with one character of UTF-8, as UTF-16; what Python's errors="replace" replaces
-       is one U+FFFD. Returns the place behind it. */
+       is one U+FFFD. Returns the place after it. */
     static const uint8_t *hash_one(uint32_t *h, const uint8_t *p, const uint8_t *end)
     {
         uint32_t c = *p++;
@@ -136,7 +136,7 @@ def any_keyed(list messages not None):
 
 
 cdef inline uint32_t _hash(uint32_t h, const uint8_t *p, Py_ssize_t size) noexcept nogil:
-    """Go on from h with Java's hash of a text."""
+    """Continue from h with Java's hash of a text."""
     cdef const uint8_t *end = p + size
     cdef uint64_t eight
     while p < end:
@@ -161,7 +161,7 @@ cdef int _check(Py_buffer *buffer, int64_t slots, int64_t entries) except -1:
 cdef struct Key:
     int64_t physical
     int64_t ms
-    int64_t owner  # what it is a key of: an item's number, or a record's place in the log file
+    int64_t owner  # whose key it is: an item's number, or a record's place in the log file
     int64_t number  # among the keys of that
     int64_t slot
     int32_t hashed
@@ -178,7 +178,7 @@ cdef struct Batch:
 
 
 cdef struct Texts:
-    # Where the keys of one record are, and what is put with them.
+    # The position of one record's keys, and what is put with them.
     const uint8_t *topic
     Py_ssize_t topic_bytes
     const uint8_t *properties
@@ -209,7 +209,7 @@ cdef inline void _take_one(
 
 
 cdef int64_t _take(Batch *b, Texts *t, int64_t begin) noexcept nogil:
-    """Take keys from number ``begin`` on; return the first for which there is no place, or -1."""
+    """Take keys from number ``begin`` on; return the first without a place, or -1."""
     cdef Keys keys
     cdef const uint8_t *word
     cdef const uint8_t *end
@@ -282,7 +282,7 @@ cdef inline bint _put_one(
 
 
 cdef bint _flush(Batch *b, Py_buffer *buffer) except -1:
-    """Put what was taken; say whether there was room for all of it."""
+    """Put the keys that were taken; return whether there was room for all of them."""
     b.put = 0
     touch(_put_batch, b, buffer)
     if b.put < b.count:
@@ -363,7 +363,7 @@ def select(
         if number == 0:
             guarded_copy(slot, data + HEADER + hashed % slots * SLOT, SLOT, &buffer)
             number = <int32_t> get32(slot)
-        # A slot may name the entry behind the last one: it was written before the slot was.
+        # A slot may name the entry after the last one: it was written before the slot was.
         while 0 < number <= count and PyList_GET_SIZE(found) < count_max:
             guarded_copy(entry, data + HEADER + slots * SLOT + number * ENTRY, ENTRY, &buffer)
             delta_s = <int32_t> get32(entry + 12)
@@ -446,13 +446,13 @@ def relink(view, int64_t slots, int64_t entries, int64_t count, int64_t physical
 
 
 cdef struct Walk:
-    # Where in a log file the walk is: at which record, and from which of its keys on.
+    # The position of the walk in a log file: a record, and the first of its keys to take.
     const uint8_t *data
     Py_ssize_t at
     Py_ssize_t end
     int64_t physical_base
     int64_t key
-    Py_ssize_t taken  # how many keys the batch has of records before it
+    Py_ssize_t taken  # how many keys of earlier records the batch has
     Py_ssize_t left
     int stop
     Batch *batch
@@ -530,7 +530,7 @@ def put_records(
                     return batch.keys[batch.put].owner, batch.keys[batch.put].number, None
                 batch.count = 0
                 if is_gone:
-                    # The caller goes on behind what is returned, so no key is put twice.
+                    # The caller continues after the returned position, so no key is put twice.
                     if walk.at == begin:
                         raise_fault()
                     walk.stop = COUNT

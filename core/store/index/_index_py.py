@@ -1,6 +1,6 @@
 """Reference of the index kernel: the same answers as _index.pyx in plain Python.
 
-Owns: what an index file holds and which keys a message has, in short form.
+Owns: what an index file holds and which keys a message has, in brief.
 Must not touch: files, clocks. core/store/index/index.py has the drawing and the docstrings.
 Spec: RocketMQ IndexFile, IndexHeader, IndexService.
 """
@@ -111,7 +111,7 @@ def _checked(view: Any, slots: int, entries: int) -> memoryview:
 def _put_one(
     data: memoryview, slots: int, entries: int, hashed: int, physical_offset: int, store_ms: int
 ) -> bool:
-    """Add one entry, its slot and the header in this order; false when the file is full."""
+    """Add one entry, its slot and the header in this order; False if the file is full."""
     begin_ms, _, begin_physical, _, used, count = HEADER.unpack_from(data)
     if not 1 <= count < entries:
         return False

@@ -48,7 +48,7 @@ class RecordPlace:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """The CommitLog's row of files as it was: the first one's begin, their size and paths."""
+    """The CommitLog's files as they were: where the first one begins, their size and paths."""
 
     begin: int
     file_bytes: int

@@ -7,7 +7,7 @@ clocks. Spec: RocketMQ IndexFile, IndexHeader, IndexService. All integers big-en
     header                                                slots, from byte 40 on
     at  bytes                                              0  4  newest entry; 0 = none
      0  8    store timestamp of the first entry, ms
-     8  8    of the last one                              entries, behind the slots
+     8  8    of the last one                              entries, after the slots
     16  8    physical offset of the first entry's record   0  4  hash of topic#key
     24  8    of the last one's                             4  8  physical offset of the record
     32  4    slots in use                                 12  4  seconds since the first entry

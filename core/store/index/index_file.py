@@ -226,7 +226,7 @@ class IndexFile:
         return self._region.view
 
     def _reserve(self, end: int) -> None:
-        """Have real blocks below ``end``, and some beyond."""
+        """Reserve real blocks below ``end``, and some beyond."""
         if end <= self._reserved_end:
             return
         self._map()

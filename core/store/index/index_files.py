@@ -48,7 +48,7 @@ class IndexFiles:
         self._planned: frozenset[str] = frozenset()
 
     def open(self, kept: list[IndexFile]) -> None:
-        """Go on with the files that a start keeps."""
+        """Continue with the files that a start keeps."""
         self.kept = kept
         self._worker = self._worker or Workers(1, "index-file")
 
@@ -59,7 +59,7 @@ class IndexFiles:
         return None if newest is None or newest.is_full else newest
 
     def is_ready(self) -> bool:
-        """Say whether keys can be put without waiting for a file to be made."""
+        """Return whether keys can be put without waiting for a file to be made."""
         if self.unfilled is not None:
             return True
         self._make_ahead()

@@ -136,9 +136,9 @@ class CommitLog:
         store_timestamp_ms: int | None = None,
         fresh: list[QueueTail] | None = None,
     ) -> int:
-        """Write messages that measure and make_room have seen behind the end; return the new one.
+        """Write messages, which measure and make_room have seen, at the end; return the new end.
 
-        They are in the log as soon as ``end_offset`` is set to that. ``dirty`` gets the queues that
+        They are in the log as soon as ``end_offset`` is set to it. ``dirty`` gets the queues that
         got units, ``fresh`` those of them that held none before. After an error, only
         ``take_back`` may come next.
         """
@@ -175,7 +175,7 @@ class CommitLog:
         return end_offset
 
     def take_back(self, total_bytes: int) -> None:
-        """Undo a ``write`` of so many bytes: a crash must not leave them behind the log's end."""
+        """Undo a ``write`` of so many bytes: a crash must not leave them after the log's end."""
         for file in self.queue.files:
             if file.end > self.end_offset:
                 begin = max(self.end_offset - file.begin, 0)

@@ -224,7 +224,7 @@ class Committer:
         self._limiter = trio.CapacityLimiter(1)
 
     async def run(self) -> None:
-        """Commit until cancelled, or until it fails; what is left then is the caller's."""
+        """Commit until cancelled, or until it fails; the caller handles the rest."""
         while True:
             await trio.sleep(self._interval_s)
             if not await self.commit():

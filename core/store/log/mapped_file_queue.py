@@ -189,7 +189,7 @@ class MappedFileQueue:
         self._buffered: list[MappedFile] = []
         self._touch_bytes = touch_bytes
         self.files: list[MappedFile] = []
-        # Created but not yet used; never in `files`, so that no records are searched there.
+        # Created but not yet used; never in `files`, so that nothing looks for records there.
         self._ahead: list[MappedFile] = []
         self._workers: Workers | None = None
         self._making: Future[list[MappedFile]] | None = None
@@ -372,7 +372,7 @@ class MappedFileQueue:
         return self.files[-1]
 
     def take_back(self, end: int) -> None:
-        """Undo ``add`` of the files that begin behind ``end``: they are ready to follow again."""
+        """Undo ``add`` of the files that begin after ``end``: they are ready to be used again."""
         while self.files[-1].begin > end:
             self._ahead.insert(0, self.files[-1])
             self.files.pop()
@@ -449,7 +449,7 @@ class MappedFileQueue:
         return file
 
     def _made(self) -> list[MappedFile]:
-        """Return the files of the list and those that are ready to follow."""
+        """Return the files of the list and those created in advance."""
         made = [*self.files, *self._ahead]
         making = self._making
         if making is not None and making.done() and making.exception() is None:

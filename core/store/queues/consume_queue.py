@@ -137,7 +137,7 @@ class ConsumeQueue:
             if not self.files_count:
                 begin = int(entry.name)
                 if begin % file_bytes:
-                    return f"{path}: named by an offset that is no file's"
+                    return f"{path}: named by an offset at which no file begins"
                 self.begin_offset = begin // UNIT_BYTES
             elif int(entry.name) != begin + self.files_count * file_bytes:
                 return f"{path}: the file before it is missing"
@@ -265,7 +265,7 @@ class ConsumeQueue:
 
     @property
     def is_unsynced(self) -> bool:
-        """Say whether units were written since take_unsynced."""
+        """Return whether units were written since take_unsynced."""
         return self._unsynced_from is not None
 
     def take_unsynced(self) -> Unsynced:
@@ -405,7 +405,7 @@ class ConsumeQueue:
         return range(offset // self._file_units, -(-(offset + count) // self._file_units))
 
     def is_unchecked(self, offset: int) -> bool:
-        """Say whether the file that holds a unit has not been compared with its CRC yet."""
+        """Return whether the file that holds a unit has not been compared with its CRC yet."""
         return bool(self.unchecked >> offset // self._file_units & 1)
 
     def _check_file(self, number: int) -> None:
@@ -484,7 +484,7 @@ class ConsumeQueue:
     def places(self, offset: int, count: int) -> list[Places]:
         """Return the places on file of up to ``count`` units from ``offset`` on.
 
-        The whole of a file that has not been compared with its CRC yet: the read will do that.
+        If a file has not been compared with its CRC yet, all of it: the read will compare it.
         """
         found = []
         count = min(count, self.tail.first_offset - offset)

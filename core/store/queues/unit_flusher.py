@@ -17,7 +17,7 @@ Invariants: units leave memory only when they are on file; no checkpoint covers 
 unit is not. A write that fails for lack of space is retried; after any other failure the store is
 fenced.
 Concurrency: everything runs in the trio thread, except ``write_now`` before and after ``run``. The
-worker thread gets copies of units and returns nothing; one ``write`` is under way at a time. A
+worker thread gets copies of units and returns nothing; one ``write`` runs at a time. A
 ``write_now`` in the meantime writes the same bytes to the same places, and more. It waits for the
 worker's call to end: if both made the same file, the later one would replace the other's.
 """

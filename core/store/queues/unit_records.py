@@ -75,5 +75,5 @@ def gather_each(
 
 
 def is_odd(units: bytes, log_begin: int) -> bool:
-    """Say whether a unit names a place below the log's begin, a fault from min_offset on."""
+    """Return whether a unit names a place below the log's begin, a fault from min_offset on."""
     return any(at < log_begin and size != FILLER_SIZE for at, size, _ in UNIT.iter_unpack(units))

@@ -4,7 +4,7 @@ Owns: QueueRecovery. Must not touch: where the log begins and ends, the walk of 
 (recovery), the running store. The log is authoritative: a unit that contradicts it is discarded.
 
 The walk collects units in the queues' tails. They are compared in batches with those on file, and
-written where they differ.
+written if they differ.
 
 Invariant after a start: each queue's units are exactly those of the log's records, with fillers for
 lost records, and no unit points into damage or beyond the end of the log.
@@ -140,7 +140,7 @@ class QueueRecovery:
         if queue is None:
             queue = self._queues[key] = self._make_queue(*key)
         gap = first - queue.max_offset
-        # One more than are known to be lost: a record whose queue id was changed leaves a gap.
+        # One more than the known losses: a record whose queue id was changed leaves a gap.
         possible = self.report.lost_bytes // RECORD_BYTES_MIN + 1
         if gap and key not in self._met:
             if not self._is_whole:
@@ -173,7 +173,7 @@ class QueueRecovery:
             self._put(key, FILLER * gap + units)
 
     def _fill_holes(self, queue: ConsumeQueue, end: int) -> None:
-        """Fill holes in the units of removed records; these are all units below ``end``.
+        """Fill holes in the units of removed records, which are all units below ``end``.
 
         If cleaning went beyond the last checkpoint, their units may not be on disk.
         """
@@ -269,7 +269,7 @@ class QueueRecovery:
             )  # fmt: skip
         if self._is_whole:
             return
-        # If a crash comes before all is rewritten, the next start must not keep a part of it.
+        # If a crash comes before all is rewritten, the next start must not keep some of it.
         StateFiles(self._storage, self._directory).forget_checkpoint()
         for key in self._broken:
             self._wipe(key)

@@ -54,8 +54,8 @@ CHECKPOINT_MARGIN_MS: Final = 3_000
 RECORDS_PER_STEP: Final = 262_144
 STEP_BYTES: Final = 67_108_864
 RECORDS_PER_STEP_MIN: Final = 4_096
-# Records with keys are objects for the index, and the process keeps the memory that a start needs
-# most. So there are few in a step, but so many that the runs of each queue stay long.
+# Records with keys are objects for the index, and the process keeps the most memory that a start
+# needed. So a step has few of them, but enough that the runs of each queue stay long.
 KEYED_PER_STEP: Final = 4_096
 KEYED_PER_QUEUE: Final = 32
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -205,13 +205,13 @@ class Recovery:
             good = self._find_next(file, position) if at < self._ends_from else None
             if good is None:
                 return at, stop
-            reason = f"{stop.name}; the log goes on at {good}"
+            reason = f"{stop.name}; the log continues at {good}"
             self.report.note_damage(file, at, good - at, reason)
             at = good
         return at, ScanStop.END
 
     def _prefetch(self, at: int, data_end: int) -> None:
-        """Have the disk begin to read the bytes from ``at`` on, which are examined next."""
+        """Let the disk begin to read the bytes from ``at`` on, which are examined next."""
         stop = min(at + STEP_BYTES, data_end)
         for file in self._log.queue.between(at, stop):
             begin = max(at - file.begin, 0)
@@ -230,20 +230,20 @@ class Recovery:
         good = find_next(self._log.queue, file, position)
         if good is None or good <= self._ends_from:
             return good
-        # The log was on disk up to here. A hole may follow; nothing behind a hole is kept.
+        # The log was on disk up to here. A hole may follow; nothing after a hole is kept.
         end = self._log.queue.find(self._ends_from)
         if end is not None and _begins_at(end, self._ends_from - end.begin):
             return self._ends_from
         return None
 
     def _cut_log(self, end: int, torn: ScanStop) -> None:
-        """Make the log end at ``end``; the bytes behind it are no longer part of it."""
+        """Make the log end at ``end``; the bytes after it are no longer part of it."""
         files = self._log.queue.files
         keep = [file for file in files if file.begin <= end]
         if files and self._known_end > end:
             self._report_damage_at_end(end)
         self._count_behind(end)
-        # The last file goes first: a crash between two must not leave a gap in the row.
+        # The last file goes first: a crash between two must not leave a gap.
         for file in reversed(files[len(keep) :]):
             self._set_aside_or_remove(file)
         self._log.queue.drop_from(len(keep))
@@ -286,20 +286,20 @@ class Recovery:
         if not remains:
             return
         report = self.report
-        # A torn record is normal after a crash; anything else may be worth a look.
+        # A torn record is normal after a crash; anything else may need a look.
         if report.was_clean or report.damage or report.given_up_records:
             name = self._aside(f"{file.begin + position:020d}", ".cut")
             self._storage.replace_file(name, copy_out(file.view, position, position + remains))
         copy_in(file.writable().view, position, bytes(remains))
         report.cut_bytes = remains
         logger.warning(
-            "the bytes behind the log's last intact record were zeroed; after a crash that is "
+            "the bytes after the log's last intact record were zeroed; after a crash that is "
             "normal path=%s offset=%d bytes=%d reason=%s",
             file.path, position, remains, torn.name,
         )  # fmt: skip
 
     def _set_aside_or_remove(self, file: MappedFile) -> None:
-        """Remove a file behind the log's end; one with bytes in it is set aside for a human."""
+        """Remove a file after the log's end; set it aside for a human if it has bytes in it."""
         holds_bytes = any(
             zeros_from(file.view, start, stop) > start for start, stop in file.region.data_ranges(0)
         )
@@ -308,7 +308,7 @@ class Recovery:
             self._storage.remove_file(file.path)
             return
         aside = self._aside(f"{file.begin:020d}", "")
-        # A sync of the other directory must not remove this file before those behind it.
+        # A sync of the other directory must not remove this file before those after it.
         self._storage.sync_directory(os.path.dirname(file.path))
         self._storage.rename(file.path, aside)
 
@@ -356,13 +356,13 @@ def find_next(files: MappedFileQueue, file: MappedFile, position: int) -> int | 
 
 
 def _begins_at(file: MappedFile, position: int) -> bool:
-    """Say whether an intact record or a blank one begins at ``position``."""
+    """Return whether an intact record or a blank one begins at ``position``."""
     found, _, stop = scan(file.view, position, file.size, file.begin, 1)
     return bool(found) or stop is ScanStop.BLANK
 
 
 def _intact_from(files: MappedFileQueue, begin: int) -> Iterator[int]:
-    """Yield where the next intact record at or behind ``begin`` is, in each stretch of data."""
+    """Yield where the next intact record at or after ``begin`` is, in each stretch of data."""
     for file in files.between(begin, OFFSET_MAX):
         at = max(begin - file.begin, 0)
         for start, stop in file.region.data_ranges(at):

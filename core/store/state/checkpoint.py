@@ -8,7 +8,7 @@ shorten a start; without them recovery reads the whole log.
                  0  store timestamp of the last record on disk       (physic)
                  8  the same for the last ConsumeQueue unit on disk  (logics)
                 16  the same for the last index entry on disk        (index; 0 if there is none)
-                 ours, behind all that RocketMQ 4 and 5 have there:
+                 ours, after all that RocketMQ 4 and 5 have there:
               2048  4  magic "MLCP"
               2052 24  the three times again: if they differ above, RocketMQ has been here since
               2076  8  physical offset: log and ConsumeQueues are complete on disk below it

@@ -1,7 +1,7 @@
-"""The file ``durable``: up to where the log is on disk, noted after each flush.
+"""The file ``durable``: how much of the log is on disk, noted after each flush.
 
-Owns: DurableFile, its bytes, and how they are read back when damaged. Must not touch: the log; what
-a start makes of the offset is recovery's.
+Owns: DurableFile, its bytes, and how they are read back when damaged. Must not touch: the log;
+how a start uses the offset (recovery).
 
     durable   1024 bytes, two slots at 0 and 512 that are written in turn, so that a write which is
               cut short leaves the one before it; everything else is zero

@@ -173,7 +173,7 @@ def _faults_of_store(backup: str, found: Backup) -> Iterator[str]:
 
 
 def _paths_before_the_log(store: str) -> Iterator[str]:
-    """Yield the paths to copy, relative to the folder; each directory is read in its turn."""
+    """Yield the paths to copy, relative to the folder; a directory is read when its turn comes."""
     names = sorted(set(os.listdir(store)) - _LEFT_OUT - {_LOG})
     # A file that is being replaced may be missing now; its previous copy implies its name too.
     first = [name for word in _FIRST for name in (word, f"{word}.bak") if name in names]

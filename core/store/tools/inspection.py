@@ -323,7 +323,7 @@ class _Verifier:
         self._folder = folder
         self._is_live = folder.process_id() is not None
         self._result = Verification(begin_offset=folder.begin_offset)
-        # Where each queue's records have got to; units that are not what they should be.
+        # The offset that each queue's records have reached; units that are not what they should be.
         self._next: dict[QueueKey, int] = {}
         self._wrong: dict[QueueKey, list[tuple[int, bytes]]] = {}
         table = folder.table if folder.has_abort else None
@@ -588,7 +588,7 @@ def _ranges(offsets: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _place(queue: ConsumeQueue, path: str, offset: int, file_units: int) -> tuple[str, int]:
-    """Return the file of a unit and where in it."""
+    """Return the file of a unit and the position in it."""
     index, unit = divmod(offset - queue.begin_offset, file_units)
     begin = (queue.begin_offset + index * file_units) * UNIT_BYTES
     return f"{path}/{begin:020d}", unit * UNIT_BYTES
