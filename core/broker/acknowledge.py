@@ -129,7 +129,7 @@ class _Entry(Generic[Answers]):
 
 
 class AnswerQueue(Generic[Answers]):
-    """Answers that wait until they may be given; the user chooses the type of one append's answers.
+    """Answers that wait until they may be given; the caller chooses the type of one's answers.
 
     ``answer`` gets all answers that one growth has released, ``refuse`` all that share a reason.
     A broker's callbacks then call ``send_queued``, an argument of ``run``.
@@ -208,7 +208,7 @@ class AnswerQueue(Generic[Answers]):
             self._refuse(refused, failure)
 
     def expire(self) -> int:
-        """Refuse the answers whose time is over; return in how many ms to call this again."""
+        """Refuse the answers whose time is over; return after how many ms to call this again."""
         entries, now_ms = self._entries, self._clock.monotonic_ms()
         refused = []
         while entries and entries[0].deadline_ms <= now_ms:
@@ -220,8 +220,8 @@ class AnswerQueue(Generic[Answers]):
             )
             if not self._late_count:
                 logger.warning(
-                    "the disk is too slow: who waits for it is refused, and may send again what is"
-                    " stored already timeout_ms=%d acknowledged_offset=%d",
+                    "the disk is too slow: sends that wait for it are refused, and clients may send"
+                    " stored messages again timeout_ms=%d acknowledged_offset=%d",
                     timeout_ms, self._acknowledge.acknowledged_offset,
                 )  # fmt: skip
             self._late_count += len(refused)
@@ -235,7 +235,7 @@ class AnswerQueue(Generic[Answers]):
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Refuse the answers whose time is over, until cancelled; then forget all that wait."""
+        """Refuse the answers whose time is over, until cancelled; then forget the waiting ones."""
         self.send_queued = send_queued
         task_status.started()
         try:

@@ -47,12 +47,12 @@ _REVIVE = REVIVE_PREFIX.encode()
 
 
 def is_state_of_session(message: AppendMessage) -> bool:
-    """Whether it is a gateway's record of sessions, which is accepted even if the disk is full."""
+    """Return whether it is a gateway's record of sessions, accepted even if the disk is full."""
     return message[0].topic == _SESSIONS
 
 
 def _is_state(message: AppendMessage) -> bool:
-    """Whether it is a record that readers need, so that it is accepted even if the disk is full."""
+    """Return whether it is a record that readers need, accepted even if the disk is full."""
     return is_state_of_session(message) or message[0].topic.startswith(_REVIVE)
 
 
@@ -110,7 +110,7 @@ class BrokerApi:
     ) -> int:
         """Append without waiting; sessions and checkpoints even while the disk is over its limit.
 
-        Without them no gateway could start, no client could return and read on, and no consumer
+        Without them no gateway could start, no client could return and continue, and no consumer
         could pop stored messages. They are small, and the limit leaves room. A batch that contains
         anything else is refused as a whole.
         """
@@ -134,14 +134,14 @@ class BrokerApi:
     def topic_read_queue_count(self, topic: str) -> int:
         """Return how many queues of the same topics may be read; 0 if there is no such topic.
 
-        A topic that shrinks, or is not writable any more, still has queues to read, with
+        A topic that shrinks, or is no longer writable, still has queues to read, with
         acknowledged messages.
         """
         config = self._config_of(topic)
         return config.read_queue_nums if config is not None and config.is_readable else 0
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue of the same topics exists, even if it is closed to readers."""
+        """Return whether a queue of the same topics exists, even if it is closed to readers."""
         config = self._config_of(topic)
         if config is None:
             return False

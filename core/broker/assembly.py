@@ -65,7 +65,7 @@ from motelog.core.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_DELAY_PROGRESS: Final = "progress of delivery: delayed messages delivered since come again"
+_DELAY_PROGRESS: Final = "progress of delivery: messages delivered since are delivered again"
 # Requests that change topics, groups or users: their answers wait until the change is durable.
 _CHANGING: Final = (
     RequestCode.HEART_BEAT,
@@ -293,7 +293,7 @@ class BrokerParts:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The broker's access rules, and its credentials at name servers; None: everything, unsigned.
+    """The broker's access rules and its credentials at name servers; None: no rules, unsigned.
 
     ``tls`` is for connections to name servers; None: plain.
     """
@@ -452,7 +452,7 @@ def make_shared(
 
 
 def make_reader_key(config: BrokerConfig) -> str | None:
-    """Return the key of clients that can read the log's files; None if all must ask for records.
+    """Return the key of clients that can read the log's files; None if all must request records.
 
     The key is then in the folder of the open store; blocks.
     """
@@ -462,7 +462,7 @@ def make_reader_key(config: BrokerConfig) -> str | None:
     try:
         return write_key(config.store.directory)
     except OSError as exc:
-        logger.warning("no key for readers of the files; all get records error=%s", exc)
+        logger.warning("no key for readers of the files; all clients get records error=%s", exc)
         return None
 
 

@@ -63,7 +63,7 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
 
     permission: Annotated[int, msgspec.Meta(ge=0, le=7)] = 6
     """What clients may do here, like RocketMQ's brokerPermission: 4 read, 2 write, 6 both. It is in
-    the routes of name servers. Without 2 producers use other brokers; what they still send is
+    the routes of name servers. Without 2 producers use other brokers; what they send anyway is
     accepted, except for ordered topics. Without 4 pulls are refused."""
 
     region: Name = "DefaultRegion"

@@ -38,7 +38,7 @@ class LightQueues:
         names = pairs[MULTI_DISPATCH].split(SEPARATOR)
         for name in names:
             if not is_lmq(name):
-                text = f"{MULTI_DISPATCH} names {shown(name)}, which is no light queue: %LMQ%..."
+                text = f"{MULTI_DISPATCH} names {shown(name)}, which is not a light queue: %LMQ%..."
                 raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
         if len(set(names)) < len(names):
             text = f"{MULTI_DISPATCH} names a light queue twice"

@@ -64,7 +64,7 @@ def _assignment(request: RemotingCommand) -> Iterator[Need]:
 def _settle_several(request: RemotingCommand) -> Iterator[Need]:
     acks = json_body(request).get("acks") or []
     if not isinstance(acks, list) or not all(isinstance(ack, dict) for ack in acks):
-        raise BrokerError(ResponseCode.SYSTEM_ERROR, "the acknowledgements are no list of tables")
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, "acknowledgements must be a list of tables")
     for group, topic in {(json_text(ack, "c"), json_text(ack, "t")) for ack in acks}:
         yield from consumed(topic, group)
 

@@ -3,8 +3,8 @@
 Owns: one connection per name server, the registration body. Must not touch: the topic table beyond
 reading it. Spec: RocketMQ BrokerOuterAPI.registerBrokerAll, RegisterBrokerBody.
 
-An unreachable name server is tried again soon, and does not delay the others. When it stops, the
-broker unregisters, so that clients go elsewhere at once.
+An unreachable name server is retried soon, and does not delay the others. A broker that stops
+unregisters, so that clients go elsewhere at once.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Registrar:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the last registration was accepted."""
+        """Return whether the last registration was accepted."""
         return self._is_registered
 
     async def wait_registered(self, version: int) -> None:
@@ -148,7 +148,7 @@ class Registrar:
         }
 
     async def _unregister(self, client: RemotingClient) -> None:
-        """Tell the name server that this broker stops, so that it sends no more clients here."""
+        """Unregister at the name server, so that it sends no more clients here."""
         self._is_registered = False
         request = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext=self._names())
         with contextlib.suppress(RemotingError):  # it will notice the end of the connection
@@ -189,8 +189,8 @@ class Registrar:
         self._end_round()
         if not self._was_told_unreachable:
             logger.warning(
-                "a name server does not take the registration: clients that ask it may not find"
-                " this broker; it is tried again every %d s namesrv=%s error=%s",
+                "a name server does not accept the registration: clients that ask it may not find"
+                " this broker; it is retried every %d s namesrv=%s error=%s",
                 _RETRY_S,
                 self._namesrv,
                 exc,

@@ -125,7 +125,7 @@ class Broker:
 
     @property
     def is_registered(self) -> bool:
-        """Whether at least one name server accepted the last registration; True without any."""
+        """Return whether a name server accepted the last registration; True without any."""
         registrars = [] if self._parts is None else self._parts.registrars
         return not registrars or any(registrar.is_registered for registrar in registrars)
 
@@ -294,7 +294,7 @@ class Broker:
             if lowered:
                 logger.warning(
                     "the log has lost its end, and consumer groups had consumed some of it; they"
-                    " go on at the ends of their queues offsets_lowered=%d",
+                    " continue at the ends of their queues offsets_lowered=%d",
                     lowered,
                 )
             pop_state.load()
@@ -335,7 +335,7 @@ class Broker:
     async def _expire_regularly(self, parts: BrokerParts) -> None:
         while True:
             await sleep_unstalled(_EXPIRE_INTERVAL_S)
-            with self._faults.boundary("looking for silent clients failed, a fault of this broker"):
+            with self._faults.boundary("finding silent clients failed, a fault of this broker"):
                 parts.processors.consumer.expire(self._config.client_silence_s_max * 1000)
 
     async def _tick_regularly(self, parts: BrokerParts) -> None:

@@ -1,4 +1,4 @@
-"""Requests that a running client answers: its state, its progress, consuming a message at once.
+"""Requests that a running client answers: its state, its progress, consuming one message now.
 
 Owns: request codes 223, 307 and 309, and how they are passed to clients. Must not touch: what a
 client answers. Spec: RocketMQ AdminBrokerProcessor.callConsumer, Broker2Client.getConsumeStatus.
@@ -77,7 +77,7 @@ class ClientAdmin:
     def _hand_on(
         self, ask: RemotingCommand, request: RemotingCommand, connection: Connection
     ) -> None:
-        """Ask the consumer that the request names, and return its answer."""
+        """Pass the request to the consumer that it names, and return the answer."""
         name = text_field(request.ext, "consumerGroup")
         client_id = text_field(request.ext, "clientId")
         group = self._consumers.get(name)
@@ -133,7 +133,7 @@ class ClientAdmin:
 def _queue_table(
     outcome: RemotingCommand | RemotingError,
 ) -> dict[MessageQueue, int] | None:
-    """Return the offsets by queue from a client's answer; None if it has none."""
+    """Return the offsets by queue from a client's answer; None if it contains none."""
     if isinstance(outcome, RemotingError) or outcome.code != ResponseCode.SUCCESS:
         return None
     try:

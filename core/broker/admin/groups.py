@@ -60,7 +60,7 @@ class GroupAdmin:
         return request.answer()
 
     def _create_list(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Make or change several groups: all of them, or none if one of them is refused."""
+        """Create or change several groups: all of them, or none if one is refused."""
         groups = loads_as(request.body, _GroupListJson, "subscription groups").groupConfigList
         self._groups.put_all(groups)
         return request.answer()
@@ -82,7 +82,7 @@ class GroupAdmin:
         return request.answer(body=dumps(msgspec.to_builtins(group)))
 
     def _readable(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Close a topic to a group or open it, if the request says so; answer if it is open."""
+        """Close a topic to a group or open it, if requested; answer whether it is open."""
         ext = request.ext
         group, topic = text_field(ext, "group"), text_field(ext, "topic")
         if "readable" in ext:

@@ -163,7 +163,7 @@ class ProgressAdmin:
         return request.answer(body=dumps({"consumeTimeSpanSet": spans}))
 
     def _corrections(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Answer the lowest offset of all groups, or that the compared group is behind them."""
+        """Answer with the lowest offset of all groups, or that the compared group is behind it."""
         topic = text_field(request.ext, "topic")
         left_out = set(filter(None, request.ext.get("filterGroups", "").split(",")))
         lowest: dict[int, int] = {}
@@ -248,7 +248,7 @@ class ProgressAdmin:
         assert members is not None
         body: Any = {"offsetTable": table}
         if request.language == Language.CPP:
-            # The tool asks for this if the group has C++ clients: they cannot read objects as keys.
+            # The tool requests this if the group has C++ clients: they cannot read objects as keys.
             body = {
                 "offsetTable": [
                     {

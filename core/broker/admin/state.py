@@ -71,7 +71,7 @@ class StateAdmin:
         self._properties[name] = str(is_on).lower()
 
     def _update_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Set switches of the running broker: all that are named, or none if one is refused.
+        """Set the named switches of the running broker, or none of them if one is refused.
 
         Also how long messages are kept, which operators shorten when a disk fills. No request can
         set a file, a host or a command. A restart returns to the configuration, and the answer says
@@ -103,8 +103,8 @@ class StateAdmin:
             else:
                 self.switch(name, bool(setting))
             logger.warning(
-                "a setting was changed from afar and holds until the broker restarts: put it into"
-                " the configuration name=%s value=%s peer=%s:%d",
+                "a setting was changed by a request and holds until the broker restarts: put it"
+                " into the configuration name=%s value=%s peer=%s:%d",
                 name,
                 self._properties[name],
                 *connection.peer,

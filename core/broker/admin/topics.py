@@ -1,4 +1,4 @@
-"""Topics: made, changed, listed, measured.
+"""Topics: creating, changing, listing and measuring them.
 
 Owns: request codes 17, 18, 21, 202, 215, 305, 351, the text form of attributes. Must not touch: how
 topics are kept (tables.topics).
@@ -88,7 +88,7 @@ class TopicAdmin:
         return request.answer()
 
     def _create_list(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Make or change several topics: all of them, or none if one of them is refused."""
+        """Create or change several topics: all of them, or none if one is refused."""
         configs = loads_as(request.body, _TopicListJson, "topics").topicConfigList
         wanted = [
             msgspec.structs.replace(
@@ -102,8 +102,8 @@ class TopicAdmin:
     def _delete(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Delete a topic: its messages, its groups' offsets in it, its settings.
 
-        POP's retry topics of its groups are deleted too. The records stay in the log until that is
-        cleaned, but cannot be read by the topic.
+        POP's retry topics of its groups are deleted too. The records stay in the log until it is
+        cleaned, but cannot be read by topic.
         """
         name = text_field(request.ext, "topic")
         fault = topic_name_fault(name)
@@ -185,7 +185,7 @@ def _changed(known: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, 
     for key, value in changes.items():
         name = key.removeprefix("+").removeprefix("-")
         if name not in _ATTRIBUTES:
-            raise _invalid(f"{shown(name)[1:-1]} is no attribute that this broker can keep")
+            raise _invalid(f"{shown(name)[1:-1]} is not an attribute that this broker keeps")
         if key.startswith("-"):
             if name not in known:
                 raise _invalid(f"the attribute {name} cannot be removed: it is not set")

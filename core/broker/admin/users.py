@@ -1,11 +1,11 @@
-"""Users and rules of RocketMQ 5, as its tools make, change and list them.
+"""Users and rules of RocketMQ 5, as its tools create, change and list them.
 
 Owns: request codes 3001 to 3010, the log line about each change. Must not touch: the table of users
-(core.acl.users), which requests pass (core.acl.gate, which gets every change).
+(core.acl.users), which requests pass (core.acl.gate, which receives every change).
 Spec: RocketMQ 5.3 AdminBrokerProcessor.
 
 A name has one owner: accounts of plain_acl.yml can only be changed there. Without that file there
-is no access control, so no account may make users: all of these requests are refused.
+is no access control, so no account may create users: all of these requests are refused.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ logger = logging.getLogger(__name__)
 
 _NO_CONTROL: Final = (
     "this broker has no access control: set acl_file in its configuration to a file with an"
-    " account that is an administrator, which may make users"
+    " administrator account, which may create users"
 )
 
 
 class UserAdmin:
-    """Changes and lists the users that tools have made."""
+    """Changes and lists the users that tools have created."""
 
     def __init__(self, shared: Shared) -> None:
         self._users = shared.tables.users

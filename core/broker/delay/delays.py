@@ -52,7 +52,7 @@ class WaitingPlace:
 def find_waiting_place(
     pairs: Mapping[str, str], topic: str, queue_id: int, due_times: DueTimes, now_ms: int
 ) -> WaitingPlace | None:
-    """Return where a message for this queue has to wait; None if it does not have to.
+    """Return where a message for this queue has to wait; None if it does not wait.
 
     BrokerError(MESSAGE_ILLEGAL) for a delay that is not a number or too long.
     """
@@ -69,7 +69,7 @@ def find_waiting_place(
         return None
     if due_ms - now_ms > TIMER_MS_MAX:
         days = TIMER_MS_MAX // 86_400_000
-        raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, f"a message waits {days} days at most")
+        raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, f"a message waits at most {days} days")
     stored[TIMER_OUT_MS] = str(due_ms)
     return WaitingPlace(TIMER_TOPIC, timer_queue(due_ms), due_ms, stored)
 
@@ -84,6 +84,6 @@ def _due_ms(pairs: Mapping[str, str], now_ms: int) -> int:
         if text is not None:
             value = number(text)
             if value is None:
-                raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, f"{name} is no number")
+                raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, f"{name} is not a number")
             return begin_ms + value * unit_ms
     return 0

@@ -25,7 +25,7 @@ class Recalls:
         self._named: set[tuple[str, str]] = set()
 
     def left(self, units: Sequence[Unit], records: Sequence[bytes]) -> list[bytes]:
-        """Return the records to deliver: no recalls, and no recalled messages.
+        """Return the records to deliver, without recalls and recalled messages.
 
         The units of one call come after those of the previous call, or are the same again.
         """

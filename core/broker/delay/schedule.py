@@ -103,7 +103,7 @@ class ScheduleService:
 
     @property
     def near_count(self) -> int:
-        """How many messages with their own due time are held in memory."""
+        """The number of messages with their own due time held in memory."""
         return len(self._timer.near)
 
     def level_offsets(self) -> dict[int, int]:
@@ -111,7 +111,7 @@ class ScheduleService:
         return {queue_id + 1: offset for queue_id, offset in self._levels.items()}
 
     def load(self) -> None:
-        """Read how far delivery had got; blocks.
+        """Read the progress of delivery; blocks.
 
         Without a file everything in the log is delivered, even messages delivered before.
         StoreDamagedError for a damaged file.
@@ -164,11 +164,11 @@ class ScheduleService:
                 async with self._lock:
                     next_ms = min(await self._deliver_levels(), await self._deliver_timer())
             except StoreFencedError:
-                # The store has logged why; only a restart helps.
+                # The store has logged the reason; only a restart helps.
                 return
             except StoreError as exc:
                 logger.warning(
-                    "the store takes no messages: delayed ones come late, and none is lost"
+                    "the store takes no messages: delayed ones are late, but none is lost"
                     " reason=%s",
                     exc,
                 )
@@ -177,7 +177,7 @@ class ScheduleService:
             except Exception:
                 # A failure that a message causes must not end a process that serves others.
                 self._faults.fault(
-                    "delivery of delayed messages failed and is tried again, a fault of this broker"
+                    "delivery of delayed messages failed and is retried, a fault of this broker"
                 )
                 await trio.sleep(RETRY_S)
                 continue
@@ -271,7 +271,7 @@ class ScheduleService:
             if len(messages) == 1:
                 topic = messages[0][0].topic.decode()
                 logger.error(
-                    "the store will never take a delayed message: it is not delivered"
+                    "the store can never take this delayed message: it is not delivered"
                     " topic=%s reason=%s",
                     topic,
                     exc,
@@ -347,7 +347,7 @@ class ScheduleService:
         except OSError as exc:
             self._unsaved.warning(
                 "the progress of delayed messages is not saved: after a kill, those delivered since"
-                " then come again; it is tried again each %g s error=%s",
+                " then are delivered again; it is retried each %g s error=%s",
                 self._save_interval_s,
                 exc,
             )

@@ -48,7 +48,7 @@ def is_recall(unit: Unit) -> bool:
 
 
 class TimerQueue:
-    """A topic as a row of slots; the current slot is the first that is not over."""
+    """A topic as a sequence of slots; the current slot is the first that is not over."""
 
     def __init__(self, store: MessageStore, topic: str, *, near_max: int) -> None:
         self._store = store
@@ -58,7 +58,7 @@ class TimerQueue:
         self.near: SortedList[Unit] = SortedList()
         # Units of the slot above it are not in near; None if near has all of them.
         self._horizon: Unit | None = None
-        # The queue offset up to which the slot's queue has been read; -1 before.
+        # The queue offset up to which the slot's queue has been read; -1 before the first read.
         self._seen_end = -1
         self._slot = 0
         self.mark = (0, OFFSET_MAX)

@@ -40,8 +40,8 @@ def restored(store: MessageStore, fields: tuple[Any, ...]) -> Iterator[AppendMes
     tail = _real_tail(store, pairs)
     if tail is None:
         logger.error(
-            "a delayed message does not say which topic it is for: it is not delivered, and"
-            " stays in the log until that is cleaned physical_offset=%d",
+            "a delayed message does not name its topic: it is not delivered, and"
+            " stays in the log until the log is cleaned physical_offset=%d",
             physical,
         )
         return

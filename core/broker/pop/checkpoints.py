@@ -1,16 +1,16 @@
 """The messages that consumers have popped and not acknowledged, by the pop that delivered them.
 
-Owns: Checkpoint, Checkpoints: which messages are in work and until when, how many, up to where each
+Owns: Checkpoint, Checkpoints: which messages are in work and until when, how many, how far each
 revive queue is finished. Must not touch: the store, records (records); time is an argument.
 Spec: RocketMQ PopCheckPoint, PopReviveService.
 
-    pop -> checkpoint -> acknowledged, all of it              -> settled
-                      -> some of it not when its time is over -> due, revived -> settled
+    pop -> checkpoint -> all acknowledged               -> settled
+                      -> some not when its time is over -> due, revived -> settled
 
 Each checkpoint is a record of a revive queue. A restart need not read the records before the oldest
 one that is not settled. A checkpoint that is in work for long holds that place back; ``stale``
-returns those that should be written again at the queue's end, and first those that another broker
-kept elsewhere (``adopt``).
+returns those that should be written again at the queue's end, beginning with those that another
+broker kept elsewhere (``adopt``).
 
 Invariants: a settled checkpoint is not in any index; the counts are those of the open messages.
 """
@@ -32,7 +32,7 @@ STALE_RECORDS: Final = 100_000
 
 
 class Checkpoint:
-    """The messages of one queue that one pop delivered; ``offsets`` are theirs."""
+    """The messages of one queue that one pop delivered, at ``offsets``."""
 
     __slots__ = (
         "begin_offset",
@@ -144,7 +144,7 @@ class Checkpoints:
 
     @property
     def has_adopted(self) -> bool:
-        """Whether some adopted checkpoints are not written yet."""
+        """Return whether some adopted checkpoints are not written yet."""
         return bool(self._adopted)
 
     def _enter(self, checkpoint: Checkpoint) -> None:
@@ -230,7 +230,7 @@ class Checkpoints:
         return done
 
     def has_changed(self) -> bool:
-        """Return whether ``done_with`` has changed since the last call of this."""
+        """Return whether ``done_with`` has changed since the last call."""
         before, self._told = self._told, self.done_with()
         return before != self._told
 

@@ -48,7 +48,7 @@ class PopLog:
 
     def flush(self) -> None:
         """Append what was staged; called after each turn, and after work outside of turns."""
-        # A callback may stage again: a pop that was answered wakes the next.
+        # A callback may stage again: an answered pop wakes the next.
         while self.staged:
             messages, self._messages = self._messages, []
             staged, self.staged = self.staged, []

@@ -6,7 +6,7 @@ table's file, the log; how far the log is on the disk is an argument.
 A pop moves its group on at once. The table, which is saved, follows when the pop's checkpoint is on
 the disk: otherwise a machine that fails could leave an offset after messages that are in work
 without a record of it. Together with an offset, ``MARKS_GROUP`` notes the last checkpoint that the
-table includes: at a start, the checkpoints after it show how far each group had got.
+table includes: at a start, the checkpoints after it show how far each group was.
 
 An offset that is set in another way meanwhile (a reset, a consumer that pulls) takes precedence.
 """
@@ -47,7 +47,7 @@ class PopProgress:
         self._waiting: deque[tuple[int, QueueKey, _Place, int, Mark | None]] = deque()
 
     def next_offset(self, queue: QueueKey) -> int | None:
-        """Return where the group's next pop begins; None if it never popped or pulled."""
+        """Return the offset of the group's next pop; None if it never popped or pulled."""
         topic, group, queue_id = queue
         committed = self._offsets.query(group, topic, queue_id)
         place = self._ahead.get(queue)

@@ -78,7 +78,7 @@ class _AckJson(msgspec.Struct, omit_defaults=True):
 
 
 class AckRecord(msgspec.Struct, frozen=True):
-    """An acknowledgement that was read: its checkpoint, and which messages of it."""
+    """An acknowledgement that was read: its checkpoint, and which of its messages."""
 
     key: Key
     offsets: tuple[int, ...]
@@ -178,7 +178,7 @@ def _checkpoint(json: _CheckpointJson, revive_queue: int) -> Checkpoint | None:
 def encode_retry(
     tail: QueueTail, fields: tuple[Any, ...], pairs: Mapping[str, str]
 ) -> AppendMessage:
-    """Return a stored message for its next delivery: with ``pairs``, its count one higher."""
+    """Return a stored message for its next delivery: with ``pairs``, its count increased by one."""
     _, _, _, _, flag, sys_flag, born_ms, born_host, _, _, times, _, _, body = fields
     properties = _fitting(pairs)
     code = tags_code(pairs.get(TAGS))
@@ -226,7 +226,7 @@ def with_topic(record: Record, topic: str, receipt: str) -> bytes:
 
 
 def _fitting(pairs: Mapping[str, str]) -> bytes:
-    """Return the property text; if the pairs are too long together, of those that fit."""
+    """Return the property text, without the pairs that do not fit."""
     parts = []
     room = PROPERTIES_BYTES_MAX
     for name, value in pairs.items():
@@ -238,5 +238,5 @@ def _fitting(pairs: Mapping[str, str]) -> bytes:
 
 
 def checked_offsets(offsets: Iterable[int], checkpoint: Checkpoint) -> list[int]:
-    """Return those offsets that are open messages of a checkpoint."""
+    """Return the offsets that are open messages of a checkpoint."""
     return [offset for offset in offsets if offset in checkpoint.open]

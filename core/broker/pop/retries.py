@@ -98,7 +98,7 @@ class Retries:
             target = self._topics.create_dead_letter_topic(group.group_name, now_ms).topic_name
             self.dead_letters_count += 1
             self._dead_log.warning(
-                "a message was never acknowledged in all its deliveries; it is now in the"
+                "a message was not acknowledged in all its deliveries; it is now in the"
                 " group's %%DLQ%% topic: find out why it fails, then send it once more"
                 " group=%s topic=%s message_id=%s",
                 ascii(group.group_name),

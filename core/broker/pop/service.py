@@ -1,11 +1,11 @@
 """POP's service: it records the messages in work, and delivers them again when their time is over.
 
 Owns: appending checkpoints and acknowledgements; revival: to the topic of the group's retries, or
-to its dead letters; committing what a restart need not read. Must not touch: requests and answers
-(processors), which messages are in work (checkpoints), the bytes of records (records).
+to its dead letters; committing which records a restart need not read. Must not touch: requests and
+answers (processors), which messages are in work (checkpoints), the bytes of records (records).
 Spec: RocketMQ PopReviveService, PopBufferMergeService.
 
-    give out     checkpoint appended -> in work       refused -> the group goes back
+    deliver      checkpoint appended -> in work       refused -> the group goes back
     acknowledge  record appended     -> settled
     time is over message appended to %RETRY%GROUP_TOPIC, or %DLQ%GROUP, and acknowledged
 
@@ -79,7 +79,7 @@ class PopService:
         self.progress = state.progress
         self.orders = tables.orders
         self.log = PopLog(api.line)
-        #: Called with queues that are free again because their messages' invisible time is over.
+        #: Called with queues that are free again, because their messages' invisible time is over.
         self.on_freed: list[Callable[[list[QueueKey]], None]] = []
         self._done: tuple[int, list[int]] | None = None
         self._state = state
@@ -208,25 +208,25 @@ class PopService:
                     after()
                 self.keep()
             except StoreFencedError:
-                # The store has logged why; only a restart helps.
+                # The store has logged the reason; only a restart helps.
                 return
             except Exception:
                 # A failure that a message causes must not end a process that serves others.
-                self._faults.fault("reviving messages failed and is tried again, a fault")
+                self._faults.fault("reviving messages failed and is retried, a fault")
                 await trio.sleep(WAIT_S_MAX)
             if trio.current_time() - cleaned > CLEAN_S:
                 cleaned = trio.current_time()
                 self.orders.clean(self._is_known, self._clock.now_ms())
 
     def _pause_s(self) -> float:
-        """Return how long there is nothing to do."""
+        """Return for how long there is nothing to do."""
         moments = [self.checkpoints.next_due_ms(), self.orders.next_free_ms()]
         now_ms = self._clock.now_ms()
         pauses = [(ms - now_ms) / 1000 for ms in moments if ms is not None]
         return max(0.0, min([*pauses, WAIT_S_MAX]))
 
     def keep(self) -> None:
-        """Commit how far groups have got, and which records a restart need not read."""
+        """Commit the progress of groups, and which records a restart need not read."""
         durable_offset = self._store.durable_offset
         self.progress.commit(durable_offset)
         if self._done is not None and self._done[0] <= durable_offset:
@@ -269,7 +269,7 @@ class PopService:
             for checkpoint in stale:
                 checkpoint.is_again = True
             messages = [self._record_of(checkpoint) for checkpoint in stale]
-            # Refused, they are tried again a second later.
+            # If refused, they are retried a second later.
             self.log.stage(messages, appended=appended, refused=lambda exc: None)
             self.log.flush()
 
@@ -317,7 +317,7 @@ class PopService:
                 ]
             except BrokerError as exc:
                 self._faults.warning(
-                    "messages cannot come again, it is tried again topic=%s group=%s reason=%s",
+                    "messages cannot be delivered again, it is retried topic=%s group=%s reason=%s",
                     ascii(checkpoint.topic),
                     ascii(checkpoint.group),
                     exc.remark,

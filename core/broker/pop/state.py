@@ -7,7 +7,7 @@ checkpoint.
 
     revive topic  ck, ack, ck, bAck, ...  from the last finished record on
                   -> checkpoints that are not settled
-                  -> after the marks: how far groups had popped before the broker was killed
+                  -> after the marks: the groups' progress before the broker was killed
 
 RocketMQ's broker lets these records wait in its timer until they are due. If it had the folder
 before, those that still wait are taken over: the service writes them into the revive topic, and
@@ -108,7 +108,7 @@ class PopState:
             at = found.next_offset
         self.timer_taken = end - 1
         logger.info(
-            "what RocketMQ's broker had in work of POP is taken over from its timer"
+            "POP messages that RocketMQ's broker had in work are taken over from its timer"
             " records=%d in_work=%d",
             count,
             len(self.checkpoints),

@@ -90,7 +90,7 @@ class ConsumerProcessor:
         gone = self._consumers.expire(now_ms, silence_ms_max)
         for group in gone:
             logger.warning(
-                "clients of a consumer group were silent for too long and are forgotten; the others"
+                "clients of a consumer group were silent for too long and are removed; the others"
                 " get their queues: find out whether they hang group=%s silence_ms_max=%d",
                 ascii(group),
                 silence_ms_max,
@@ -201,7 +201,7 @@ class ConsumerProcessor:
         return request.answer(ext=ext)
 
     def _is_its_own(self, client_id: str, request: RemotingCommand, connection: Connection) -> bool:
-        """Whether an account may use a producer's client id: not while another account uses it.
+        """Return whether an account may use a producer's client id: not while another uses it.
 
         Producer groups need no right, and questions and replies to a producer go to the client that
         has its id.
@@ -212,8 +212,8 @@ class ConsumerProcessor:
         if self._acl.has_signed(request, connection, owner):
             return True
         self._rivals.warning(
-            "a client has the id of another account's and is not registered as a producer, so it is"
-            " asked about no transactions and gets no replies: give it an id of its own peer=%s:%d"
+            "a client has the id of another account's client and is not registered as a producer:"
+            " it gets no transaction checks and no replies; give it an id of its own peer=%s:%d"
             " client_id=%s other_peer=%s:%d",
             *connection.peer,
             ascii(client_id),

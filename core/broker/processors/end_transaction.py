@@ -8,7 +8,7 @@ Spec: RocketMQ EndTransactionProcessor, AdminBrokerProcessor.resumeCheckHalfMess
     rollback  -> the op alone
     unknown   -> nothing: the broker asks later
 
-What a crash leaves, right after
+The state that a crash leaves right after
     the real message, before its op   committed: its producers are not asked, and there is no second
                                       real message (transactions.past)
     the op                            over; a repeated request is answered with what happened
@@ -117,7 +117,7 @@ class EndTransactionProcessor:
             self._acl.demand(request, connection, topic_need(half.real_topic, Right.PUB))
         is_asked = bool_field(ext, "fromTransactionCheck")
         if not is_asked and is_too_late(half, self._store.now_ms(), self._timeout_ms):
-            text = "the message's immunity is over: its end is taken when the broker has asked"
+            text = "the message's immunity is over: its end is accepted when the broker has asked"
             raise BrokerError(ResponseCode.ILLEGAL_OPERATION, text)
         check_end(half, group=group, queue_offset=queue_offset, physical_offset=physical_offset)
         past = past_of(half, self._ledger, self._store, may_wait=may_wait)
@@ -148,12 +148,12 @@ class EndTransactionProcessor:
             record = self._store.reader.record_at(physical_offset, may_wait=may_wait)
             (fields,) = decode(record, verify=True)
         except (ValueError, StoreError) as exc:
-            text = f"there is no half message of that id: {exc}"
+            text = f"there is no half message with that id: {exc}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text) from exc
         # If the index finds no newer copy, this one counts as over.
         half = replace(half_of(fields), queue_offset=-1)
         if fields[0] not in _ASKED_ABOUT or TRAN_MSG not in half.pairs:
-            raise BrokerError(ResponseCode.SYSTEM_ERROR, "the message is no half message")
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, "the message is not a half message")
         past = past_of(half, self._ledger, self._store, may_wait=may_wait)
         if past.is_committed:
             raise BrokerError(ResponseCode.ILLEGAL_OPERATION, "the transaction was committed")
@@ -179,7 +179,7 @@ class EndTransactionProcessor:
     def _real_tail(self, half: HalfMessage) -> QueueTail:
         topic, queue_id = half.real_topic, half.real_queue_id
         if queue_id is None or topic in TOPICS_CLOSED_TO_SENDERS:
-            text = "the half message does not say which topic it is for"
+            text = "the half message does not name its topic"
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text)
         return self._api.queue_tail(topic, queue_id)
 
@@ -190,7 +190,7 @@ class EndTransactionProcessor:
     # -- the end of a turn -----------------------------------------------------------------
 
     def end_turn(self) -> None:
-        """Append the ends that the turn's requests ask for, and answer them."""
+        """Append the ends that the turn requested, and answer the requests."""
         staged, self.staged = self.staged, []
         messages = [message for one in staged for message in one.messages]
         placed: list[tuple[int, int]] = []
@@ -206,7 +206,7 @@ class EndTransactionProcessor:
             refused(exc)
             return
         except Exception:
-            refused(StoreError("the append failed, the broker's log says how"))
+            refused(StoreError("the append failed, see the broker's log"))
             raise
         if end_offset is None:
             line.wait(messages, placed, appended=appended, refused=refused)

@@ -1,7 +1,7 @@
 """Reads through a SQL92 filter: reads records in batches and keeps those that match.
 
-Owns: how many records one read examines. Must not touch: sockets, files; what matches (sql_filter),
-which pulls are held (the pull processor).
+Owns: how many records one read examines. Must not touch: sockets, files; which records match
+(sql_filter), which pulls are held (the pull processor).
 
 A read ends when the answer is full, at the queue's end, after RECORDS_MAX records, when BUSY_MS
 have passed, or before records that are not in memory. Its result is like one of the store:

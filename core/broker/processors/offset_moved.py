@@ -38,7 +38,7 @@ class OffsetMovedEvents:
         self._unwritten = LimitedLog(logger)
 
     def note(self, group: str, topic: str, queue_id: int, asked: int, told: int) -> None:
-        """Write that a group has asked for one offset and was sent another one."""
+        """Write that a group asked for one offset and received another."""
         key, now_ms = (group, topic, queue_id), self._clock.monotonic_ms()
         last_ms = self._written.get(key)
         if last_ms is not None and now_ms - last_ms < PERIOD_MS:

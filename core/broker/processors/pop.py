@@ -1,9 +1,9 @@
-"""Pops: messages of any queue of a topic, taken into work for a time; now, or when there are some.
+"""Pops: messages of any queue of a topic, taken into work for a time, as soon as there are some.
 
-Owns: request codes 200050 (pop), 200052 (peek), 200054 (is there anything), 200055 (how many wait),
-their answers. Must not touch: messages in work and their next delivery (core.broker.pop),
+Owns: request codes 200050 (pop), 200052 (peek), 200054 (is there a message), 200055 (how many
+wait), their answers. Must not touch: messages in work and their next delivery (core.broker.pop),
 acknowledgements (pop_ack), what a pop may ask for (pop_request), what its queues have (pop_reads),
-which one is woken (pop_held).
+which pop is woken (pop_held).
 Spec: RocketMQ PopMessageProcessor, NotificationProcessor.
 
     pop -> read queue after queue -> found -> checkpoints -> appended -> answer 0
@@ -112,7 +112,7 @@ class PopProcessor:
         return self._read(pop, may_wait)
 
     def _move_on(self, pop: Pop, found: list[Found]) -> None:
-        """Note where a new group begins, and move a group past messages that its filter refuses."""
+        """Note where a new group begins; move a group past messages that its filter refuses."""
         for one in found:
             key = pop.queue_key(one.topic, one.queue_id)
             if one.first_offset is not None:
@@ -240,7 +240,7 @@ class PopProcessor:
             return self._empty(pop, ResponseCode.POLLING_FULL, rest)
         key = self.held.keep(POP, pop, self._take_up)
         if rest:
-            # A filter did not have time for all: it continues after other requests.
+            # A filter did not have time for all messages: it continues after other requests.
             self.held.read_again(key)
         return None
 
@@ -307,7 +307,7 @@ def _parsed(records: bytes) -> list[Record]:
     while at < len(view):
         record = parse(view, at, len(view))
         if not isinstance(record, Record):
-            raise StoreError(f"the store gave bytes that are no record: {record.name}")
+            raise StoreError(f"the store returned bytes that are not a record: {record.name}")
         found.append(record)
         at += record.size
     return found

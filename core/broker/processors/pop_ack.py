@@ -180,7 +180,7 @@ class PopAckProcessor:
         try:
             next_offset = self._pop.orders.ack(queue, offset, pop_time_ms)
         except ValueError:
-            text = f"the message at {offset} of {shown(topic)} was not given out"
+            text = f"the message at {offset} of {shown(topic)} was not delivered"
             raise BrokerError(ResponseCode.MESSAGE_ILLEGAL, text) from None
         if next_offset is None:
             return

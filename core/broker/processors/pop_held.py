@@ -35,7 +35,7 @@ _RETRY_BYTES: Final = RETRY_PREFIX.encode()
 
 
 class HeldPops:
-    """The held requests of one broker's pops; state changes only between two awaits of ``run``."""
+    """The held pops of one broker; state changes only between two awaits of ``run``."""
 
     def __init__(self, shared: Shared) -> None:
         self.requests = HeldRequests(
@@ -94,7 +94,7 @@ class HeldPops:
         self._has_found = True
 
     def wake_grown(self) -> None:
-        """Read again for requests whose queues grew: one per group, the next if it found some."""
+        """Read again for requests whose queues grew: one per group, the next if it found any."""
         grown, self._freed = self._freed, {}
         for tail in self._growth.take():
             grown.update(dict.fromkeys(self._waiting_for(tail)))
@@ -123,7 +123,7 @@ class HeldPops:
             self.forget_if_gone(cast("HeldKey", key))
 
     def forget_if_gone(self, key: HeldKey) -> None:
-        """Wait for no topic any more on behalf of a key without requests."""
+        """Stop waiting for topics on behalf of a key without requests."""
         if self.requests.is_held(key):
             return
         for topic in map(str.encode, _topics_of(key)):

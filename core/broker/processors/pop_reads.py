@@ -1,8 +1,7 @@
-"""Reading for pops: what the queues of a topic, and of a group's retries, have for one.
+"""Reading for pops: the messages that the queues of a topic, and of a group's retries, have.
 
 Owns: Found, PopReads: in which order queues are read, where a group begins, how much one pop gets.
-Must not touch: what becomes of it: nothing changes here except whose turn it is; whether a pop
-waits (pop).
+Must not touch: anything but whose turn it is; the next step and whether a pop waits (pop).
 Spec: RocketMQ PopMessageProcessor.popMsgFromQueue, NotificationProcessor.hasMsgFromQueue.
 """
 
@@ -36,7 +35,7 @@ class Found:
     begin_offset: int
     result: ReadResult
     queue_offsets: list[int]
-    # If the group is new in the queue: the offset where it begins.
+    # If the group is new in the queue: the offset at which it begins.
     first_offset: int | None
 
 
@@ -136,7 +135,7 @@ class PopReads:
     def _read_queue(
         self, pop: Pop, key: QueueKey, begin: int, room: int, room_bytes: int, may_wait: bool
     ) -> tuple[ReadResult, int]:
-        """Read one queue, past messages that tags refuse; return the result and where it began."""
+        """Read one queue, past messages that tags refuse; return the result and its begin."""
         result = self._read_at(pop, key, begin, room, room_bytes, may_wait)
         if result.status in _MISPLACED:
             begin = result.next_offset
@@ -202,10 +201,10 @@ def _queue_offsets(result: ReadResult, topic: str, begin_offset: int) -> list[in
     at, end = 0, len(records)
     while at < end:
         if end - at < RECORD_BYTES_MIN:
-            raise StoreError("the store gave less than a record")
+            raise StoreError("the store returned less than a record")
         size, magic, _, _, _, queue_offset, *_ = FIRST.unpack_from(records, at)
         if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= size <= end - at:
-            raise StoreError(f"the store gave bytes that are no record: {size} {magic:#x}")
+            raise StoreError(f"the store returned bytes that are not a record: {size} {magic:#x}")
         found.append(queue_offset)
         at += size
     return found

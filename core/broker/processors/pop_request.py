@@ -31,7 +31,7 @@ _FROM_MAX: Final = 1
 
 @dataclass(slots=True, eq=False)
 class Pop:
-    """One pop, or another request that looks at the same queues."""
+    """One pop, or another request that reads the same queues."""
 
     request: RemotingCommand
     connection: Connection
@@ -48,7 +48,7 @@ class Pop:
     attempt: str | None = None
     tag_codes: frozenset[int] | None = None
     sql_filter: SqlFilter | None = None
-    # Until when it waits, once it is held.
+    # The deadline, once it is held.
     deadline_ms: int = 0
 
     @property

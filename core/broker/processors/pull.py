@@ -1,4 +1,4 @@
-"""Pulls: stored records from an offset on, now or as soon as there are some.
+"""Pulls: stored records from an offset on, as soon as there are some.
 
 Owns: request codes 11 and 361, reading for a pull, holding it, its answer. Must not touch: what a
 pull may ask for (pull_request), how records are found (the store), which pulls wait (long_poll).
@@ -86,8 +86,8 @@ class PullProcessor:
     def take(self, plain: PlainPull, connection: Connection) -> bool:
         """Answer or hold a plain pull that reads from memory; False for any other.
 
-        Then nothing is counted. Its request is decoded and processed, which lets it wait for the
-        disk, or refuses it with a reason.
+        In that case nothing is counted. Its request is decoded and processed, which lets it wait
+        for the disk, or refuses it with a reason.
         """
         _, opaque, form, _, topic, queue_id, queue_offset, sys_flag, commit_offset = plain[:9]
         accepted = self._requests.accept_plain(plain)
@@ -149,7 +149,7 @@ class PullProcessor:
         return self._cold.attempt(partial(self._read_first, pull), request, connection)
 
     def _tell_reset(self, pull: Pull, queue_offset: int) -> RemotingCommand:
-        """Answer with the offset that an operator has set, where the group is to continue."""
+        """Answer with the offset that an operator has set, at which the group is to continue."""
         begin = self._api.min_offset(pull.topic, pull.queue_id)
         end = self._api.max_offset(pull.topic, pull.queue_id)
         ext = {

@@ -59,7 +59,7 @@ class Pull:
     bytes_max: int
     tag_codes: frozenset[int] | None
     sql_filter: SqlFilter | None
-    # Up to where the group has consumed, if the request says so.
+    # The group's consume offset, if the request contains it.
     commit_offset: int | None
     # How long the client is willing to wait; 0: not at all.
     hold_ms: int
@@ -67,7 +67,7 @@ class Pull:
     as_units: bool
     # Whether to send the client the log's folder, because it could read the records.
     wants_folder: bool
-    # Until when it waits, once it is held.
+    # The deadline, once it is held.
     deadline_ms: int = 0
 
 
@@ -88,7 +88,7 @@ class PullRequests:
     def accept(self, request: RemotingCommand, connection: Connection) -> Pull:
         """Return the pull that a request asks for."""
         if not self._is_readable:
-            text = "this broker gives out no messages: it is not readable"
+            text = "this broker delivers no messages: it is not readable"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
         ext = request.ext
         group_name = text_field(ext, "consumerGroup")

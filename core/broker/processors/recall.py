@@ -1,4 +1,4 @@
-"""Recalls: a message that waits for its own due time is not delivered after all.
+"""Recalls: a message that waits for its own due time will not be delivered.
 
 Owns: request code 370, its answer's wait for the disk. Must not touch: which of the due messages
 were recalled (delay.recalls).
@@ -7,9 +7,9 @@ Spec: RocketMQ RecallMessageProcessor; off by default there.
     handle -> a record beside the message, in the queue of its due time -> durable -> answered
 
 Invariants: a recall is appended only before the message is due, and is then answered with success,
-however late: its record can be read before anything of that time is delivered, so the message is
-not delivered. A recall that is refused as too late is never appended. As in RocketMQ, it is not
-checked that there is such a message.
+however late: its record can be read before any message due at that time is delivered, so the
+message is not delivered. A recall that is refused as too late is never appended. As in RocketMQ, a
+recall may name a message that does not exist.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RecallProcessor:
 
     def _recall(self, request: RemotingCommand, connection: Connection) -> None:
         if not self._is_enabled:
-            text = "recall failed, this broker is configured to recall nothing"
+            text = "recall failed, this broker is configured to refuse recalls"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
         topic = text_field(request.ext, "topic")
         if self._topics.get(topic) is None:
@@ -93,7 +93,7 @@ class RecallProcessor:
         if not 0 < handle.due_ms - now_ms <= TIMER_MS_MAX:
             raise BrokerError(ResponseCode.ILLEGAL_OPERATION, _TOO_LATE)
         if self._waiting_count >= self._waiting_max:
-            text = f"{self._waiting_count} recalls wait for the disk already"
+            text = f"{self._waiting_count} recalls already wait for the disk"
             raise BrokerError(ResponseCode.SYSTEM_BUSY, text)
         told = {
             TIMER_DEL_UNIQKEY: handle.unique_key,
@@ -131,11 +131,11 @@ class RecallProcessor:
             self._refuse_all([staged], exc)
             return
         except Exception:
-            self._refuse_all([staged], StoreError("the append failed, the broker's log says how"))
+            self._refuse_all([staged], StoreError("the append failed, see the broker's log"))
             raise
         if end_offset is None:
             # It must not wait in line: if it were appended too late, it would still take effect.
-            self._refuse_all([staged], BusyError("the next CommitLog file is not there yet"))
+            self._refuse_all([staged], BusyError("the next CommitLog file is not ready yet"))
         elif self.queue.may_answer(end_offset):
             self._answer_all([staged])
         else:

@@ -7,7 +7,7 @@ Owns: request codes 324 and 325, the push of a reply (326). Must not touch: conn
     asker <------------- 326 --------------- broker <-- 325 -- consumer
 
 The consumer gets the result of the push. With ``store_replies`` the reply is also stored in the
-topic ``<cluster>_REPLY_TOPIC``, as by RocketMQ: only as a record, no client needs to consume it.
+topic ``<cluster>_REPLY_TOPIC``, as by RocketMQ: only for the record, no client needs to consume it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ReplyProcessor:
         pairs = decode_properties(ext.get("properties", "").encode())
         client_id = pairs.get(REPLY_TO_CLIENT)
         if client_id is None:
-            text = f"the reply does not say to whom: it has no property {REPLY_TO_CLIENT}"
+            text = f"the reply does not name its recipient: it has no property {REPLY_TO_CLIENT}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         asker = self._producers.owner_of(client_id)
         if asker is None:
@@ -172,7 +172,7 @@ class ReplyProcessor:
     ) -> tuple[str, int] | None:
         """Append the reply; return its id and offset, None if it waits for a file or is refused.
 
-        It has been delivered by then, so a refusal is only logged.
+        The reply is already delivered by then, so a refusal is only logged.
         """
         pairs = decode_properties(ext.get("properties", "").encode())
         # Only the store sets the offsets of a message in light queues.
@@ -204,7 +204,7 @@ class ReplyProcessor:
         return encode_offset_id(self._api.store_host, physical_offset), queue_offset
 
     def _say_unstored(self, exc: StoreError) -> None:
-        self._unstored.warning("a reply was delivered and is not in the log error=%s", exc)
+        self._unstored.warning("a reply was delivered but is not in the log error=%s", exc)
 
 
 def _refusal(outcome: RemotingCommand | RemotingError) -> str | None:

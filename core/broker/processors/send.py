@@ -152,9 +152,9 @@ class SendProcessor:
         }
 
     def take(self, send: PlainSend, connection: Connection) -> bool:
-        """Stage a plain send; False if it must be refused, or needs something done before.
+        """Stage a plain send; False if it must be refused, or needs some work first.
 
-        Then its request is decoded and processed like any other, which finds out what.
+        In that case its request is decoded and processed like any other, which finds out which.
         """
         (
             _, opaque, serialize, is_oneway, is_batch, topic, queue_id, sys_flag, born_ms, flag,
@@ -193,7 +193,7 @@ class SendProcessor:
         """Append the messages that the turn has staged, and answer their sends."""
         turn, self.turn = self.turn, _Turn()
         if self._disk.full_reason is not None:
-            # The state of gateways' sessions is accepted nevertheless, so it must be by itself.
+            # The state of gateways' sessions is accepted even so; it must be in a batch of its own.
             state = turn.take_state()
             if state.staged:
                 self._append(state)
@@ -209,7 +209,7 @@ class SendProcessor:
             self._refuse(turn, exc)
             return
         except Exception:
-            self._refuse(turn, StoreError("the append failed, the broker's log says how"))
+            self._refuse(turn, StoreError("the append failed, see the broker's log"))
             raise
         if end_offset is None:
             line.wait(
@@ -235,7 +235,7 @@ class SendProcessor:
         self.dead_letters_count += len(turn.dead)
         for letter in turn.dead:
             self._dead_log.warning(
-                "a consumer group has given up a message and does not get it again; it is now in"
+                "a consumer group has given up a message and will not get it again; it is now in"
                 " the group's %%DLQ%% topic: find out why it fails, then send it once more"
                 " group=%s topic=%s message_id=%s",
                 *map(ascii, letter),
@@ -407,7 +407,7 @@ class SendProcessor:
     def _target(self, ext: dict[str, str], names: Names, numbers: Numbers) -> tuple[str, int]:
         """Return the topic and the queue of a send that has room to wait for the disk."""
         if self.answers.waiting_count >= self._waiting_answers_max:
-            text = f"{self.answers.waiting_count} sends wait for the disk already"
+            text = f"{self.answers.waiting_count} sends already wait for the disk"
             raise BrokerError(ResponseCode.SYSTEM_BUSY, text)
         return self._requests.target(ext, names, numbers)
 

@@ -71,7 +71,7 @@ class SendAnswers:
         self.queue: AnswerQueue[_Waiting] = AnswerQueue(
             api.acknowledge, clock=clock, answer=self._release, refuse=self._refuse_waiting
         )
-        #: Sends that wait for the disk, that were refused, that were answered as too slow.
+        #: The numbers of sends that wait for the disk, were refused, were answered as too slow.
         self.waiting_count = 0
         self.refused_count = 0
         self.timed_out_count = 0
@@ -102,7 +102,7 @@ class SendAnswers:
             self.waiting_count += len(waiting)
 
     def refuse(self, send: StagedSend, exc: StoreError) -> None:
-        """Answer a producer that its message must not be considered stored."""
+        """Answer a producer whose message must not be considered stored."""
         connection, _, _, is_oneway, _, count, _, _ = send
         self.refused_count += count
         if not is_oneway:
@@ -111,7 +111,7 @@ class SendAnswers:
             connection.reply(_request(send).answer(store_error_code(exc), str(exc), ext))
 
     def _encode(self, send: StagedSend, placed: list[tuple[int, int]]) -> bytes:
-        """Return the frame with the places of the messages, whatever the send's key is."""
+        """Return the frame with the places of the messages, for any key of the send."""
         _, _, _, _, queue_id, _, key, _ = send
         ext = {
             "msgId": ",".join([f"{self._host}{physical:016X}" for physical, _ in placed]),
@@ -143,7 +143,7 @@ class SendAnswers:
         self.queue.send_queued()
 
     def _tell_late(self, send: StagedSend, frame: bytes, exc: StoreError) -> None:
-        """Answer a send whose message is stored as in ``frame``, but not on the disk yet."""
+        """Answer a send whose message is stored as in ``frame`` but not on the disk yet."""
         self.timed_out_count += send[5]
         answer = decode(frame)
         answer.code, answer.remark = store_error_code(exc), str(exc)

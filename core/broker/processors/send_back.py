@@ -68,7 +68,7 @@ class SendBackProcessor:
             # As in RocketMQ: the group does not want failed messages again.
             return request.answer()
         if not self._is_writable:
-            text = "this broker takes no messages back: it is not writable"
+            text = "this broker does not take messages back: it is not writable"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
         level = int32_field(ext, "delayLevel", 0)
         times_max = int32_field(ext, "maxReconsumeTimes", group.retry_max_times)

@@ -106,7 +106,7 @@ class SendRequests:
             raise BrokerError(ResponseCode.NO_PERMISSION, f"topic {topic} is not writable")
         if self.is_closing and config.order:
             # Unlike others, its producers do not go elsewhere by themselves.
-            text = f"this broker takes nothing for the ordered topic {topic}: it is not writable"
+            text = f"this broker takes no messages for ordered topic {topic}: it is not writable"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
         if queue_id < 0:
             self._next_queue += 1
@@ -120,7 +120,7 @@ class SendRequests:
     def check_transactional(self, pairs: dict[str, str], group: str) -> None:
         """Refuse a half message whose transaction the broker cannot carry out."""
         if self._rejects_transactions:
-            text = "this broker is configured to take no transactional messages"
+            text = "this broker is configured to refuse transactional messages"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
         fault = group_name_fault(group)
         if fault is not None:
@@ -132,9 +132,9 @@ class SendRequests:
     ) -> bool:
         """Return whether a consumer sends a message to its retry topic once too often.
 
-        Clients do so if sending it back (code 36) fails; they have counted this retry already.
-        Those that consume in order only do so with a message that they give up, and not all have
-        counted. Java clients before 5 expect brokers that compare with >=.
+        Clients do so if sending it back (code 36) fails; they have already counted this retry.
+        Those that consume in order only do so with a message that they give up, and not all of them
+        have counted. Java clients before 5 expect brokers that compare with >=.
         """
         group = self._groups.find(retry_topic.removeprefix(RETRY_PREFIX))
         times_max = int32_field(request.ext, names.reconsume_times_max, group.retry_max_times)

@@ -30,5 +30,5 @@ class Shared:
     filters: SqlFilters
     stats: BrokerStats
     acl: AclGate | None = None
-    # The key of clients that can read the files of the log; None: clients are not to read them.
+    # The key of clients that can read the files of the log; None: clients must not read them.
     reader_key: str | None = None

@@ -1,7 +1,7 @@
 """Connected clients: the members of each consumer and producer group, and group subscriptions.
 
 Owns: membership, subscriptions, expiry of silent members, and their limit. Must not touch: sockets,
-clocks, files; ``owner`` stands for a member's connection, time enters as ``now_ms`` of a monotonic
+clocks, files; ``owner`` is a member's connection, time enters as ``now_ms`` of a monotonic
 clock. The return value of a method says whether a group's members or subscriptions changed; the
 caller then notifies the members (rebalance). Spec: RocketMQ ConsumerManager, ProducerManager.
 
@@ -43,7 +43,7 @@ class Group(Generic[OwnerT]):
     message_model: str = ""
     from_where: str = ""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    #: The fingerprint of the heartbeat that gave the subscriptions, 0 if it had none.
+    #: The fingerprint of the heartbeat with the subscriptions, 0 if it had none.
     fingerprint: int = 0
 
 
@@ -81,7 +81,7 @@ class GroupMembers(Generic[OwnerT]):
         group = self._groups.get(name)
         known = None if group is None else group.members.get(member.client_id)
         if known is None and self._members_count >= self._members_max:
-            text = f"{self._members_max} group members are connected already"
+            text = f"{self._members_max} group members are already connected"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         if group is None:
             group = self._groups[name] = Group(name)
@@ -102,8 +102,8 @@ class GroupMembers(Generic[OwnerT]):
     def is_told_otherwise(self, name: str, consumer: ConsumerData) -> bool:
         """Return whether a group's subscriptions come from a heartbeat with different ones.
 
-        Then the member sends all of its own with each heartbeat, so that those of other members do
-        not replace them for good. A heartbeat without subscriptions may be the first after a
+        If so, the member sends all of its own with each heartbeat, so that those of other members
+        do not replace them for good. A heartbeat without subscriptions may be the first after a
         restart: that counts as different too.
         """
         group = self._groups.get(name)

@@ -1,4 +1,4 @@
-"""Consume offsets: how far each group has got in each queue.
+"""Consume offsets: each group's progress in each queue.
 
 Owns: the offset table, its version and its limit. Must not touch: files, sockets, the store.
 Spec: RocketMQ ConsumerOffsetManager, LmqConsumerOffsetManager.
@@ -60,7 +60,7 @@ class ConsumerOffsets:
         queues = self._table.get(key)
         if queues is None or queue_id not in queues:
             if self._entries_count >= self._entries_max:
-                text = f"the broker keeps {self._entries_max} consume offsets already"
+                text = f"the broker already keeps {self._entries_max} consume offsets"
                 raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
             self._entries_count += 1
             queues = self._table.setdefault(key, {})
@@ -165,7 +165,7 @@ class ConsumerOffsets:
                 del places[key]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the content of the file; a copy, fit to be encoded in a thread.
+        """Return the content of the file; a copy, which a thread may encode.
 
         Its version differs from the previous one's if anything has changed since.
         """

@@ -25,7 +25,7 @@ from motelog.core.topic_names import shown
 QueueKey: TypeAlias = tuple[str, str, int]
 
 _SEPARATOR: Final = "@"
-# The state of a queue that was not popped for so long is forgotten, as RocketMQ does.
+# The state of a queue that was not popped for so long is forgotten, as in RocketMQ.
 FORGET_MS: Final = 86_400_000
 ATTEMPT_CHARACTERS_MAX: Final = 255
 
@@ -35,7 +35,7 @@ class OrderInfo(msgspec.Struct, omit_defaults=True):
 
     pop_time: Int64 = msgspec.field(name="popTime")
     invisible_ms: Int64 = msgspec.field(name="i")
-    # The first offset, and the distances of the others from it.
+    # The first offset, and the distance of each other one from it.
     places: list[Int64] = msgspec.field(name="o")
     seen_ms: Int64 = msgspec.field(name="l")
     acked_bits: Int64 = msgspec.field(name="cm", default=0)
@@ -170,7 +170,7 @@ class OrderTable:
                 self.forget(queue)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the content of consumerOrderInfo.json; a copy, fit to be encoded in a thread."""
+        """Return the content of consumerOrderInfo.json; a copy, which a thread may encode."""
         table: dict[str, dict[int, Any]] = {}
         for (topic, group, queue_id), info in self._table.items():
             queues = table.setdefault(f"{topic}{_SEPARATOR}{group}", {})

@@ -15,7 +15,7 @@ LOCK_MS: Final = 60_000
 
 
 class QueueLocks:
-    """group -> queue -> the client that holds it, until when."""
+    """group -> queue -> the client that holds it, and until when."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
@@ -24,7 +24,7 @@ class QueueLocks:
         return sum(map(len, self._groups.values()))
 
     def has_any(self, group: str, now_ms: int) -> bool:
-        """Whether a client of the group holds a queue: then the group consumes in order."""
+        """Return whether a client of the group holds a queue, i.e. the group consumes in order."""
         return any(until_ms > now_ms for _, until_ms in self._groups.get(group, {}).values())
 
     def lock(

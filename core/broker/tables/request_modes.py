@@ -22,7 +22,7 @@ class RequestMode(msgspec.Struct, frozen=True, rename="camel"):
     topic: str
     consumer_group: str
     mode: Literal["PULL", "POP"] = "PULL"
-    # POP: how many of the next members share a member's queues; 0 and less: all.
+    # POP: how many of the next members share a member's queues; 0 or less: all.
     pop_share_queue_num: Int32 = 0
 
 
@@ -42,14 +42,14 @@ class RequestModes:
         """Set a mode; BrokerError if there are too many."""
         key = mode.topic, mode.consumer_group
         if key not in self._table and len(self._table) >= self._entries_max:
-            text = f"the broker keeps {self._entries_max} request modes already"
+            text = f"the broker already keeps {self._entries_max} request modes"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         self._table[key] = mode
         self.version += 1
         self.is_dirty = True
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the content of messageRequestMode.json; a copy, fit to be encoded in a thread."""
+        """Return the content of messageRequestMode.json; a copy, which a thread may encode."""
         table: dict[str, dict[str, RequestMode]] = {}
         for (topic, group), mode in self._table.items():
             table.setdefault(topic, {})[group] = mode

@@ -21,7 +21,7 @@ from motelog.core.state_file import StateFile
 
 
 def state_file(config: BrokerConfig, name: str, *, holds: str) -> StateFile:
-    """Return one of the broker's state files; ``holds`` says in the log what is lost with it."""
+    """Return one of the broker's state files; ``holds`` is what the log says is lost with it."""
     return StateFile(f"{config.store.directory}/config/{name}", holds=holds)
 
 
@@ -42,7 +42,7 @@ class SavedTables:
         if config.store.lmq:
             names.reverse()
         own, self._other_offsets = [
-            state_file(config, name, holds="consume offsets: what was consumed since comes again")
+            state_file(config, name, holds="consume offsets: later messages are delivered again")
             for name in names
         ]
         self._offsets = SavedTable(own, tables.offsets)
@@ -50,7 +50,7 @@ class SavedTables:
             state_file(
                 config,
                 "consumerOrderInfo.json",
-                holds="what groups that consume in order have in work: it comes again at once",
+                holds="messages that ordered groups have in work: delivered again at once",
             ),
             tables.orders,
         )

@@ -20,7 +20,7 @@ from motelog.core.remoting.fields import INT32, INT64, Int32
 from motelog.core.remoting.topic_config import QUEUE_COUNT_MAX, DataVersion
 from motelog.core.topic_names import group_name_fault, is_lmq, shown
 
-#: The most that a group may have besides its numbers and switches, as JSON.
+#: The most bytes of JSON that a group may have besides its numbers and switches.
 EXTRA_BYTES_MAX: Final = 16_384
 
 #: RocketMQ 5's name for the default delays between retries of a group.
@@ -102,14 +102,14 @@ class SubscriptionGroups:
             _check(group)
         new = {group.group_name for group in groups} - self._groups.keys()
         if new and len(self._groups) + len(new) > self._groups_max:
-            text = f"the broker has {self._groups_max} groups, the most it is configured for"
+            text = f"the broker has {self._groups_max} groups, the configured maximum"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         for group in groups:
             self._groups[group.group_name] = group
         self._changed()
 
     def may_read(self, group: str, topic: str) -> bool:
-        """Say whether the topic is open to the group."""
+        """Return whether the topic is open to the group."""
         if not self._forbidden:
             return True
         return not self._forbidden.get(group, {}).get(topic, 0) & Permission.READ
@@ -120,7 +120,7 @@ class SubscriptionGroups:
         if is_on == self.may_read(group, topic):
             return
         if not is_on and sum(map(len, self._forbidden.values())) >= self._groups_max:
-            text = f"{self._groups_max} topics are closed to groups, the most that is kept"
+            text = f"{self._groups_max} topics are closed to groups, the maximum"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         bits = closed.get(topic, 0) ^ Permission.READ
         changed = {name: kept for name, kept in (closed | {topic: bits}).items() if kept}
@@ -139,7 +139,7 @@ class SubscriptionGroups:
             self._changed()
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the content of subscriptionGroup.json; a copy, fit to be encoded in a thread."""
+        """Return the content of subscriptionGroup.json; a copy, which a thread may encode."""
         return {
             "dataVersion": self.version,
             "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},

@@ -45,7 +45,7 @@ from motelog.core.topic_names import (
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
 _TEMPLATE = _READ_WRITE | int(Permission.INHERIT)
 SCHEDULE_LEVELS = 18
-# As many as RocketMQ has; it can read another number of queues, but not a larger one.
+# As many as RocketMQ has; it can read fewer queues, but not more.
 REVIVE_QUEUES = 8
 # The limit for a folder of RocketMQ, which has no limit itself: as many as the store has queue ids.
 _KEPT_QUEUES_MAX = 65_536
@@ -145,7 +145,7 @@ class TopicTable:
 
     def _check_room(self, new_count: int) -> None:
         if new_count and len(self._topics) + new_count > self._topics_max:
-            text = f"the broker has {self._topics_max} topics, the most it is configured for"
+            text = f"the broker has {self._topics_max} topics, the configured maximum"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
 
     def delete(self, name: str, ends: Mapping[int, int], now_ms: int) -> None:
@@ -253,7 +253,7 @@ class TopicTable:
         )
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the content of topics.json; a copy, fit to be encoded in a thread."""
+        """Return the content of topics.json; a copy, which a thread may encode."""
         return {
             "dataVersion": self.version,
             "topicConfigTable": dict(self._topics),

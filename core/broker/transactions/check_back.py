@@ -11,8 +11,8 @@ Spec: RocketMQ TransactionalMessageServiceImpl.check, AbstractTransactionalMessa
                       -> TRANS_CHECK_MAX_TIME_TOPIC, and an op: it is rolled back
 
 Questions go to the producers of the group in turn. A group without producers counts as asked, as in
-RocketMQ; a group whose producers do not read what they are sent does not.
-What a crash leaves, right after
+RocketMQ; a group whose producers do not read from their connections does not.
+The state that a crash leaves right after
     the copy     two copies, and the older one is over (past)
     the op       nothing: it is over
     the record in TRANS_CHECK_MAX_TIME_TOPIC, before its op   the half message is given up again
@@ -146,7 +146,7 @@ class CheckBack:
                     )  # fmt: skip
                 except Exception:
                     # A failure that a message causes must not end a process that serves others.
-                    self._faults.fault("looking for open transactions failed, a broker's fault")
+                    self._faults.fault("finding open transactions failed, a fault of this broker")
                 after()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _LAST_SAVE_S_MAX):
@@ -269,7 +269,7 @@ class CheckBack:
         if step.given_up:
             self.given_up_count += 1
             self._given_up.warning(
-                "a transaction is rolled back, as its producers have never said what became of it;"
+                "a transaction is rolled back, as its producers have never answered the questions;"
                 " its message is in %s group=%s topic=%s message_id=%s reason=%s",
                 TRANS_CHECK_MAX_TOPIC,
                 ascii(step.half.group),

@@ -91,7 +91,7 @@ class HalfMessage:
 
     @property
     def check_times(self) -> int:
-        """How often its producers have been asked."""
+        """The number of questions to its producers so far."""
         return number(self.pairs.get(TRANSACTION_CHECK_TIMES, "")) or 0
 
     @property
@@ -121,12 +121,12 @@ def half_pairs(
     if half.get(UNIQ_KEY):
         half[TRANSACTION_ID] = half[UNIQ_KEY]
     for name in (TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET):
-        half.pop(name, None)  # The sender's own must not decide how often it is asked.
+        half.pop(name, None)  # The sender's own value must not decide how often it is asked.
     return half | {REAL_TOPIC: topic, REAL_QID: str(queue_id)}
 
 
 def is_transactional(pairs: Mapping[str, str], *, reconsume_times: int, is_delayed: bool) -> bool:
-    """Say whether a send is the first half of a transaction.
+    """Return whether a send is the first half of a transaction.
 
     Clients before 4.6.1 leave TRAN_MSG in a message that they send back to be consumed again.
     """
@@ -180,7 +180,7 @@ def immunity_ms(half: HalfMessage, timeout_ms: int) -> int:
 
 
 def is_too_late(half: HalfMessage, now_ms: int, timeout_ms: int) -> bool:
-    """Whether its producer may only answer questions now, because its own time is over."""
+    """Return whether its producer may now only answer questions: its own time is over."""
     return CHECK_IMMUNITY_S in half.pairs and now_ms - half.born_ms > immunity_ms(half, timeout_ms)
 
 

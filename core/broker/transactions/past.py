@@ -80,5 +80,5 @@ def _found(
         may_wait=may_wait,
     )
     if store.dispatch_behind_bytes:
-        raise StoreError("the index is behind the log: what became of a transaction is not known")
+        raise StoreError("the index is behind the log: the state of a transaction is unknown")
     return [fields for record in result.records for fields in decode(record)]

@@ -96,14 +96,14 @@ class AppendLine:
         self._wanted = Flag()
         self._faults = LimitedLog(logger)
         self.pauses = Pauses(clock)
-        #: When the last append ended that took longer than ``busy_ms``; None: none has.
+        #: When the last append that took longer than ``busy_ms`` ended; None: there was none.
         self.slow_until_ms: int | None = None
         #: Batches that were behind others for too long.
         self.overdue_count = 0
 
     @property
     def head_waited_ms(self) -> int:
-        """How long the first batch has waited for the next file; 0 if none waits."""
+        """The time for which the first batch has waited for the next file; 0 if none waits."""
         return self._clock.monotonic_ms() - self.batches[0].came_ms if self.batches else 0
 
     @property
@@ -151,7 +151,7 @@ class AppendLine:
         size = sum(len(message[1]) for message in messages)
         error = None
         if self._bytes + size > LINE_BYTES_MAX:
-            error = StoreFullError("too much waits for the next CommitLog file")
+            error = StoreFullError("too many bytes wait for the next CommitLog file")
             messages, size = [], 0
         self._bytes += size
         now_ms = self._clock.monotonic_ms()
@@ -188,14 +188,14 @@ class AppendLine:
                         self._refuse_overdue()
                         return
                     error = NextFileError(
-                        f"the next CommitLog file was not there within {self._timeout_ms} ms"
+                        f"the next CommitLog file was not ready within {self._timeout_ms} ms"
                     )
                 except StoreError as exc:
                     error = exc
                 except Exception:
                     # A failure of one batch must not end the task that serves the others.
                     self._faults.fault("an append failed, a fault of this server; it is refused")
-                    error = StoreError("the append failed, the broker's log says how")
+                    error = StoreError("the append failed, see the broker's log")
             # Removed before the callback, which may append.
             self.batches.popleft()
             self._bytes -= batch.bytes
@@ -248,7 +248,7 @@ class AppendLine:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Append or refuse what waits until cancelled; ``after`` is called after each attempt."""
+        """Append or refuse waiting batches until cancelled; ``after`` follows each attempt."""
         task_status.started()
         await run_again(self._go_on_until_empty, after)
 

@@ -1,7 +1,8 @@
 """The queues of a topic on all brokers of the cluster, as a name server knows them.
 
-Owns: the queues of other brokers, how long they are cached, and who waits for them. Must not touch:
-who gets which queue (the assignment). This broker's own queues always come from its current table.
+Owns: the queues of other brokers, how long they are cached, and which requests wait for them.
+Must not touch: who gets which queue (the assignment).
+This broker's own queues always come from its current table.
 Spec: RocketMQ TopicRouteInfoManager.
 
     queues -> known, or no name server -> these
@@ -64,7 +65,7 @@ class ClusterQueues:
         self._wanted = Flag()
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
-        """Return all queues that may be read, in order; None if a name server has to be asked."""
+        """Return all queues that may be read, in order; None if a name server must be asked."""
         others: tuple[MessageQueue, ...] = ()
         if self._registrars:
             known = self._others.get(topic)

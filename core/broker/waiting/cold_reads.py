@@ -1,10 +1,10 @@
 """Reads of data that is not in memory: threads page it in, some at a time; the reads run again.
 
-Owns: the row of reads that wait for the disk, its limit, and the guard around processors that
+Owns: the queue of reads that wait for the disk, its limit, and the guard around processors that
 read. Must not touch: what is read, and who reads; a waiting read is a callback.
 
     request -> read -> answer
-                    -> NotInMemoryError -> row -> paged in by a thread -> read again
+                    -> NotInMemoryError -> queue -> paged in by a thread -> read again
 """
 
 from __future__ import annotations
@@ -117,6 +117,6 @@ class ColdReads:
         await self._page_in(missing)
         self.waiting_count -= 1
         self.loaded_count += 1
-        with self._faults.boundary("going on after a page-in failed, a fault of this server"):
+        with self._faults.boundary("continuing after a page-in failed, a fault of this server"):
             then()
         after()

@@ -125,7 +125,7 @@ class FlowControl:
         return self._is_enabled and now_ms < self._watch_until_ms
 
     def is_late(self, waited_ms: int) -> bool:
-        """Whether a request that has waited so long may be too late, whatever its code."""
+        """Return whether a request that has waited so long may be too late, whatever its code."""
         if waited_ms >= self._least_ms_max and self._counted(waited_ms) >= self._least_ms_max:
             return True
         return self._came_while_busy(waited_ms)

@@ -1,9 +1,9 @@
-"""When the broker's thread did not run, as far as its clocks show.
+"""The times in which the broker's thread did not run, as far as its clocks show.
 
 Owns: Pauses. Must not touch: which requests are refused (flow_control).
 
 A process is stopped, its container has used up its quota, the host runs others, a page of its code
-has to be read: then the clock goes on but the thread gets no processor time. A pause is the time
+has to be read: then the clock continues but the thread gets no processor time. A pause is the time
 between two points in the code that the thread passes often, minus the time that it worked. A wait
 for requests counts as one too, because no request waits meanwhile. An append does not: it may block
 on the disk, and requests do wait for that.

@@ -19,7 +19,7 @@ _IDLE_MS: Final = 60_000
 
 
 class Waker:
-    """The task of one registry of held requests; ``wake`` calls back those that can go on."""
+    """The task of one registry of held requests; ``wake`` calls back those that can continue."""
 
     def __init__(self, held: HeldRequests, clock: Clock, *, wake: Callable[[], None]) -> None:
         self._held = held

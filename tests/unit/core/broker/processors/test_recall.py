@@ -130,7 +130,7 @@ def test_a_recall_does_not_wait_for_the_next_file(
     answer = recall(stage, handle)
     assert (answer.code, answer.remark) == (
         ResponseCode.SYSTEM_BUSY,
-        "the next CommitLog file is not there yet",
+        "the next CommitLog file is not ready yet",
     )
     assert not stage.api.line.is_waiting
 

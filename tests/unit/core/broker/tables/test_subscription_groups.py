@@ -92,7 +92,7 @@ def test_there_is_a_most_of_closed_topics() -> None:
     groups = make_groups(groups_max=2)
     for topic in ("T", "U"):
         groups.set_readable("G", topic, False)
-    with pytest.raises(BrokerError, match="the most that is kept"):
+    with pytest.raises(BrokerError, match="closed to groups, the maximum"):
         groups.set_readable("G", "V", False)
     groups.set_readable("G", "T", True)
     groups.set_readable("G", "V", False)

@@ -119,7 +119,7 @@ def test_the_number_of_topics_is_bounded() -> None:
     system = len(make_table())
     table = make_table(topics_max=system + 1)
     table.create_for_message("T", "TBW102", 4, NOW_MS)
-    with pytest.raises(BrokerError, match="the most it is configured for"):
+    with pytest.raises(BrokerError, match="the configured maximum"):
         table.create_for_message("U", "TBW102", 4, NOW_MS)
     assert table.user_topics() == ["T"]
 
