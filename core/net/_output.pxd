@@ -1,15 +1,15 @@
-"""What waits to be sent on one connection; inlined into the reactor kernel.
+"""The queued output of one connection; inlined into the reactor kernel.
 
 Owns: nodes, references to payloads, the system calls that send. Must not touch: connections, epoll,
-turns. Invariants: ``Output.bytes`` and ``allocated`` are the sums over its nodes. The caller keeps messages and sums
-below 2 GiB.
+turns. Invariants: ``Output.bytes`` and ``allocated`` are the sums over its nodes. The caller keeps
+messages and sums below 2 GiB.
 
     Output.head -> Node -> Node ... <- Output.tail
-                   |       `-- begin..end of the bytes behind its header, with room for more
+                   |       `-- begin..end of the bytes after its header, with room for more
                    `-- begin..end of a Shared payload: one bytes object for any number of nodes
 
 Sending runs without the GIL, so a payload that no node refers to any more is put into a list, which
-is released when the GIL is there.
+is released when the GIL is held.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -29,13 +29,13 @@ cdef enum:
 
 cdef enum Sent:
     SENT_ALL
-    SENT_PART                        # the socket takes no more
-    SENT_NEVER                       # nor will it
+    SENT_PART                        # the socket takes no more now
+    SENT_NEVER                       # and never will
 
 cdef struct Shared:
     PyObject *owner                  # the bytes object; released with the GIL only
     const uint8_t *data
-    Shared *next                     # in the list of those no node refers to
+    Shared *next                     # in the list of payloads without a node
     uint32_t references
 
 cdef struct Payloads:
@@ -57,7 +57,7 @@ cdef struct Output:
 
 
 cdef inline uint8_t *append_copy(Output *output, const uint8_t *data, uint32_t size) except NULL:
-    """Copy a message behind what is queued; return where the copy is."""
+    """Copy a message to the end of the queue; return where the copy is."""
     cdef Node *node = output.tail
     cdef uint8_t *copied
     cdef uint32_t room = NODE_BYTES_MIN
@@ -109,7 +109,7 @@ cdef inline void append_node(Output *output, Node *node) noexcept nogil:
 
 
 cdef inline Sent send_queued(Output *output, int fd, Payloads *payloads) noexcept nogil:
-    """Send until the queue is empty or the socket is full; what was sent is dropped."""
+    """Send until the queue is empty or the socket is full; drop the sent bytes."""
     cdef iovec vectors[VECTORS_MAX]
     cdef msghdr message
     cdef Node *node
@@ -154,7 +154,7 @@ cdef inline Sent send_queued(Output *output, int fd, Payloads *payloads) noexcep
 
 
 cdef inline bytes take_queued(Output *output, uint32_t bytes_max, Payloads *payloads):
-    """Take the first bytes out of the queue, at most so many."""
+    """Remove the first bytes from the queue, at most so many, and return them."""
     cdef uint32_t wanted = min(output.bytes, bytes_max)
     cdef bytes taken = PyBytes_FromStringAndSize(NULL, wanted)
     cdef uint8_t *to = <uint8_t *>PyBytes_AS_STRING(taken)
@@ -193,7 +193,7 @@ cdef inline void drop_queued(Output *output, Payloads *payloads) noexcept nogil:
 
 
 cdef inline Shared *share(bytes data, Payloads *payloads) except NULL:
-    """A payload that nodes may refer to; the caller holds one reference."""
+    """Return a payload that nodes may refer to; the caller holds one reference."""
     cdef Shared *shared = <Shared *>malloc(sizeof(Shared))
     if shared == NULL:
         raise MemoryError
@@ -224,7 +224,7 @@ cdef inline void release_payloads(Payloads *payloads) noexcept:
 
 
 cdef inline void put_before(Output *output, Output *first) noexcept nogil:
-    """Have what is queued in ``first`` sent before what is queued here; it is left empty."""
+    """Move the queue of ``first`` before this one; ``first`` is left empty."""
     if first.head == NULL:
         return
     first.tail.next = output.head

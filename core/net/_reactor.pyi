@@ -1,8 +1,8 @@
 """What each call of the reactor means.
 
-An id is given out again at the earliest two polls after its connection ended. A partial frame takes
-only as much memory as was received of it. For each connection a turn reports opened, frames,
-faults, closed, in this order of time.
+An id is reused at the earliest two polls after its connection ended. A partial frame takes only
+as much memory as its received part. For each connection a turn reports opened, frames, faults,
+closed, in this order of time.
 Spec: MQTT 5.0 section 2.1.4; RocketMQ's NettyDecoder (LengthFieldBasedFrameDecoder of 4 bytes).
 """
 
@@ -46,7 +46,7 @@ class Reactor:
     One thread owns it. Ids of connections are slot numbers below ``connections_max``. Calls that
     name an ended connection do nothing: a connection may end before a turn reports it.
     ``sent_counts``, of type "Q", is for a reactor of MQTT: it counts the frames that connections
-    have taken, by their first byte, and at the end their bytes.
+    have taken, by their first byte, and in its last item their bytes.
     """
 
     def __init__(
@@ -97,21 +97,21 @@ class Reactor:
     ) -> int:
         """Begin to connect to a numeric address; a turn reports it in ``opened`` or ``closed``.
 
-        Output queued before it is open waits. ``source`` is the local address. OSError when there
+        Output queued before it is open waits. ``source`` is the local address. OSError if there
         is no descriptor or no slot left.
         """
 
     def poll(self, now_s: int) -> Turn:
         """Send queued output, then take one batch from all sockets that are ready; never waits.
 
-        ``now_s`` is a clock that does not go back. The buffers of the turn before are released.
+        ``now_s`` is a clock that does not go back. The buffers of the previous turn are released.
         """
 
     def send(self, connection: int, data: bytes, body: bytes = b"") -> None:
         """Queue a message, ``data`` then ``body``; flush() or the next poll() sends it.
 
         A connection that does not read and would exceed ``output_bytes_max`` is aborted with
-        OUTPUT_FULL. While at most ``output_bytes_high`` wait, a message of any size is taken.
+        OUTPUT_FULL. While at most ``output_bytes_high`` wait, a message of any size is accepted.
         """
 
     def send_many(self, items: list[tuple[int, bytes]]) -> None:
@@ -135,14 +135,14 @@ class Reactor:
         """End it at once and drop its queued output; not reported."""
 
     def set_variant(self, connection: int, variant: int) -> None:
-        """Set a number that is handed back with each frame cut from now on."""
+        """Set a number that is returned with each frame cut from now on."""
 
     def set_limits(self, connection: int, *, frame_bytes_max: int, idle_s_max: int) -> None:
         """Set the largest frame, header included, and the seconds without one until Fault.IDLE.
 
-        0 seconds: never, but the system looks after a silent peer by TCP keep-alive. Time in which
-        Python has paused the connection does not count. While its output holds reading back, what
-        counts is whether the peer takes output.
+        0 seconds: never, but the system checks a silent peer by TCP keep-alive. Time in which
+        Python has paused the connection does not count. While its output holds back reading, the
+        peer must take output instead.
         """
 
     def pause(self, connection: int) -> None:
@@ -152,50 +152,50 @@ class Reactor:
         """Read from it again; its idle time starts from zero."""
 
     def peer(self, connection: int) -> tuple[str, int]:
-        """Address and port of the other side; after the end, too, until the id is used again."""
+        """Address and port of the other side; also after the end, until the id is reused."""
 
     def listener(self, connection: int) -> int:
-        """The listener that it came by, -1 if it was opened here; after the end as ``peer``."""
+        """The listener that accepted it, -1 if it was opened here; after the end as ``peer``."""
 
     def listener_connections(self, listener: int) -> int:
-        """Connections that came by it and hold a descriptor."""
+        """Connections that it accepted and that hold a descriptor."""
 
     def identity(self, connection: int) -> Certificate | None:
-        """The certificate that the peer has shown, if its codec asks for one; until the end."""
+        """The certificate that the peer has sent, if its codec requests one; until the end."""
 
     def codec_fault(self, connection: int) -> str:
-        """What is wrong with a connection whose fault is TRANSPORT, in words; until the end."""
+        """The fault of a connection whose fault is TRANSPORT, in words; until the end."""
 
     def observe(self, connection: int, observer: Observer | None) -> bool:
         """Show an observer what a connection receives and sends from now on; None ends that.
 
-        It takes the place of an earlier one. False: the connection has ended, or its codec has not
-        received anything. A connection that is not observed pays nothing for it.
+        It replaces an earlier one. False: the connection has ended, or its codec has not received
+        anything. A connection that is not observed pays nothing for this.
         """
 
     def output_bytes(self, connection: int) -> int:
         """Bytes queued and not yet taken by the socket."""
 
     def take_codec_error(self) -> Exception | None:
-        """Return what a codec has raised since the last call; it has ended its connection alone."""
+        """Return an error that a codec raised since the last call; it ended only its connection."""
 
     def silent_ms(self, connection: int) -> int:
         """Milliseconds since the peer's last bytes reached the socket, read or not; 0 if unknown.
 
-        What has just been read of a connection has waited at least as long.
+        Bytes that have just been read from it have waited at least as long.
         """
 
     def held_bytes(self) -> int:
-        """Bytes held for all connections: output that waits, frames that have not come whole.
+        """Bytes held for all connections: queued output and partial frames.
 
-        About: a message that waits for many counts once, and room that is set aside counts.
+        Approximate: a message queued for many counts once, and reserved room counts.
         """
 
     def holding(self, bytes_min: int) -> list[tuple[int, int]]:
-        """(bytes, id) of each open connection that has so many to send, or received in part."""
+        """(bytes, id) of each open connection with so many bytes queued or in a partial frame."""
 
     def sweep(self, now_s: int) -> None:
-        """Find overdue connections: idle ones, lingering ones, those that do not open."""
+        """Find overdue connections: idle, lingering, or not yet open."""
 
     def shut_down(self) -> None:
         """Try once to send queued output, then close all sockets; it cannot be used again."""

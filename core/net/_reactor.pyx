@@ -66,7 +66,7 @@ cdef enum:
     LISTENERS_ROOM = 64
     LISTENER_MARK = 0xFFFFFFFF       # in the generation half of epoll data
     MESSAGE_BYTES_MAX = 0x7FFFFFFF
-    SENT_BYTES_AT = 256              # in the counts of what was sent, behind one for each first byte
+    SENT_BYTES_AT = 256              # in sent_counts, after one count for each first byte
 
 cdef enum State:
     FREE = 0
@@ -74,7 +74,7 @@ cdef enum State:
     OPEN
     LINGERING                        # closed by Python: sends what is queued, discards input
     DEAD                             # ended, to be reported in the next turn; holds no descriptor
-    RESTING                          # holds nothing; its id is not given out yet
+    RESTING                          # holds nothing; its id is not reused yet
 
 cdef enum Flag:
     PAUSED = 1                       # by Python
@@ -82,12 +82,12 @@ cdef enum Flag:
     FULL = 4                         # above output_bytes_high; not read until it has drained
     BLOCKED = 8                      # the socket takes no more; waits for EPOLLOUT
     DIRTY = 16                       # in the list that flush() serves
-    BROKEN = 32                      # sending failed; what it sent before is still read
+    BROKEN = 32                      # sending failed; what the peer sent before is still read
     HALF_CLOSED = 64                 # our side is shut down
     INPUT_ENDED = 128                # the peer's side is shut down
     DRAINED = 256                    # noted for the next turn
     FIRST_FRAME = 512                # idle_s_max ends with the first frame
-    DEFERRED = 1024                  # what it sent behind its first frame is cut in the next turn
+    DEFERRED = 1024                  # the bytes after its first frame are cut in the next turn
     CODED = 2048                     # it has a codec: its listener's, or one that observes it
 
 cdef enum:
@@ -104,8 +104,8 @@ cdef enum:
     CLOSE_CONNECT_FAILED = 4
 
 cdef union Since:
-    uint32_t resting_until           # of RESTING: first turn that may give the id out again
-    uint32_t socket_bytes            # of FULL: what the peer had yet to take at the last sweep
+    uint32_t resting_until           # of RESTING: first turn that may reuse the id
+    uint32_t socket_bytes            # of FULL: what the peer had not taken at the last sweep
 
 cdef struct Connection:
     uint8_t *rest                    # partial frame, or NULL

@@ -2,8 +2,8 @@
 
 Owns: the frames of one open WebSocket, as its server sees them. Must not touch: the request that
 opens it (``websocket``), sockets, what the bytes in the messages mean.
-Invariants: a message is handed over as its bytes come, whatever its length; only a frame's header
-or a control frame is ever kept.
+Invariants: a message's bytes are handed over as they come, whatever its length; only a frame's
+header or a control frame is ever kept.
 Spec: RFC 6455 sections 5 and 7; MQTT 5.0 chapter 6 (binary messages, packets cut anywhere).
 
      0        1         2            2, 4 or 10      +4

@@ -2,7 +2,7 @@
 
 Owns: the Codec and Observer protocols, Stacked, Observed. Must not touch: sockets, frames, clocks.
 Invariants: the output does not depend on how the stream is cut. A codec keeps no bytes that it
-could hand over, and of others at most a record or a header. It does not call the reactor.
+could hand over, and at most a record or a header of others. It does not call the reactor.
 
     socket  --receive-->  codec  --bytes of frames-->  reactor
             <--answer---         <--bytes to send----
@@ -39,7 +39,7 @@ class Certificate:
     """The content of a peer's certificate, which was checked; ``names`` are the alternative names.
 
     Names are kinds and values as in ("DNS", "a.example"). After ``expires_s`` (seconds since 1970)
-    it is not valid any more.
+    it is no longer valid.
     """
 
     common_name: str | None
@@ -57,7 +57,7 @@ class Codec(Protocol):
 
     @property
     def peer(self) -> tuple[str, int] | None:
-        """The peer's numeric address and port, if the stream has another than the socket."""
+        """The peer's numeric address and port, if the stream's differ from the socket's."""
         ...
 
     @property
@@ -130,7 +130,7 @@ class Observer(Protocol):
     """Gets what one connection receives and sends, as bytes of frames; makes no call on it."""
 
     def begin(self, received: bytes, waiting_bytes: int) -> None:
-        """Take the state at the beginning: a partial frame, and how much output is queued."""
+        """Take the state at the beginning: a partial frame, and the bytes of queued output."""
         ...
 
     def received(self, data: bytes) -> None: ...

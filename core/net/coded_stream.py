@@ -36,7 +36,7 @@ class CodedStream(trio.abc.Stream):
 
     @property
     def peer(self) -> tuple[str, int] | None:
-        """The peer's address and port, if the stream has another than the socket."""
+        """The peer's address and port, if the stream's differ from the socket's."""
         return self._codec.peer
 
     @property
@@ -46,7 +46,7 @@ class CodedStream(trio.abc.Stream):
 
     @property
     def fault(self) -> str:
-        """The fault of what the peer has sent; empty if there is no fault."""
+        """The fault in the peer's bytes; empty if there is no fault."""
         return self._codec.fault
 
     async def begin(self) -> bool:
@@ -80,7 +80,7 @@ class CodedStream(trio.abc.Stream):
         await self._transport.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
-        """Send the codec's last bytes, unless the peer takes none any more, and close."""
+        """Send the codec's last bytes, unless the peer no longer takes any, and close."""
         try:
             with trio.move_on_after(GOODBYE_S), suppress(*_GONE):
                 await self._send(self._codec.close())

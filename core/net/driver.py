@@ -25,7 +25,7 @@ SWEEP_INTERVAL_S: Final = 1
 HELD_S: Final = 0.01
 """The interval of the checks whether turns are still held."""
 CATCH_UP_MAX: Final = 64
-"""After so many rounds of TURNS_MAX, overdue connections are looked for in any case."""
+"""After so many rounds of TURNS_MAX, a search for overdue connections is made in any case."""
 CODEC_FAILED: Final = (
     "a codec failed and its connection was closed, a fault of this server; others are served"
 )
@@ -110,7 +110,7 @@ def _take_turns(
     for _ in range(TURNS_MAX):
         if is_held():
             return True
-        # An empty poll costs one system call, a wait in trio fifty times that: wait only when the
+        # An empty poll costs one system call, a wait in trio fifty times that: wait only if the
         # answers to the last turn brought nothing new at once.
         turn = reactor.poll(clock_s())
         if turn:

@@ -9,8 +9,8 @@ import heapq
 from collections.abc import Iterator
 from typing import Final
 
-#: Above this many times of connections that have already ended, they are removed: certificates are
-#: valid for years, and devices connect again each day.
+#: Times of connections that have already ended are removed when there are more than this many:
+#: certificates are valid for years, and devices connect again each day.
 SPARE: Final = 1024
 
 
@@ -24,7 +24,7 @@ class Endings:
         self.ends_s: dict[int, float] = {}
 
     def begin(self, number: int, *ends_s: float | None) -> None:
-        """Note that a new connection ends at the earliest of some times; None means never."""
+        """Note that a new connection ends at the earliest of these times; None means never."""
         times = [one for one in ends_s if one is not None]
         if times:
             self.ends_s[number] = min(times)

@@ -20,14 +20,14 @@ from motelog.core.errors import NOT_USABLE
 # connect at once. The system's own limit (net.core.somaxconn) may be lower.
 LISTEN_BACKLOG: Final = 4096
 ACCEPTING_RESTS: Final = (
-    "new connections have to wait, those that are open are served; raise connections_max, the limit"
+    "new connections have to wait, open ones are served; raise connections_max, the limit"
     " of open files (ulimit -n, LimitNOFILE) or the machine's memory error=%s"
 )
 ACCEPT_LINE_PERIOD_S: Final = 60.0
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a numeric address is one of this machine's own."""
+    """Return whether a numeric address is one of this machine's own."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -56,7 +56,7 @@ def open_listener(address: str, *, is_shared: bool = False) -> socket.socket:
 def open_unix_listener(path: str) -> socket.socket:
     """Return a listening Unix socket for this user and group; OSError names it if it is taken.
 
-    The file of a socket that has no listener any more is replaced.
+    The file of a socket that no longer has a listener is replaced.
     """
     name = f"unix:{path}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -81,7 +81,7 @@ def _remove_left_socket(path: str) -> None:
     except FileNotFoundError:
         return
     if not is_socket:
-        raise FileExistsError(errno.EEXIST, "a file of that name is no socket")
+        raise FileExistsError(errno.EEXIST, "a file of that name is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -124,9 +124,9 @@ def _bound(address: str, *, is_shared: bool) -> socket.socket:
 
 
 def is_refused_for_good(exc: OSError) -> bool:
-    """Say whether the system refuses an address for a reason that only a person can fix.
+    """Return whether the system refuses an address for a reason that only a person can fix.
 
-    Others go away: a process may free a port, and an address or a name may come up later.
+    Other reasons pass: a process may free a port, and an address or a name may come up later.
     """
     return exc.errno in NOT_USABLE or exc.errno == errno.EAFNOSUPPORT
 

@@ -27,8 +27,8 @@ from motelog.core.net.proxy_protocol import ProxyCodec
 from motelog.core.net.tls import TlsCodec, TlsContexts
 from motelog.core.net.websocket import WebSocketCodec
 
-#: The fault of a file that could be read, beside one that could not.
-NOT_ALONE: Final = "is not taken, as another of this listener cannot be: those before stay"
+#: The fault of a file that could be read, if another one could not.
+NOT_ALONE: Final = "is not used, as another file of this listener cannot be: the previous ones stay"
 
 
 class ListenerError(MotelogError):
@@ -73,7 +73,7 @@ class OpenListener:
 
 
 class CertificateFile(msgspec.Struct, frozen=True):
-    """A file of a listener that was read again; ``fault`` says why it is not used, "" if it is."""
+    """A file of a listener that was read again; ``fault`` is why it is not used, "" if it is."""
 
     listener: str
     path: str
@@ -103,7 +103,7 @@ def open_listeners(
     """Open the sockets of a role and read its certificates: for all listeners, or for none.
 
     OSError or CertificateError is about ``first``. For the others a ListenerError or a
-    CertificateError says which. ``is_shared``: see ``listen.open_listener``.
+    CertificateError names the listener. ``is_shared``: see ``listen.open_listener``.
     """
     with ExitStack() as opened:
         listeners = [opened.enter_context(closing(_open_one(first, is_shared=is_shared)))]

@@ -7,7 +7,7 @@ Spec: HAProxy's proxy-protocol.txt, versions 1 and 2.
     v2   0            12        13       14      16
          +------------+---------+--------+-------+-----------------------+
          | signature  | version | family | bytes | addresses, then TLVs  |   big-endian
-         |            | command |        |       | (passed over)         |
+         |            | command |        |       | (skipped)             |
          +------------+---------+--------+-------+-----------------------+
 """
 

@@ -57,4 +57,4 @@ LINGER_S: Final = 1
 CONNECT_S_MAX: Final = 10
 """How long an outgoing connection may take to open."""
 ACCEPT_PAUSE_S: Final = 1
-"""How long accepting pauses when no descriptor or no slot is free."""
+"""How long accepting pauses if no descriptor or no slot is free."""

@@ -1,8 +1,7 @@
 """TLS of accepted connections, as a codec; the certificates, read again when their files change.
 
 Owns: TlsCodec, TlsContexts, which versions and options are offered, how TLS begins, the texts of
-failed handshakes.
-Must not touch: sockets, what a peer's certificate allows.
+failed handshakes. Must not touch: sockets, what a peer's certificate allows.
 Invariants: if a certificate cannot be read, the previous one stays in use. A session is resumed
 only by the context that made it, and so with the same certificates and authorities.
 Spec: RFC 8446 (TLS 1.3), RFC 5246 (TLS 1.2).
@@ -82,7 +81,7 @@ class TlsContexts:
         try:
             self._context = self._read()
         except CertificateError as exc:
-            logger.warning("a certificate is not read again, the one before stays: %s", exc)
+            logger.warning("a certificate cannot be read again, the previous one stays: %s", exc)
             return exc
         logger.info("a certificate was read again path=%s", self._certificate)
         return None
@@ -111,7 +110,7 @@ class TlsContexts:
                 ssl.CERT_OPTIONAL if self._is_client_optional else ssl.CERT_REQUIRED
             )
             # An intermediate authority may be trusted without its issuer: then clients of the
-            # issuer's other authorities do not get in.
+            # issuer's other authorities are refused.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             try:
                 context.load_verify_locations(self._client_ca)
@@ -131,7 +130,7 @@ class TlsContexts:
             raise _unusable(exc, self._client_crl) from exc
         after = context.cert_store_stats()
         if after["crl"] == before["crl"] or after["x509"] != before["x509"]:
-            reason = "it must have lists of revoked certificates (X509 CRL) and nothing else"
+            reason = "it must contain lists of revoked certificates (X509 CRL) and nothing else"
             text = f"cannot use {self._client_crl}: {reason}"
             raise CertificateError(text, self._client_crl)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
@@ -229,7 +228,7 @@ class TlsCodec:
         # OpenSSL checks a certificate when a session is made, and each resumption makes a new
         # session: so a client could resume for ever with a certificate that has expired.
         if self._tls.session_reused and self._has_expired():
-            raise _RefusedError("the session is of a certificate that has expired")
+            raise _RefusedError("the session's certificate has expired")
         self._is_open = True
 
     def _has_expired(self) -> bool:
@@ -250,7 +249,7 @@ class TlsCodec:
         if not self._is_open or self._is_closed:
             return b""
         self._is_closed = True
-        with contextlib.suppress(ssl.SSLError):  # it wants the peer's close too; not needed
+        with contextlib.suppress(ssl.SSLError):  # it waits for the peer's close too; not needed
             self._tls.unwrap()
         return self._out.read()
 

@@ -95,7 +95,7 @@ class WebSocketCodec:
         line, *lines = request.decode("latin-1").split("\r\n")
         words = line.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            raise _RefusedError("400 Bad Request", "this is no HTTP request")
+            raise _RefusedError("400 Bad Request", "this is not an HTTP request")
         headers: dict[str, str] = {}
         for text in lines:
             name, colon, value = text.partition(":")

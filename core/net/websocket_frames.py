@@ -1,8 +1,8 @@
 """The frames of one open WebSocket, as its server sees them: bytes of messages in and out.
 
 Owns: the kernel (``_websocket_frames.pyx``) and its reference
-(``_websocket_frames_py.py``), which says what is right and draws a frame. Must not touch: anything
-else.
+(``_websocket_frames_py.py``), which defines the behaviour and draws a frame. Must not touch:
+anything else.
 
     Frames()
         .receive(data)  the payload of messages as far as it has come, the answers to control

@@ -3,13 +3,13 @@ from typing import Any
 from motelog.core.records.append import AppendMessage
 
 # Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
-# ``target`` may be a mapped file: OSError (EIO) when one of its pages cannot be had, because the
-# file was cut or the disk failed; what was written by then stays.
+# ``target`` may be a mapped file: OSError (EIO) if one of its pages cannot be accessed, because the
+# file was cut or the disk failed; bytes written by then stay.
 
 class QueueTail:
-    """Where the next record of one queue goes, and its newest units: those not on file yet.
+    """The place of a queue's next record, and its newest units: those not on file yet.
 
-    It holds the units of [first_offset, next_offset); ``pending`` is how many these are.
+    It holds the units of [first_offset, next_offset); ``pending`` is their number.
     """
 
     def __init__(self, topic: bytes, queue_id: int, next_offset: int) -> None: ...
@@ -27,7 +27,7 @@ class QueueTail:
         """Return up to ``count`` units from ``offset`` on; ValueError below first_offset."""
 
     def extend(self, units: bytes) -> None:
-        """Add units behind the last one."""
+        """Add units after the last one."""
 
     def drop(self, end_offset: int) -> None:
         """Forget the units below ``end_offset``: they are on file."""
@@ -35,22 +35,22 @@ class QueueTail:
     def take_back(self, physical_end: int) -> None:
         """Give up the last units as long as their records begin at ``physical_end`` or later.
 
-        They are not counted as put any more.
+        They no longer count as put.
         """
 
     def reset(self, next_offset: int) -> None:
         """Forget all units; the next one will be ``next_offset``."""
 
     def take_put(self) -> tuple[int, int]:
-        """Return (messages, bytes of their records) that were put into it since the last call."""
+        """Return (messages, bytes of their records) put into it since the last call."""
 
 def measure(
     messages: list[AppendMessage], begin: int, body_bytes_max: int
 ) -> tuple[int, int, bool]:
-    """Check messages[begin:] and return how many bytes they take at most: (total, largest record).
+    """Check messages[begin:] and return the most bytes that they take: (total, largest record).
 
-    The third value says whether one is marked: of a class of its own, for who appends to look at.
-    Raises RecordTooLargeError, TypeError, ValueError or OverflowError; what passes here can be
+    The third value is whether one is marked: of a class of its own, for its appender to look at.
+    Raises RecordTooLargeError, TypeError, ValueError or OverflowError; messages that pass can be
     encoded.
     """
 

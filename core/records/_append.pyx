@@ -3,9 +3,9 @@
 
 Schema: the drawing in core/records/layout.py. Mirrors: core/records/_append_py.py, answer for
 answer. Preconditions: none; every message is unpacked and checked again before it is written, and
-every place against the bytes that are there. What is not checked: that a topic name is allowed
+every place against the present bytes. Not checked: that a topic name is allowed
 (core.store.message_store) and that times make sense.
-The target may be a mapped file and is accessed in guarded bodies: a page that cannot be had is
+The target may be a mapped file and is accessed in guarded bodies: a page that cannot be accessed is
 OSError (EIO). The GIL is held: a batch of 100 small records takes 4 us, the reference 520
 (2026-11-22, busy 2-core x86-64).
 """
@@ -34,13 +34,13 @@ from motelog.core.errors import RecordTooLargeError
 crc_init()
 
 cdef enum:
-    FEW_UNITS = 8  # what a queue keeps memory for while it is idle
-    MESSAGES_AHEAD = 4  # what they point to is fetched from memory meanwhile
+    FEW_UNITS = 8  # an idle queue keeps memory for these
+    MESSAGES_AHEAD = 4  # their data is fetched from memory meanwhile
     CACHE_LINE = 64
 
 
 cdef class QueueTail:
-    """Where the next record of one queue goes, and its newest units: those not on file yet."""
+    """The place of a queue's next record, and its newest units: those not on file yet."""
 
     cdef readonly bytes topic
     cdef readonly int32_t queue_id
@@ -133,7 +133,7 @@ cdef class QueueTail:
         return put
 
     cdef void _shrink(self) noexcept:
-        """Give back the memory of a burst: the queue must not hold it for as long as it lives."""
+        """Free the memory of a burst: the queue must not hold it for as long as it lives."""
         cdef Py_ssize_t wanted = self._used if self._used > FEW_UNITS else FEW_UNITS
         cdef void *smaller
         if self._capacity > 4 * wanted:
@@ -251,7 +251,7 @@ cdef int _unpack(object message, Py_ssize_t body_bytes_max, Fields *out) except 
 
 
 cdef inline void _fetch_message(list messages, Py_ssize_t i) noexcept:
-    """Have the processor fetch what ``_unpack`` looks at a little later.
+    """Let the processor fetch the data that ``_unpack`` reads a little later.
 
     With thousands of queues, the queue of a message is not in the processor's caches.
     """
@@ -269,7 +269,7 @@ cdef inline void _fetch_message(list messages, Py_ssize_t i) noexcept:
 
 
 cdef inline void _fetch_unit(list messages, Py_ssize_t i) noexcept:
-    """Have the processor fetch where the unit of a message a little later goes."""
+    """Let the processor fetch the place of the unit of a message a little later."""
     cdef QueueTail tail
     if i + MESSAGES_AHEAD < PyList_GET_SIZE(messages):
         message = <object> PyList_GET_ITEM(messages, i + MESSAGES_AHEAD)
@@ -307,7 +307,7 @@ def measure(list messages not None, Py_ssize_t begin, Py_ssize_t body_bytes_max)
 
 
 cdef struct Writing:
-    # One record to write: where, and what is not the message's own.
+    # One record to write: its place, and the values that are not the message's own.
     Fields *fields
     uint8_t *at
     Py_ssize_t size
@@ -391,8 +391,7 @@ def encode_batch(
             if size + BLANK_MIN > limit - position:
                 break
             tail = <QueueTail> f.tail
-            # The host bits are set from the hosts, so that no caller can write a record that is
-            # read wrongly.
+            # The hosts determine the host bits, so that no caller can make a misread record.
             f.sys_flag &= ~(BORN_IPV6 | STORE_IPV6)
             if f.born_bytes == IPV6_BYTES:
                 f.sys_flag |= BORN_IPV6

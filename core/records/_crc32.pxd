@@ -1,8 +1,8 @@
 """CRC-32 as zlib computes it, without a library to link; call crc_init once.
 
-16 bytes a step from tables of 16 KiB, or, from 64 bytes on and where the processor has it (looked
-at when the program runs), by carry-less multiplication: V. Gopal et al., "Fast CRC Computation for
-Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009.
+16 bytes a step from tables of 16 KiB, or, from 64 bytes on and if the processor has it (checked at
+run time), by carry-less multiplication: V. Gopal et al., "Fast CRC Computation for Generic
+Polynomials Using PCLMULQDQ Instruction", Intel 2009.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -47,7 +47,7 @@ cdef extern from *:
     #include <immintrin.h>
     #define CRC_CAN_MULTIPLY 1
 
-    /* One step: what is in x moves past the distance that k stands for and meets data. */
+    /* One step: the content of x moves by the distance of k and meets data. */
     #define CRC_FOLD(x, k, data) \\
         _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), \\
                                     _mm_clmulepi64_si128(x, k, 0x11)), data)
@@ -125,8 +125,8 @@ cdef inline uint32_t crc31(const uint8_t *p, Py_ssize_t size) noexcept nogil:
 
 
 cdef inline bint is_intact(const Record *r) noexcept nogil:
-    """Say whether a record's body is the one it was written with.
+    """Return whether a record's body is the one with which it was written.
 
-    A record without a body carries whatever its writer thought the CRC of nothing is.
+    Without a body the CRC is not checked: writers differ in the CRC of nothing.
     """
     return r.body_bytes == 0 or crc31(r.body, r.body_bytes) == body_crc_of(r)

@@ -15,9 +15,9 @@ def decode(records: Any, count_max: int = ..., verify: bool = False) -> list[tup
     """
 
 class StoredFields:
-    """The fields of a record; properties are read from their text when somebody looks at them.
+    """The fields of a record; properties are read from their text when they are accessed.
 
-    Frozen, but for the dictionary of ``properties``.
+    Frozen, except for the dictionary of ``properties``.
     """
 
     __slots__ = ()
@@ -71,7 +71,7 @@ class StoredFields:
     @property
     def stored_bytes(self) -> int: ...
     def value_of(self, name: str) -> str | None:
-        """Return the value of one property, None without; the others are not read."""
+        """Return the value of one property, None without it; the others are not read."""
 
 def decode_stored(records: Any, kind: type[T]) -> tuple[list[T], int]:
     """Return each of concatenated records as ``kind``, and the flags that any sys_flag has.
@@ -81,12 +81,12 @@ def decode_stored(records: Any, kind: type[T]) -> tuple[list[T], int]:
     """
 
 def body_bytes(messages: Iterable[StoredFields]) -> int:
-    """Return how many bytes the bodies have together."""
+    """Return the total size of the bodies."""
 
 def decode_brief(
     records: Any, name: bytes
 ) -> list[tuple[int, bytes | None, bytes, bytes, bytes, int, int, int]]:
-    """Return what delivery needs of concatenated records, with the value of property ``name``.
+    """Return the fields of concatenated records that delivery needs, and the property ``name``.
 
     (queue_offset, value or None, topic, properties, body, sys_flag, store_ms, stored_bytes)
     """
@@ -94,8 +94,8 @@ def decode_brief(
 def decode_values(records: Any, names: tuple[str, ...]) -> list[tuple[int, int, dict[str, str]]]:
     """Return (queue_offset, stored_bytes, values) of concatenated records.
 
-    ``values`` has the properties among ``names`` that there are: the last value that is not empty.
+    ``values`` has the properties in ``names`` that exist: the last value that is not empty.
     """
 
 def in_queue(records: Any, topic: bytes, queue_id: int, begin: int, end: int) -> bool:
-    """Say whether these are whole records of one queue, of rising queue offsets in [begin, end)."""
+    """Return whether these are whole records of one queue, of rising offsets in [begin, end)."""

@@ -3,11 +3,11 @@
 
 Schema: the drawing in core/records/layout.py. Mirrors: core/records/_decode_py.py, answer for
 answer. Preconditions: none; each record is parsed before any part of it is read or allocated. The
-records must be in memory and not in a mapped file: there is no guard. What is not checked: that
-times make sense, and, unless the caller asks for it, the CRC of bodies (the store's recovery has
-checked it).
+records must be in memory and not in a mapped file: there is no guard. Not checked: that times
+make sense, and, unless the caller requests it, the CRC of bodies (the store's recovery has checked
+it).
 The GIL is held. decode_stored takes 0.11 us a record of three properties and 100 bytes, 0.55 before
-it left properties for later, and 0.36 when somebody looks at all of them (2026-11-25, busy 2-core
+it left properties for later, and 0.36 if all of them are accessed (2026-11-25, busy 2-core
 x86-64). decode takes 0.13 us a record of eight properties, the reference 6 (2026-11-22, busy
 2-core x86-64); decode_values takes 0.4 us, decode and core.message's decode_properties 4.
 """
@@ -85,7 +85,7 @@ def decode(records, Py_ssize_t count_max=0x7FFFFFFF, bint verify=False):
 
 
 cdef enum:
-    NAMES = 16  # properties of a message whose names are looked for in the message before
+    NAMES = 16  # properties of a message whose names are compared with the previous message's
 
 # Messages of one producer have the same names in the same order. So the name at a place is compared
 # with the one that was there before, and its text, hash included, is used again.
@@ -127,7 +127,7 @@ cdef dict _properties(bytes text):
     return pairs
 
 
-# Its fields hold no cycles: the collector need not look at them.
+# Its fields hold no cycles: the collector need not visit them.
 @cython.no_gc
 cdef class StoredFields:
     cdef readonly str topic
@@ -144,11 +144,11 @@ cdef class StoredFields:
     cdef readonly int32_t reconsume_times
     cdef readonly int64_t prepared_transaction_offset
     cdef readonly int64_t stored_bytes
-    cdef bytes _text  # of the properties, until somebody has looked at all of them
+    cdef bytes _text  # of the properties, until all of them have been accessed
     cdef dict _pairs
 
     def __cinit__(self):
-        # Whoever calls __new__ alone gets an empty message, and not one that is unsafe to look at.
+        # __new__ alone makes an empty message, which is safe to access.
         self.topic = ""
         self.body = b""
         self._text = b""
@@ -187,7 +187,7 @@ cdef class StoredFields:
         cdef const uint8_t *value
         cdef Py_ssize_t name_bytes = 0
         cdef Py_ssize_t value_bytes = 0
-        # A name with U+FFFD may stand for bytes that are not UTF-8.
+        # A name with U+FFFD may replace bytes that are not UTF-8.
         if self._pairs is not None or not name.isascii() or "\x01" in name or "\x02" in name:
             return self.properties.get(name)
         encoded = PyUnicode_AsUTF8AndSize(name, &name_bytes)
@@ -210,7 +210,7 @@ def decode_stored(records, type kind not None):
     cdef str topic_text = None
     cdef tuple born = None
     cdef tuple store = None
-    # Where the hosts of the record before are: nearly always they are those of the next one.
+    # The hosts of the previous record: nearly always the next one has the same.
     cdef const uint8_t *born_at = NULL
     cdef const uint8_t *store_at = NULL
     cdef Py_ssize_t born_bytes = 0

@@ -1,10 +1,10 @@
 # cython: language_level=3
-# Access to mapped files that survives a page which cannot be had: for kernels to cimport.
+# Access to mapped files that survives an inaccessible page: for kernels to cimport.
 #
-# A file that somebody cuts, or a disk that fails while a page is read, is a SIGBUS at the access,
-# which ends a process. guarded() makes it a value. Owns: this process's handler for SIGBUS; each
-# kernel that cimports this installs its own handler before the one that was there, and passes on
-# the faults that are not its own. Must not touch: Python, except for the OSError of touch(). A
+# If a file is cut, or the disk fails while a page is read, the access causes a SIGBUS, which ends a
+# process. guarded() makes it a value. Owns: this process's handler for SIGBUS; each kernel that
+# cimports this installs its own handler before the previous one, and passes on the faults that are
+# not its own. Must not touch: Python, except for the OSError of touch(). A
 # guarded body is C that holds nothing that must be released: a fault may jump out of any line.
 
 from libc.errno cimport EIO
@@ -20,7 +20,7 @@ cdef extern from *:
     #include <stddef.h>
     #include <stdint.h>
 
-    /* Some processors tell the page of a fault and not its address; none has larger pages. */
+    /* Some processors report the page of a fault, not its address; none has larger pages. */
     #define MAP_GUARD_PAGE ((uintptr_t) 65536)
 
     struct map_guard {
@@ -57,12 +57,12 @@ cdef extern from *:
         struct sigaction action;
         action.sa_sigaction = map_guard_fault;
         sigemptyset(&action.sa_mask);
-        /* Not deferred: the handler is left by a jump that does not bring a signal mask back. */
+        /* Not deferred: the handler is left by a jump that does not restore a signal mask. */
         action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
         sigaction(SIGBUS, &action, &map_guard_before);
     }
 
-    /* Run body(context); 0, or -1 when a page of [begin, begin + size) could not be had. */
+    /* Run body(context); 0, or -1 if a page of [begin, begin + size) is inaccessible. */
     static int guarded(void (*body)(void *), void *context, const void *begin, size_t size)
     {
         struct map_guard guard;
@@ -82,7 +82,7 @@ cdef extern from *:
 
 
 cdef inline int touch(guarded_body body, void *context, Py_buffer *buffer) except -1:
-    """Run a body that accesses the buffer; OSError if one of its pages cannot be had."""
+    """Run a body that accesses the buffer; OSError if one of its pages is inaccessible."""
     if guarded(body, context, buffer.buf, buffer.len) < 0:
         raise_fault()
     return 0
@@ -106,7 +106,7 @@ cdef inline void copying_body(void *context) noexcept nogil:
 cdef inline int guarded_copy(
     void *target, const void *source, size_t size, Py_buffer *buffer
 ) except -1:
-    """Copy into or out of the buffer; OSError if one of its pages cannot be had."""
+    """Copy into or out of the buffer; OSError if one of its pages is inaccessible."""
     cdef Copying copying
     copying.target = target
     copying.source = source

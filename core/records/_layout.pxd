@@ -2,10 +2,10 @@
 """The layout of records and ConsumeQueue units: one parser for all kernels that read them.
 
 The drawing is in core/records/layout.py, whose functions of the same names give the same answers.
-Owns: where each field is, the limits of its length, what makes bytes a record.
+Owns: where each field is, the limits of its length, which bytes are a record.
 Must not touch: Python, except in the two functions that cut bytes out; the map guard (a caller
 that parses a mapped file does so in a guarded body).
-Invariants: parse reads nothing beyond the bytes that it is told are there. After OKAY every
+Invariants: parse reads nothing beyond the bytes that its caller names. After OKAY every
 pointer and length of the Record is inside its ``size`` bytes. Functions that take a Record rely on
 that and check nothing again. No function holds the GIL or allocates.
 """
@@ -39,7 +39,7 @@ cdef enum:
     TRANSACTION = 0xC
     COMMIT = 0x8
     ROLLBACK = 0xC
-    # Where the fields with a fixed place are: all are below RECORD_MIN.
+    # The fields with a fixed place: all are below RECORD_MIN.
     MAGIC_AT = 4
     CRC_AT = 8
     QUEUE_ID_AT = 12
@@ -49,7 +49,7 @@ cdef enum:
     SYS_FLAG_AT = 36
     BORN_MS_AT = 40
     BORN_HOST_AT = 48
-    # Behind the hosts: 16 bytes before the body.
+    # After the hosts: 16 bytes before the body.
     RECONSUME_AT = 0
     PREPARED_AT = 4
     BODY_SIZE_AT = 12
@@ -73,9 +73,9 @@ cdef enum:
 
 
 cdef struct Record:
-    # Where the parts of a parsed record are: pointers into the buffer it was parsed from.
+    # The parts of a parsed record: pointers into the buffer from which it was parsed.
     const uint8_t *at
-    const uint8_t *store  # the store timestamp, and the store host behind it
+    const uint8_t *store  # the store timestamp, and the store host after it
     const uint8_t *body
     const uint8_t *topic
     const uint8_t *properties
@@ -140,9 +140,9 @@ cdef inline int parse(const uint8_t *at, Py_ssize_t there, Record *r) noexcept n
 cdef inline int parse_in_log(
     const uint8_t *data, Py_ssize_t at, Py_ssize_t end, int64_t physical_base, Record *r
 ) noexcept nogil:
-    """Say what is at ``at`` of a log file: OKAY for a record that names this place.
+    """Return what is at ``at`` of a log file: OKAY for a record that names this place.
 
-    ``end`` is the file's end, which a blank record has to reach. No CRC is computed.
+``end`` is the file's end, which a blank record must reach. No CRC is computed.
     """
     cdef int stop
     if end - at < BLANK_MIN:
@@ -160,7 +160,7 @@ cdef inline int parse_in_log(
 cdef inline bint names_itself(
     const uint8_t *at, int32_t size, int64_t physical_offset
 ) noexcept nogil:
-    """Say whether a record of this size and place begins here; RECORD_MIN bytes may be read."""
+    """Return whether a record of this size and place begins here; RECORD_MIN bytes may be read."""
     cdef uint32_t magic = get32(at + MAGIC_AT)
     return (
         <int32_t> get32(at) == size
@@ -227,7 +227,7 @@ cdef inline bytes cut(const uint8_t *p, Py_ssize_t size):
 
 
 cdef inline bytes topic_of(const Record *r, bytes last):
-    """Return the topic, shared with the record before when it is the same."""
+    """Return the topic, shared with the previous record if it is the same."""
     if (
         last is not None
         and PyBytes_GET_SIZE(last) == r.topic_bytes

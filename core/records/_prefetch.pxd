@@ -1,4 +1,4 @@
-"""Hints to the processor to fetch memory that is looked at a little later; any address is allowed."""
+"""Hints to the processor to fetch memory that is read a little later; any address is allowed."""
 
 cdef extern from *:
     """

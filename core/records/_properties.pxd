@@ -12,10 +12,10 @@ cdef struct Keys:
 
 
 cdef inline bint find_keys(const uint8_t *text, Py_ssize_t size, Keys *keys) noexcept nogil:
-    """Find the values of UNIQ_KEY and KEYS and say whether there is one.
+    """Find the values of UNIQ_KEY and KEYS; return whether there is one.
 
-    The last that is not empty counts, as in Java's map. ``is_dispatched``: the record says where in
-    further queues it is (core/records/dispatch.py).
+    The last that is not empty counts, as in Java's map. ``is_dispatched``: the record names its
+    places in further queues (core/records/dispatch.py).
     """
     cdef const uint8_t *end = text + size
     cdef const uint8_t *stop
@@ -55,7 +55,7 @@ cdef inline const uint8_t *find_property(
         stop = <const uint8_t *> memchr(text, 2, end - text)
         if stop == NULL:
             stop = end
-        # The name holds no U+0001, so the first one in the item is the one behind it.
+        # The name holds no U+0001, so the first one in the item is the one after it.
         if (
             stop - text > name_bytes + 1
             and text[name_bytes] == 1

@@ -2,7 +2,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 # Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
-# ``view`` may be a mapped file: OSError (EIO) when one of its pages cannot be had, because the file
+# ``view`` may be a mapped file: OSError (EIO) if one of its pages is inaccessible, because the file
 # was cut or the disk failed.
 
 def select_units(
@@ -14,7 +14,7 @@ def select_units(
 ) -> tuple[bytes, int, int, int]:
     """Choose units to read.
 
-    Returns the chosen units, how many were looked at, how many name nothing, and how many bytes the
+    Returns the chosen units, how many were examined, how many name nothing, and how many bytes the
     records of the chosen ones have.
 
     The first that matches is chosen whatever its size. Units below ``physical_begin`` and fillers

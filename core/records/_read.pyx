@@ -1,15 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Kernel of core/records/read.py: units chosen, and what they name copied out of mapped files.
+"""Kernel of core/records/read.py: chooses units, and copies their records out of mapped files.
 
 Schema: the drawing in core/records/layout.py. Mirrors: core/records/_read_py.py, answer for answer.
-Preconditions: none; what a unit names is compared with the bytes that are there before it is read
-or allocated. What is not checked, unless the caller asks for it: the lengths inside of records and
-the CRC of their bodies (recovery has checked them; a reader that hands bytes to others asks
-core.store.store_reader for it).
-Buffers that may be mapped files are accessed in guarded bodies: a page that cannot be had is
+Preconditions: none; a unit's place is compared with the present bytes before it is read or
+allocated. Not checked, unless the caller requests it: the lengths inside records and the CRC of
+their bodies (recovery has checked them; a reader that passes bytes to others requests it from
+core.store.store_reader).
+Buffers that may be mapped files are accessed in guarded bodies: an inaccessible page is
 OSError (EIO). The units of select_units are in memory and need no guard. The GIL is held.
 gather looks ahead, and copies neighbouring records at once. That reads 11 to 35 % more bytes a
-second when records of 8 or 64 queues alternate, 0 to 21 % more when they are in a row (2026-11-21,
+second if records of 8 or 64 queues alternate, 0 to 21 % more if they are adjacent (2026-11-21,
 busy 2-core x86-64).
 """
 
@@ -34,11 +34,11 @@ cdef enum:
     GATHER_OUTSIDE = -2
     GATHER_OTHER = -3
     AHEAD = 8  # units; with records of other queues between them, each is a wait for memory
-    AHEAD_LINES = 8  # of 64 bytes; behind that the processor has seen where this goes
+    AHEAD_LINES = 8  # of 64 bytes; after that the processor has recognised the pattern
 
 
 cdef struct Gathering:
-    # Units to gather; `stop` is OKAY, what is wrong with the record at `at`, or GATHER_...
+    # Units to gather; `stop` is OKAY, the fault of the record at `at`, or GATHER_...
     const uint8_t *data
     Py_ssize_t size
     int64_t file_base
@@ -93,7 +93,7 @@ cdef void _gather_copy(void *context) noexcept nogil:
     cdef Gathering *g = <Gathering *> context
     cdef const uint8_t *unit = g.unit
     cdef uint8_t *out = g.out
-    cdef const uint8_t *begin = g.data      # of the records that lie one behind the other
+    cdef const uint8_t *begin = g.data      # of adjacent records
     cdef const uint8_t *end = g.data
     cdef const uint8_t *ahead
     cdef int32_t size, line

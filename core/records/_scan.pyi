@@ -5,7 +5,7 @@ from motelog.core.records._scan_py import UnitRun
 from motelog.core.records.layout import ScanStop
 
 # Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
-# ``view`` may be a mapped file: OSError (EIO) when one of its pages cannot be had, because the file
+# ``view`` may be a mapped file: OSError (EIO) if one of its pages is inaccessible, because the file
 # was cut or the disk failed.
 
 def scan(
@@ -14,7 +14,7 @@ def scan(
     """Walk records from ``begin``, checking layout, CRC and that each names its own place.
 
     ``physical_base`` is the physical offset of view[0]; ``end`` is the end of the file, which a
-    blank record must reach. A record with nothing behind it whose text ends with zeros is torn:
+    blank record must reach. A record with nothing after it whose text ends with zeros is torn:
     no CRC covers that part. Returns the records, where the walk ended, and why:
     (topic, queue_id, queue_offset, physical_offset, size, tags_code, sys_flag, store_ms,
     properties)
@@ -34,8 +34,8 @@ def collect(
     """Scan as ``scan`` does, but return the ConsumeQueue units of the records, run by run.
 
     A queue whose offsets jump has several runs; they come in the order in which they begin in the
-    log. Behind them come the units of further queues (core/records/dispatch.py), in the log's
-    order, each a run. Other threads run while the records are looked at. Records of
+    log. After them come the units of further queues (core/records/dispatch.py), in the log's
+    order, each a run. Other threads run while the records are examined. Records of
     ``timed_topics`` get due_time(properties, store_ms) instead of their tag hash, unless that is 0.
     ``keyed`` gets (physical offset, store_ms, topic, properties) of each that has a key and is not
     rolled back; with more than ``keyed_bytes_max`` of these texts the walk ends as if by count_max.

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Kernel of core/records/scan.py: the records of a log file walked, checked and found.
+"""Kernel of core/records/scan.py: walks, checks and finds the records of a log file.
 
 Schema: the drawing in core/records/layout.py. Mirrors: core/records/_scan_py.py, answer for answer.
 Preconditions: none; each record is parsed before any part of it is read or allocated, and must be
-intact and name its own place. What is not checked: that a topic name is allowed and that times make
-sense (core.store).
-The view may be a mapped file and is accessed in guarded bodies: a page that cannot be had is
+intact and name its own place. Not checked: that a topic name is allowed and that times make sense
+(core.store).
+The view may be a mapped file and is accessed in guarded bodies: an inaccessible page is
 OSError (EIO). The GIL is held while scan walks, not while collect, find_record and zeros_from do.
 collect walks in one guarded body and keeps a table of queues of its own. It takes 0.9 of the time
 of a walk with Python's dictionaries for records of 16 queues in turn, 0.65 for 100, 0.45 for 10 000
@@ -56,7 +56,7 @@ _STOPS = tuple(ScanStop)
 cdef int _examine(
     const uint8_t *data, Py_ssize_t at, Py_ssize_t end, int64_t physical_base, Record *r
 ) noexcept nogil:
-    """Say what is at ``at``: OKAY for an intact record of this place, else what is wrong."""
+    """Return OKAY if an intact record of this place is at ``at``, else the fault."""
     cdef int stop = parse_in_log(data, at, end, physical_base, r)
     if stop != OKAY:
         return stop
@@ -83,7 +83,7 @@ cdef struct Look:
 cdef void _look(void *context) noexcept nogil:
     """Examine records and copy all of them but their bodies, for use outside the guard.
 
-    Several at a time: entering the guard costs as much as a small record. ``at`` moves behind them.
+    Several at a time: entering the guard costs as much as a small record. ``at`` moves after them.
     """
     cdef Look *look = <Look *> context
     cdef Record *r
@@ -117,7 +117,7 @@ cdef void _look(void *context) noexcept nogil:
 cdef bint _is_torn(
     const uint8_t *data, Py_ssize_t at, Py_ssize_t end, Record *r
 ) noexcept nogil:
-    """Say whether a crash has torn the record where no CRC covers it: in topic or properties.
+    """Return whether a crash has torn the record in topic or properties, which no CRC covers.
 
     A tear leaves zeros up to the end of a sector; neither text has any.
     """
@@ -142,7 +142,7 @@ cdef bint _is_torn(
 
 
 cdef bint _tags_hash(Record *r, int64_t *code) noexcept nogil:
-    """Find Java's hash of the TAGS property, 0 without one; false if it is not ASCII."""
+    """Find Java's hash of the TAGS property, 0 without one; False if it is not ASCII."""
     cdef Py_ssize_t value_bytes = 0
     cdef Py_ssize_t i
     cdef uint32_t h = 0
@@ -238,11 +238,11 @@ cdef struct Run:
     uint64_t hashed
     int32_t queue_id
     bint is_timed
-    uint8_t *unit  # where the next one goes when all are known
+    uint8_t *unit  # the place of the next one, when all are known
 
 
 cdef struct Found:
-    # The unit of one record, and which run it belongs to.
+    # The unit of one record, and its run.
     int64_t physical
     int64_t code
     int32_t size
@@ -250,13 +250,13 @@ cdef struct Found:
 
 
 cdef struct Late:
-    # A record of which Python has to see the texts: topic and properties are a place in Walk.texts.
+    # A record whose texts Python must see: topic and properties are a place in Walk.texts.
     int64_t physical
     int64_t ms
     Py_ssize_t text_at
     Py_ssize_t topic_bytes
     Py_ssize_t properties_bytes
-    Py_ssize_t unit  # which Found needs another code, or -1
+    Py_ssize_t unit  # the Found that needs another code, or -1
     bint is_timed
     bint is_keyed
     bint is_dispatched
@@ -285,7 +285,7 @@ cdef struct Walk:
     Run *runs
     Py_ssize_t runs_count
     Py_ssize_t runs_capacity
-    # Where the newest run of a queue is, plus one: open addressing by hash; a power of two.
+    # The number of a queue's newest run, plus one: open addressing by hash; a power of two.
     int32_t *table
     Py_ssize_t table_size
     Found *found
@@ -301,7 +301,7 @@ cdef struct Walk:
 
 
 cdef void _walk(void *context) noexcept nogil:
-    """Take record after record; those that need Python are put aside with their texts.
+    """Take record after record; put aside those that need Python, with their texts.
 
     The Walk refers to all allocated memory at any time, because a fault may end this anywhere.
     """
@@ -323,7 +323,7 @@ cdef void _walk(void *context) noexcept nogil:
 
 
 cdef inline bint _take(Walk *w, Record *r) noexcept nogil:
-    """Note one record; false without memory for it."""
+    """Note one record; False without memory for it."""
     cdef int64_t ms = store_ms_of(r)
     cdef bint is_late = False
     cdef bint is_timed = False
@@ -385,7 +385,7 @@ cdef bint _put_aside(
 
 
 cdef Py_ssize_t _run_of(Walk *w, Record *r) noexcept nogil:
-    """Return which run the record's unit is the next of, a new one if none is; -1 for no memory."""
+    """Return the run that the record's unit continues, or a new one; -1 without memory."""
     cdef int64_t queue_offset = queue_offset_of(r)
     cdef uint64_t hashed = _queue_hash(r)
     cdef Py_ssize_t slot
@@ -440,7 +440,7 @@ cdef bint _begin_run(
 
 
 cdef bint _grow_table(Walk *w) noexcept nogil:
-    """Make the table large enough for one run more than there are; each queue's newest counts."""
+    """Make the table large enough for one more run; each queue's newest counts."""
     cdef Py_ssize_t size = w.table_size * 2 if w.table_size else TABLE_MIN
     cdef int32_t *table = <int32_t *> calloc(size, sizeof(int32_t))
     cdef Py_ssize_t i, slot
@@ -461,7 +461,7 @@ cdef bint _grow_table(Walk *w) noexcept nogil:
 cdef inline bint _has_room(
     void **array, Py_ssize_t *capacity, Py_ssize_t wanted, size_t item_bytes
 ) noexcept nogil:
-    """Have room for so many items in an array; false without memory for it."""
+    """Make room for so many items in an array; False without memory for it."""
     cdef Py_ssize_t larger
     cdef void *grown
     if wanted <= capacity[0]:
@@ -561,7 +561,7 @@ def collect(
 
 
 cdef list _see_late(Walk *w, due_time, list keyed):
-    """Hand over the keys, find the codes that Python has to find, return units of further queues.
+    """Hand over the keys, find the codes that Python must find, return units of further queues.
     """
     cdef Py_ssize_t i
     cdef Late *late

@@ -3,7 +3,7 @@
 Owns: which messages these are, the properties with the queues and offsets. Must not touch: queues,
 files, clocks. Spec: RocketMQ LmqDispatch, MultiDispatchUtils, MixAll.
 
-    INNER_MULTI_DISPATCH      %LMQ%a,%LMQ%b     what the producer asks for
+    INNER_MULTI_DISPATCH      %LMQ%a,%LMQ%b     the producer's request
     INNER_MULTI_QUEUE_OFFSET  17,0              the queue offsets, added when the record is written
 
 The record is stored once. Each light queue (its topic begins with %LMQ%, its queue id is 0) gets a
@@ -47,7 +47,7 @@ class Dispatched(tuple[QueueTail, bytes, bytes, int, int, bytes, int, int, int, 
 
 
 def dispatched(message: AppendMessage) -> AppendMessage:
-    """Return the message, marked if it asks for further queues and may have them."""
+    """Return the message, marked if it requests further queues and may have them."""
     tail, _, properties, *_, sys_flag, _, _, _ = message
     if _DISPATCH in properties and may_dispatch(tail.topic) and has_unit(sys_flag):
         return Dispatched(message)

@@ -79,7 +79,7 @@ REASONS: Final = {
     ScanStop.BAD_MAGIC: "a record's magic number is wrong",
     ScanStop.BAD_LAYOUT: "the lengths inside a record do not add up to its size",
     ScanStop.BAD_CRC: "the CRC of a record's body is wrong",
-    ScanStop.BAD_OFFSET: "a record names another place than where it lies",
+    ScanStop.BAD_OFFSET: "a record names another place than its own",
 }
 
 
@@ -155,7 +155,7 @@ def parse(view: memoryview, at: int, end: int) -> Record | ScanStop:
 def parse_in_log(view: memoryview, at: int, end: int, physical_base: int) -> Record | ScanStop:
     """Return the record at ``at`` of a log file if it names this place; else what is there.
 
-    ``end`` is the file's end, which a blank record has to reach. No CRC is computed.
+    ``end`` is the file's end, which a blank record must reach. No CRC is computed.
     """
     if end - at < BLANK_BYTES_MIN:
         return ScanStop.BAD_SIZE
@@ -171,13 +171,13 @@ def parse_in_log(view: memoryview, at: int, end: int, physical_base: int) -> Rec
 
 
 def names_itself(view: memoryview, at: int, size: int, physical_offset: int) -> bool:
-    """Say whether the record at ``at`` has this size and names this physical offset."""
+    """Return whether the record at ``at`` has this size and names this physical offset."""
     head = FIRST.unpack_from(view, at)
     return head[0] == size and head[1] in (MAGIC_V1, MAGIC_V2) and bool(head[6] == physical_offset)
 
 
 def has_unit(sys_flag: int) -> bool:
-    """Say whether the record gets a unit; prepared and rolled-back ones get none."""
+    """Return whether the record gets a unit; prepared and rolled-back ones get none."""
     return sys_flag & TRANSACTION_MASK in (0, COMMIT)
 
 

@@ -1,6 +1,6 @@
 """Read: chooses units, and copies the records that they name out of mapped files.
 
-Its kernel is _read.pyx; _read_py.py is the reference, which says what is right.
+Its kernel is _read.pyx; _read_py.py is the reference, which defines the behaviour.
 Owns: which units one read takes and which bytes of the log they may name. Must not touch: files,
 clocks, sockets; the layout (layout). Spec: RocketMQ ConsumeQueue, DefaultMessageStore.getMessage.
 """

@@ -1,6 +1,6 @@
 """Scan: walks and checks the records of a log file, finds them, and makes their units.
 
-Its kernel is _scan.pyx; _scan_py.py is the reference, which says what is right.
+Its kernel is _scan.pyx; _scan_py.py is the reference, which defines the behaviour.
 Owns: which bytes of a log are trusted. Must not touch: files, clocks, sockets; the layout (layout).
 Spec: RocketMQ CommitLog (checkMessageAndReturnSize), ReputMessageService.
 """

@@ -6,8 +6,8 @@ an object of integers and texts whose member extFields is an object of texts.
 Owns: where in a frame which field is, numbers in decimal digits both ways. Must not touch: Python,
 what a field means.
 Preconditions: none; a frame may be hostile. Every read is checked against the end of the frame.
-What is unusual is not judged: a header with other members, values that are not text or more fields
-than FIELDS is refused (False), and the caller has it decoded.
+Unusual headers are not judged: one with other members, values that are not text or more fields than
+FIELDS is refused (False), and the caller decodes it.
 Invariants: after True each name and value lies inside the frame, and names are ASCII without
 escapes.
 """
@@ -28,7 +28,7 @@ cdef enum:
 
 
 cdef struct Text:
-    # Where its bytes are, whether they hold escapes or bytes that are not ASCII.
+    # Its bytes, and whether they hold escapes or bytes that are not ASCII.
     const uint8_t *at
     Py_ssize_t size
     bint is_escaped
@@ -59,7 +59,7 @@ cdef inline const uint8_t *_skip_space(const uint8_t *p, const uint8_t *end) noe
 
 
 cdef inline const uint8_t *_read_text(const uint8_t *p, const uint8_t *end, Text *text) noexcept:
-    """Read a JSON text behind its first quote; return what is behind the last one, or NULL."""
+    """Read a JSON text after its first quote; return the place after the last one, or NULL."""
     text.at = p
     text.is_escaped = text.is_wide = False
     while p < end:
@@ -81,7 +81,7 @@ cdef inline const uint8_t *_read_text(const uint8_t *p, const uint8_t *end, Text
 cdef inline const uint8_t *_read_int(
     const uint8_t *p, const uint8_t *end, int64_t *value
 ) noexcept:
-    """Read a JSON integer of 32 bits; return what is behind it, or NULL."""
+    """Read a JSON integer of 32 bits; return the place after it, or NULL."""
     cdef bint is_negative = p < end and p[0] == c"-"
     cdef const uint8_t *first
     cdef int64_t number = 0
@@ -113,7 +113,7 @@ cdef inline bint is_text(const Text *text, const char *wanted, Py_ssize_t size) 
 cdef inline const uint8_t *_read_fields(
     const uint8_t *p, const uint8_t *end, Header *h
 ) noexcept:
-    """Read the JSON object of a header's own fields, behind its brace."""
+    """Read the JSON object of a header's own fields, after its brace."""
     cdef Text name
     cdef Field *field
     p = _skip_space(p, end)
@@ -297,7 +297,7 @@ cdef inline uint8_t *put_literal(uint8_t *out, const char *text, Py_ssize_t size
 
 
 cdef inline uint8_t *put_decimal(uint8_t *out, int64_t value) noexcept:
-    """Write a number in decimal digits, at most 20 bytes; return what is behind it."""
+    """Write a number in decimal digits, at most 20 bytes; return the place after it."""
     cdef uint8_t[20] digits
     cdef int count = 0
     cdef uint64_t rest = <uint64_t>value

@@ -1,7 +1,7 @@
 """Reference of the pulls kernel: what _pulls.pyx must answer, in plain Python.
 
-Owns: the rules, in short code. Must not touch: sockets, what a pull is checked for; pulls.py has
-the docstrings. The kernel may leave more of the requests to its caller than this does.
+Owns: the rules, in short code. Must not touch: sockets, the checks of a pull; pulls.py has the
+docstrings. The kernel may leave more of the requests to its caller than this does.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from typing import Any
 # Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
 
 class SendRules:
-    """What a broker adds to messages, and which properties it has to look at itself."""
+    """What a broker adds to messages, and which properties it must examine itself."""
 
     def __init__(
         self,

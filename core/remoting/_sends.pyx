@@ -4,10 +4,10 @@
 Owns: the bytes of one turn's requests while a call lasts. Must not touch: anything else.
 Schema: the drawing in core/remoting/frames.py; headers are read by _header.pxd.
 Preconditions: none; data, index and bodies may be hostile. Every read is checked against the end of
-its frame, every frame against the end of the data. What is unusual is left to the caller (None) and
+its frame, every frame against the end of the data. Unusual frames are left to the caller (None) and
 not judged: other requests, headers with other members or values that are not text, escapes beyond
-the basic plane, properties that the broker has to look at. So this may leave more to the caller
-than the reference does; what it does answer, the reference answers alike.
+the basic plane, properties that the broker must examine. So this may leave more to the caller than
+the reference does; if it answers, the reference gives the same answer.
 The GIL is held: the work is making Python objects.
 """
 
@@ -47,7 +47,7 @@ cdef const char *HEX = "0123456789ABCDEF"
 
 
 cdef struct Seen:
-    # What the broker needs of a property text.
+    # The parts of a property text that the broker needs.
     const uint8_t *key
     Py_ssize_t key_size
     const uint8_t *tags
@@ -56,7 +56,7 @@ cdef struct Seen:
 
 
 cdef class SendRules:
-    """What a broker adds to messages, and which properties it has to look at itself."""
+    """What a broker adds to messages, and which properties it must examine itself."""
 
     cdef bytes added
     cdef list odd
@@ -130,7 +130,7 @@ cdef Py_ssize_t _unescape(const Text *text, uint8_t *out) noexcept:
         if stop == end:
             break
         p = stop + 2
-        # A text does not end with a backslash: that one would hide the quote behind it.
+        # A text does not end with a backslash: it would hide the quote after it.
         if p > end:
             return -1
         if stop[1] == c"u":
@@ -177,7 +177,7 @@ cdef Py_ssize_t _unescape(const Text *text, uint8_t *out) noexcept:
 
 
 cdef bint _look(SendRules rules, const uint8_t *p, Py_ssize_t size, Seen *seen):
-    """Find what the broker needs of a property text; False if it has to look itself."""
+    """Find the parts of a property text that the broker needs; False if it must look itself."""
     cdef const uint8_t *end = p + size
     cdef const uint8_t *stop
     cdef const uint8_t *name_end
@@ -224,9 +224,9 @@ cdef bint _hash(const uint8_t *p, Py_ssize_t size, int64_t *code) noexcept:
 
 
 cdef bytes _stored(SendRules rules, const Text *text, Seen *seen, int64_t *code):
-    """Return a property text with what the broker adds; None if it has to look itself.
+    """Return a property text with the broker's additions; None if the broker must look itself.
 
-    The key that is seen lies in what is returned, and lives as long.
+    The seen key is a part of the returned text, and lives as long.
     """
     cdef bytes stored
     cdef Py_ssize_t added = PyBytes_GET_SIZE(rules.added)
@@ -260,7 +260,7 @@ cdef bytes _stored(SendRules rules, const Text *text, Seen *seen, int64_t *code)
 
 
 cdef bint _is_plain_key(const uint8_t *key, Py_ssize_t size) noexcept:
-    """Whether a key stands in JSON as it is."""
+    """Return whether a key is the same in JSON."""
     cdef Py_ssize_t i
     for i in range(size):
         if not (
@@ -295,7 +295,7 @@ cdef object _send(SendRules rules, const uint8_t *frame, const uint8_t *end):
         # Only the properties may be anything but plain text.
         if letter != 8 and (value.is_escaped or value.is_wide):
             return None
-    # Everything from a to i has to be there: group, topic, default topic, numbers, properties.
+    # All fields from a to i must be present: group, topic, default topic, numbers, properties.
     if seen_fields & 0x1FF != 0x1FF:
         return None
     if not (
@@ -325,7 +325,7 @@ cdef object _send(SendRules rules, const uint8_t *frame, const uint8_t *end):
     properties = _stored(rules, &fields[8], &seen, &code)
     if properties is None or not _is_plain_key(seen.key, seen.key_size):
         return None
-    # A single message without a key gets one, which is the caller's work.
+    # A single message without a key gets one from the caller.
     if seen.key_size == 0 and not is_batch:
         return None
     return (
@@ -527,7 +527,7 @@ def answer_sends(list staged not None, list placed not None, SendRules rules not
                 p = _put(p + 4, key)
             put32(ext, <uint32_t>(p - ext - 4))
         used = p - begin
-        # Longer than a header can say: the caller refuses it in words.
+        # Too long for a header: the caller refuses it with an explanation.
         if used - HEAD > 0xFFFFFF:
             frames.append(None)
         else:

@@ -1,7 +1,7 @@
 """Reference of the sends kernel: what _sends.pyx must answer, in plain Python.
 
-Owns: the rules, in short code. Must not touch: sockets, what a send is checked for; sends.py has
-the docstrings. The kernel may leave more of the requests to its caller than this does.
+Owns: the rules, in short code. Must not touch: sockets, the checks of a send; sends.py has the
+docstrings. The kernel may leave more of the requests to its caller than this does.
 """
 
 from __future__ import annotations

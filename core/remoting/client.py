@@ -54,7 +54,7 @@ LATER_ANSWERS_MAX: Final = 16
 
 # An answer that takes time; it handles its own errors.
 Later = Callable[[], Awaitable[RemotingCommand]]
-# Answers a request of the server: returns the answer, None if none is needed, or what to wait for.
+# Answers a request of the server: returns the answer, None if it needs none, or an answer to await.
 # It must not raise or wait itself.
 RequestHandler = Callable[[RemotingCommand], RemotingCommand | Later | None]
 
@@ -112,7 +112,7 @@ class RemotingClient:
                     task_status.started()
                     await self._read()
                     nursery.cancel_scope.cancel()
-            self._end("a fault of this side, its log says how")
+            self._end("a fault of this side, see its log")
         finally:
             self._end("closed")
             # Closed by force: the protocol has no closing message, and this cannot block.

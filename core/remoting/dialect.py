@@ -50,7 +50,7 @@ def loads(text: bytes) -> Any:
 
 
 def loads_as(text: bytes, kind: type[T], what: str, *, strict: bool = True) -> T:
-    """Return the value of ``text`` as ``kind``; RemotingDecodeError says that ``what`` is none.
+    """Return the value of ``text`` as ``kind``; RemotingDecodeError names it as ``what``.
 
     Without ``strict`` numbers may be texts, as the keys of an object are.
     """

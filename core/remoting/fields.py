@@ -55,5 +55,5 @@ def int32_field(ext: Mapping[str, str], name: str, default: int | None = None) -
 
 
 def bool_field(ext: Mapping[str, str], name: str) -> bool:
-    """Return whether the field is ``true``, or ``1`` as C++ clients write; False when missing."""
+    """Return whether the field is ``true``, or ``1`` as C++ clients write; False if missing."""
     return ext.get(name) in ("true", "True", "1")

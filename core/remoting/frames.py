@@ -168,7 +168,7 @@ def decode_head(frame: bytes | memoryview) -> tuple[RemotingCommand, int]:
         raise RemotingDecodeError(f"frame of {len(frame)} bytes, at least {FRAME_BYTES_MIN}")
     following, type_and_bytes = _FRAME_HEAD.unpack_from(frame)
     if following != len(frame) - 4:
-        raise RemotingDecodeError(f"frame says {following} bytes follow, {len(frame) - 4} do")
+        raise RemotingDecodeError(f"frame announces {following} bytes, {len(frame) - 4} follow")
     header_end = FRAME_BYTES_MIN + (type_and_bytes & 0xFFFFFF)
     if header_end > len(frame):
         raise RemotingDecodeError(f"header ends at byte {header_end} of a {len(frame)} byte frame")
@@ -278,7 +278,7 @@ def _decode_binary(header: bytes) -> RemotingCommand:
     remark, position = _take(header, _BINARY_FIXED.size, _I32)
     ext_bytes, position = _take(header, position, _I32)
     if position != len(header):
-        raise RemotingDecodeError(f"binary header goes on after its end (at byte {position})")
+        raise RemotingDecodeError(f"binary header continues after its end (at byte {position})")
     ext: dict[str, str] = {}
     position = 0
     try:
@@ -309,7 +309,7 @@ def _take(data: bytes, position: int, length: struct.Struct) -> tuple[bytes, int
     (count,) = length.unpack_from(data, position)
     if not 0 <= count <= len(data) - begin:
         raise RemotingDecodeError(
-            f"{count} bytes announced, {len(data) - begin} there (at byte {position})"
+            f"{count} bytes announced, {len(data) - begin} present (at byte {position})"
         )
     return data[begin : begin + count], begin + count
 
@@ -344,7 +344,7 @@ def decode_batch_items(data: bytes) -> list[BatchItem]:
         properties, end = _take(data, properties_at, _I16)
         if end != item_end:
             raise RemotingDecodeError(
-                f"batch item says {total} bytes, has {end - position} (at byte {position})"
+                f"batch item announces {total} bytes, has {end - position} (at byte {position})"
             )
         items.append((flag, body, properties))
         position = end

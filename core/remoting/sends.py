@@ -46,8 +46,8 @@ SendRules = _kernel.SendRules
 split_sends: Final[Callable[[Any, Any, int, SendRules], list[PlainSend | None]]] = (
     _kernel.split_sends
 )
-"""``split_sends(data, index, count, rules)``: of each of the first ``count`` frames of a Turn, the
-plain send that it is, or None. ValueError if the index points outside the data."""
+"""``split_sends(data, index, count, rules)``: for each of the first ``count`` frames of a Turn, the
+plain send in it, or None. ValueError if the index points outside the data."""
 
 split_batch: Final[
     Callable[[bytes, QueueTail, int, bytes, SendRules], list[AppendMessage] | None]

@@ -144,7 +144,7 @@ class Connection:
 
     @property
     def is_congested(self) -> bool:
-        """Whether the client reads its answers slowly; do not queue large output for it."""
+        """Return whether the client reads its answers slowly; do not queue large output for it."""
         return self.is_open and self._reactor.output_bytes(self.connection_id) > OUTPUT_BYTES_HIGH
 
     def reply(self, command: RemotingCommand) -> None:

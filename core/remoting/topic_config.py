@@ -1,7 +1,7 @@
 """A topic as broker and name server store it: queues, permission, version of the table.
 
 Owns: TopicConfig and DataVersion in RocketMQ's JSON shapes. Must not touch: sockets, files, clocks.
-Spec: RocketMQ TopicConfig, DataVersion. Names belong to core.topic_names.
+Spec: RocketMQ TopicConfig, DataVersion. Rules for names: core.topic_names.
 """
 
 from __future__ import annotations

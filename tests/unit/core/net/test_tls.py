@@ -275,4 +275,4 @@ def test_session_of_a_certificate_that_has_expired_meanwhile_is_not_resumed(
     codec, _ = meet(server, context, again.session, now_s=lambda: time.time() + 3 * DAY_S)
     assert codec.identity is None
     assert codec.send(b"x") == b""
-    assert codec.fault.endswith("the session is of a certificate that has expired")
+    assert codec.fault.endswith("the session's certificate has expired")
