@@ -10,7 +10,7 @@ from typing import Any, Final
 
 PORT_MAX: Final = 65_535
 _NOT_IN_HOST: Final = re.compile(r"[\s;\[\]]")
-#: What stands in place of a secret that is not shown.
+#: Shown in place of a secret.
 REMOVED: Final = "[removed]"
 # A password may have "@" in it, though it should not.
 _LOGIN_OF_URL: Final = re.compile(r"(?<=://)[^/\s\"']+(?=@)")
@@ -19,10 +19,10 @@ _LOGIN_OF_URL: Final = re.compile(r"(?<=://)[^/\s\"']+(?=@)")
 def parse_address(text: str, *, port_min: int = 0) -> tuple[str, int]:
     """Return (host, port) of ``HOST:PORT`` or ``[IPV6]:PORT``; ValueError says what is wrong.
 
-    A listener takes port 0 for any free one; to connect, ask for ``port_min`` 1.
+    A listener takes port 0 for any free one; to connect, pass ``port_min`` 1.
     """
     if "://" in text:
-        raise ValueError(f"{without_logins(text)!r} is not HOST:PORT: leave out what is before //")
+        raise ValueError(f"{without_logins(text)!r} is not HOST:PORT: remove the part before //")
     host, colon, port_text = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -17,7 +17,7 @@ JUMPS_MAX: Final = 64
 
 
 class Clock(Protocol):
-    """What the store and the broker ask for the time.
+    """The source of time for the store and the broker.
 
     ``worked_ms`` falls far behind ``monotonic_ms`` in a process that waits or cannot run: because
     it is stopped, short of processor time, or in a virtual machine that is.
@@ -63,10 +63,10 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """The time that a SteadyClock showed, and how far it then jumped ahead of the time that passed.
+    """The time that a SteadyClock showed, and how far it then jumped ahead of the passed time.
 
-    With ``is_stop`` it was stopped meanwhile: how much time really passed is unknown, and it may go
-    on at an earlier time than it had shown.
+    With ``is_stop`` it was stopped meanwhile: how much time really passed is unknown, and it may
+    continue at an earlier time than it had shown.
     """
 
     at_ms: int
@@ -78,7 +78,7 @@ class SteadyClock:
     """A wall clock that never goes back.
 
     If the wall clock is set back, this one runs at half speed until the wall clock has caught up:
-    dates stay in order, and whatever waits for a time does not wait for a day. If the wall clock is
+    dates stay in order, and a wait for a time does not take a day. If the wall clock is
     set forward, this one follows and notes how far, so that it knows the least age of a date.
     """
 
@@ -193,5 +193,5 @@ class ManualClock:
         self._monotonic_ms += ms
 
     def step_wall(self, ms: int) -> None:
-        """Set the wall clock ``ms`` on or, if negative, back; the monotonic clock does not move."""
+        """Set the wall clock ``ms`` forward or, if negative, back; the monotonic one stays."""
         self._now_ms += ms

@@ -67,7 +67,7 @@ class ConfigFaultsError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class SectionFault:
-    """A fault found by a section; ``keys`` are the (dotted) keys below it that are concerned."""
+    """A fault found by a section; ``keys`` are the (dotted) keys below it that it concerns."""
 
     message: str
     keys: tuple[str, ...]
@@ -154,7 +154,7 @@ def load(
     """Return the checked tree of ``text`` with the environment laid over it.
 
     ``name`` is the text's name in faults; ``check`` is called with each accepted value and returns
-    what is wrong with it, or None. Raises ConfigFaultsError with every fault found.
+    its fault, or None. Raises ConfigFaultsError with every fault found.
     """
     return load_with_origins(kind, text, environment, name=name, check=check).section
 
@@ -199,7 +199,7 @@ def load_table(
     return Loaded(section, loader.origins)
 
 
-# What msgspec finds out of a type, which never changes, takes most of the time of a load.
+# msgspec's inspection of a type, whose result never changes, takes most of the time of a load.
 _info: Final = cache(inspect.type_info)
 _fields: Final = cache(msgspec.structs.fields)
 

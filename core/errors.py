@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-#: A file or folder that fails with one of these cannot be used; trying again does not help.
+#: A file or folder that fails with one of these cannot be used; a retry does not help.
 NOT_USABLE: Final = frozenset(
     {
         errno.EACCES,
@@ -29,7 +29,7 @@ class MotelogError(Exception):
     """Root of every error that Motelog raises on purpose.
 
     ``comes_again``: a start that fails with it will fail each time, until a person fixes the cause.
-    A port that is taken, an address that is not up yet and a full disk may be fine a second later.
+    A used port, an address that is not up yet and a full disk may be fine a second later.
     """
 
     comes_again = False
@@ -50,7 +50,7 @@ def comes_again(exc: BaseException) -> bool:
 
 
 class ConfigError(MotelogError):
-    """The configuration is wrong; the text says where, what is wrong, what was expected."""
+    """The configuration is wrong; the text names the place, the fault and the expected value."""
 
     comes_again = True
 

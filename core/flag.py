@@ -1,8 +1,8 @@
 """An event that is set and cleared again, for tasks of one trio run.
 
 Owns: Flag. Must not touch: what tasks wait for.
-trio's Event has no ``clear`` because it is easily misused: a task that looks first and clears then
-misses what came in between. So ``take`` clears the flag at the moment when the wait ends, before
+trio's Event has no ``clear`` because it is easily misused: a task that looks first and then clears
+misses events in between. So ``take`` clears the flag at the moment when the wait ends, before
 its caller looks. Tasks that wait when a flag is cleared are woken by the next ``set``.
 """
 

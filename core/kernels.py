@@ -21,6 +21,6 @@ def kernel_of(chooser: str) -> Any:
             raise
         why = "is not built: run `pip install -e .`, with a C compiler"
         if isinstance(getattr(__spec__, "loader", None), zipimporter):
-            # As `spark-submit --py-files` hands it out.
+            # As `spark-submit --py-files` ships it.
             why = "cannot be loaded from a zip file: install Motelog on every machine that runs it"
         raise ImportError(f"the kernel {kernel} {why}", name=kernel) from exc

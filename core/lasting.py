@@ -1,6 +1,6 @@
-"""Services that go on despite a cancellation or a lack of memory.
+"""Services that continue despite a cancellation or a lack of memory.
 
-Owns: when a service's scope becomes a shield, when one begins again. Must not touch: what the
+Owns: when a service's scope becomes a shield, when a service begins again. Must not touch: what the
 service does, its order among others.
 
 Concurrency: cancelling a start ends the service. If the service were shielded from its beginning,
@@ -41,7 +41,7 @@ async def run_lasting(
 async def run_again(run: Callable[..., Awaitable[None]], *args: object) -> None:
     """Run a service, and run it again a second later if it ended with a MemoryError.
 
-    The service must allow that: the next round does what a round has left undone. There is at most
+    The service must allow that: the next run does the work that was left undone. There is at most
     one log line a minute.
     """
     faults = LimitedLog(logger, lines_max=1, period_s=_LINE_PERIOD_S)

@@ -1,7 +1,7 @@
 """Log lines at a bounded rate, and the boundary at which a fault is logged instead of raised.
 
-Owns: the rate, the one place that catches every Exception. Must not touch: what the lines say, what
-a request or an event means.
+Owns: the rate, the one place that catches every Exception. Must not touch: the texts of the lines,
+the meaning of a request or an event.
 
 A peer must not fill the disk with lines, so their length is limited too. Nor must it end a process
 that serves others: code that a peer can make fail runs inside ``boundary``. Cancellation passes
@@ -29,7 +29,7 @@ VALUE_CHARACTERS_MAX: Final = 400
 
 
 class LimitedLog:
-    """Passes on at most ``lines_max`` lines in ``period_s`` and says how many it held back."""
+    """Passes on at most ``lines_max`` lines in ``period_s`` and counts those that it held back."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class LimitedLog:
 
     def fault(self, message: str, *values: object, exc: Exception | None = None) -> None:
         """Log ``exc``, or the exception being handled, with its traceback: the code has a fault."""
-        # Every handler of a MemoryError calls this, and goes on even if there is no line.
+        # Every handler of a MemoryError calls this, and continues even if there is no line.
         if isinstance(exc or sys.exception(), spare_memory.NO_MEMORY):
             spare_memory.give_up()
         with suppress(*spare_memory.NO_MEMORY):
@@ -112,7 +112,7 @@ class Boundary:
 
 
 class LimitedByKey:
-    """Passes on one line per key in ``period_s``, which says how many events it stands for.
+    """Passes on one line per key in ``period_s``, with the number of its events.
 
     All keys together get no more lines than a LimitedLog passes on.
     """

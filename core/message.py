@@ -1,4 +1,4 @@
-r"""Messages as values: what a producer hands in, their queues, their property text.
+r"""Messages as values: those of producers, their queues, their property text.
 
 Owns: Message, MessageQueue, the offset types, the property text codec, Java's string hash, host
 encoding and message ids. Must not touch: sockets, files, clocks; messages that were read
@@ -127,14 +127,14 @@ class Message:
 def _check_type(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         wanted = {str: "text", int: "a number"}.get(kind, "bytes")
-        raise TypeError(f"{name} is {wanted}, not {type(value).__name__}")
+        raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
 
 
 def _as_bytes(body: object) -> bytes:
     if isinstance(body, str):
-        raise TypeError("body is text, and a message carries bytes: write text.encode()")
+        raise TypeError("body is text, but a message carries bytes: write text.encode()")
     if not isinstance(body, bytearray | memoryview):
-        raise TypeError(f"body is bytes, not {type(body).__name__}")
+        raise TypeError(f"body must be bytes, not {type(body).__name__}")
     return bytes(body)
 
 
@@ -148,7 +148,7 @@ def _as_words(keys: str | Iterable[str]) -> tuple[str, ...]:
 def _refuse_property(name: object, value: object) -> None:
     _check_type("the name of a property", name, str)
     kind = type(value).__name__
-    raise TypeError(f"property {name!r} is {kind}, and properties are text: write str()")
+    raise TypeError(f"property {name!r} is {kind}, but properties are text: write str()")
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -213,7 +213,7 @@ def decode_host(host: bytes) -> tuple[str, int]:
 
 
 def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
-    """Return the message id that names a record by where it is stored (32 or 56 hex digits)."""
+    """Return the message id that names a record by its place (32 or 56 hex digits)."""
     return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
 
 

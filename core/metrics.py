@@ -1,11 +1,11 @@
 """Metrics registry and exposition: parts count in plain attributes, the registry reads at scrape.
 
 Owns: the registry of sources, the histogram, how a number is shown, the Prometheus text.
-Must not touch: what is counted; each role has a table of its own and hands it over with its sample.
+Must not touch: what is counted; each role has a table of its own and passes it with its sample.
 
     sample       name -> number                              plain, so that samples can be added up
     histograms   name -> counts and sum                      likewise
-    table        name -> Shown: family, unit, labels, help   what /metrics makes of both
+    table        name -> Shown: family, unit, labels, help   how /metrics shows both
 
 Invariants: counting costs one addition on an attribute or array element, no lock and no label
 lookup; no label value without a bound comes from a client; prometheus_client is imported at the
@@ -103,7 +103,7 @@ def histogram(family: str, help_text: str, bounds: Sequence[float], /, *, unit: 
     return Shown(family, help_text, MetricKind.HISTOGRAM, {}, unit, tuple(bounds))
 
 
-#: Where a dataclass of counters says how a field is shown.
+#: The metadata of a dataclass's field that tells how it is shown.
 _SHOWN: Final = "shown"
 
 
@@ -140,7 +140,7 @@ class Registry:
         sample: Callable[[], Mapping[str, float]],
         histograms: Callable[[], Mapping[str, Sequence[float]]] = dict,
     ) -> None:
-        """Show every entry of ``sample()`` and ``histograms()`` as ``table`` says.
+        """Show every entry of ``sample()`` and ``histograms()`` according to ``table``.
 
         An entry that the table does not have is a KeyError at the scrape. The values of
         ``histograms()`` are as ``Histogram.sample`` has them.
@@ -170,7 +170,7 @@ class Registry:
         return values
 
     def readings(self, prefix: str, families: Container[str]) -> list[Reading]:
-        """Return what /metrics would show of some families under ``prefix``, with their labels."""
+        """Return the readings of some families under ``prefix``, with their labels."""
         sources = [read for source, read in self._sources if source == prefix]
         return [one for read in sources for one in read() if one.shown.family in families]
 

@@ -18,8 +18,9 @@ NICENESS_MAX: Final = 19
 def niceness(processes: int) -> int:
     """Return the niceness of each of ``processes``, for ``os.nice`` or ``setpriority``.
 
-    If there were many more than cores, and all busy, the one would get no more time than each of
-    them. With this it gets a third of their total. Each step divides a process's weight by 1.25.
+    If there were many more processes than cores, and all busy, the one would get no more time than
+    each of them. With this it gets a third of their total. Each step divides a process's weight by
+    1.25.
     """
     enough = max(len(os.sched_getaffinity(0)), ENOUGH)
     return min(round(math.log(max(processes / enough, 1), 1.25)), NICENESS_MAX)

@@ -1,4 +1,4 @@
-"""Times in the past as options have them: ``sub --since``, ``consume --from``, Spark's offsets.
+"""Times in the past as options contain them: ``sub --since``, ``consume --from``, Spark's offsets.
 
 Owns: that form. Must not touch: what begins there.
 

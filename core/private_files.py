@@ -1,6 +1,6 @@
 """Files and folders that only their owner may use, whatever the umask is.
 
-Owns: their modes. Must not touch: what is in them. The store calls the system through
+Owns: their modes. Must not touch: their content. The store calls the system through
 ``core.store.disk.files``, with the same modes.
 """
 

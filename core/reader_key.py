@@ -1,13 +1,13 @@
 """The key of a store's folder, by which a client shows the broker that it can read its files.
 
-Owns: the file reader.key. Must not touch: what a reader gets for it (broker), what it reads
+Owns: the file reader.key. Must not touch: the answers to a reader (broker), what it reads
 (bridge.mapped_log).
 
     reader.key    which boot of which machine, line end, a secret of 32 hex digits, line end
 
 The secret changes at each start of a broker, and only the broker's user may read the file, like
-the log. A client that knows it can read the folder, and the folder is this broker's and not another
-of the same name. The boot shows that the folder is on this machine: over a network, pages of a
+the log. A client that knows it can read the folder, and the folder is this broker's, not another
+one of the same name. The boot shows that the folder is on this machine: over a network, pages of a
 growing file may be stale.
 """
 

@@ -21,7 +21,7 @@ LINE_PERIOD_S: Final = 60.0
 
 
 class Table(Protocol):
-    """What is saved as a whole when it has changed."""
+    """A table that is saved as a whole when it has changed."""
 
     is_dirty: bool
 
@@ -55,15 +55,15 @@ class SavedTable:
     async def save_if_changed(self) -> str | None:
         """Write all changes so far to the disk, in a thread; return why that failed, or None.
 
-        A failure is logged, and the next call tries again.
+        A failure is logged, and the next call retries.
         """
         async with self._lock:
-            # A change made while waiting for the lock is on file already, or is written here.
+            # A change made while waiting for the lock is already on file, or is written here.
             if not self._table.is_dirty:
                 return None
             self._table.is_dirty = False
             try:
-                # The end of run waits for this, so it is done without a thread too.
+                # The end of run waits for this, so it is done even without a thread.
                 await run_in_thread(self._file.save, self._table.snapshot(), or_here=True)
             except trio.Cancelled:
                 # The save did not begin: the end of run does it.
@@ -77,9 +77,7 @@ class SavedTable:
             return None
 
     def _say_unsaved(self, exc: Exception) -> None:
-        text = (
-            "a table is not saved: a kill would lose its changes; it is tried again path=%s lost=%s"
-        )
+        text = "a table is not saved: a kill would lose its changes; it is retried path=%s lost=%s"
         if isinstance(exc, OSError):
             self._unsaved.warning(text + " error=%s", self._file.path, self._file.holds, exc)
         else:

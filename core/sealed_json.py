@@ -3,7 +3,7 @@
 Owns: where the checksum is and what it covers. Must not touch: files, the content of the objects.
 
     {
-     "crc32c": "0a1b2c3d",        CRC-32C of all bytes behind this line
+     "crc32c": "0a1b2c3d",        CRC-32C of all bytes after this line
      "dataVersion": ...           the object; RocketMQ ignores keys that it does not know
     }
 
@@ -39,7 +39,7 @@ def seal_fault(data: bytes) -> str | None:
     said, found = head[1].decode(), f"{crc32c(data[head.end() :]):08x}"
     if said == found:
         return None
-    # For a person who changed it by hand: what to do.
+    # Advice for a person who changed it by hand.
     return (
         f'the checksum of the content is {found}, not {said} as its line "{KEY}" says; '
         "without that line it is not compared"

@@ -1,10 +1,11 @@
-"""A reserve of memory, which is released when the process runs out.
+"""A reserve of memory, which is released when the process runs out of it.
 
-Owns: the spare, whether it is kept. Must not touch: who is closed or refused if memory is short.
+Owns: the spare, whether it is kept. Must not touch: which peers are closed or refused if memory is
+short.
 
 After a MemoryError for a large block, such as a payload, there may be too little memory left for
-what every task needs, such as the 64 KiB that trio reads each time a thread wakes it. Releasing the
-spare lets that go on.
+basic needs, such as the 64 KiB that trio reads each time a thread wakes it. Releasing the spare
+makes room for these.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Content = TypeVar("Content")
 class StateFile:
     """One JSON file that is always replaced as a whole.
 
-    ``holds`` says in the log what is lost with it. ``is_current`` says whether a good file has the
+    ``holds`` is what the log says is lost with it. ``is_current`` says whether a good file has the
     content that was last loaded or saved, so that only a change needs a save. Without
     ``keeps_previous`` there is no copy of the previous content, and damage is always an error.
     """
@@ -62,7 +62,7 @@ class StateFile:
         """Return ``take`` of the newest good content, None if there are no files.
 
         ``take`` refuses content with msgspec.ValidationError or ValueError. StoreDamagedError if
-        there is a file but neither it nor its copy is good: going on would overwrite bytes that a
+        there is a file but neither it nor its copy is good: continuing would overwrite bytes that a
         person may still repair.
         """
         fault: str | None = None

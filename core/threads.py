@@ -1,11 +1,11 @@
 """Work in threads, even if the system refuses to start one because the process is at a limit.
 
 Owns: what happens when no thread can be started. Must not touch: what is done in threads, the
-limiters that say how many there are.
+limiters of their number.
 
 Without a thread no part of the work has begun, so there is nothing to undo: work that can wait is
-tried again, other work fails with ENOMEM, like any other lack of room. Threads that an append needs
-are started before it.
+retried, other work fails with ENOMEM, like any other lack of room. Threads that an append needs are
+started before it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ async def run_in_thread(
     abandon_on_cancel: bool = False,
     or_here: bool = False,
 ) -> ResultT:
-    """Return what ``function`` returns in a thread; it begins when there is a thread for it.
+    """Return the result of ``function``, called in a thread when there is one for it.
 
-    With ``or_here`` it is called in this thread if no other can be started: for a shutdown, when no
-    other work has to wait.
+    With ``or_here`` it is called in this thread if no other can be started: for a shutdown, when
+    no other work has to wait.
     """
     has_begun = False
 
@@ -100,7 +100,7 @@ class Workers:
         function: Callable[[*ArgumentsT], ResultT],
         *args: *ArgumentsT,
     ) -> Future[ResultT]:
-        """Have a thread call ``function``; OSError (ENOMEM) if the call cannot be queued."""
+        """Call ``function`` in a thread; OSError (ENOMEM) if the call cannot be queued."""
         try:
             return self._pool.submit(function, *args)
         except (RuntimeError, *NO_MEMORY) as exc:
@@ -114,8 +114,8 @@ class Workers:
 def hear_without_memory() -> None:
     """Let trio be woken by threads even if there is no memory for the 64 KiB that it reads into.
 
-    It reads in a task of its own, an error in which ends the run, and no other code can catch it.
-    Bytes that are not read stay in the socket until the next time.
+    It reads in a task of its own, where an error ends the run, and no other code can catch it.
+    Unread bytes stay in the socket until the next time.
     """
     drain = WakeupSocketpair.drain
 
@@ -131,7 +131,7 @@ def hear_without_memory() -> None:
 
 def _tell(exc: BaseException) -> None:
     _lines.warning(
-        "no thread can be started, and what needs one waits: free memory, or raise the limits of"
-        " threads and of address space (ulimit -u, ulimit -v) error=%r",
+        "no thread can be started, and work that needs one waits: free memory, or raise the limits"
+        " of threads and of address space (ulimit -u, ulimit -v) error=%r",
         exc,
     )

@@ -1,4 +1,4 @@
-"""Names of topics and groups: which are legal, and which have a meaning of their own.
+"""Names of topics and groups: which are valid, and which have a special meaning.
 
 Owns: the rules for names, the names that the system keeps for itself. Must not touch: anything;
 pure functions and constants. Spec: RocketMQ TopicValidator, MixAll.
@@ -28,7 +28,7 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 # Half messages whose producers never committed them or rolled them back.
 TRANS_CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-# RocketMQ's monitor reads here which consumers have offsets outside their queues.
+# RocketMQ's monitor reads events here about consumers whose offsets are outside their queues.
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 # The consumer group whose offset is a broker's own progress with half messages.
 TRANS_GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -97,12 +97,12 @@ def group_name_fault(name: str) -> str | None:
 
 
 def is_topic_name(name: str) -> bool:
-    """Say whether ``name`` is valid for a topic, and so for its directory: no slash."""
+    """Return whether ``name`` is valid for a topic, and so for its directory: no slash."""
     return topic_name_fault(name) is None or is_lmq(name)
 
 
 def is_lmq(name: str) -> bool:
-    """Say whether ``name`` is valid for a light queue: made from an MQTT topic, so nearly any text.
+    """Return whether ``name`` is valid for a light queue: from an MQTT topic, so nearly any text.
 
     It names a directory and is not in the header of any record.
     """
@@ -135,5 +135,5 @@ def is_group_topic(name: str) -> bool:
 
 
 def shown(name: str) -> str:
-    """Return a peer's text fit for a log line or a remark: escaped and cut."""
+    """Return a peer's text for a log line or a remark: escaped and cut."""
     return ascii(name if len(name) <= 64 else name[:64] + "...")

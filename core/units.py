@@ -34,7 +34,7 @@ _QUANTITY: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?) ?([A-Za-z]{1,3})"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The unit of a key's plain number; ``scale`` has the worth in it of each unit of a text."""
+    """The unit of a key's plain number; ``scale`` has each unit of a text in terms of it."""
 
     name: str
     scale: Mapping[str, Fraction]

@@ -1,1 +1,1 @@
-"""RocketMQ's access control: who may ask a broker or a name server for what."""
+"""RocketMQ's access control: which requests an account may send to a broker or a name server."""

@@ -24,7 +24,7 @@ _CLOSED_TO_DEFAULTS: Final = SYSTEM_TOPICS - {DEFAULT_TOPIC}
 
 
 def is_only_by_name(topic: str) -> bool:
-    """Say whether the topic is one of the system's, so that a right to it must name it."""
+    """Return whether the topic is one of the system's, so that a right to it must name it."""
     return topic in _CLOSED_TO_DEFAULTS or topic.startswith(REVIVE_PREFIX)
 
 
@@ -73,12 +73,12 @@ def topic_need(name: str, right: Right) -> Need:
 
 
 def group_need(name: str) -> Need:
-    """Return what a consumer of the group needs."""
+    """Return the need of a consumer of the group."""
     return Need(Kind.GROUP, name, Right.SUB)
 
 
 class Principal(Protocol):
-    """One that signs requests; those from ``white`` need neither signature nor right."""
+    """A signer of requests; those from ``white`` need neither signature nor right."""
 
     @property
     def access_key(self) -> str: ...
@@ -87,7 +87,7 @@ class Principal(Protocol):
     @property
     def white(self) -> Addresses: ...
     def may(self, need: Need, host: str) -> bool:
-        """Say whether requests from the address ``host`` have the right."""
+        """Return whether requests from the address ``host`` have the right."""
         ...
 
 
@@ -108,7 +108,7 @@ class Account:
     white: Addresses = NO_ADDRESSES
 
     def may(self, need: Need, host: str) -> bool:
-        """Say whether the account has the right, whatever the address."""
+        """Return whether the account has the right, whatever the address."""
         if need.kind is Kind.ADMIN:
             return self.is_admin
         if self.is_admin and not self.topics and not self.groups:

@@ -34,7 +34,7 @@ class Addresses:
     ranges: tuple[_Parts, ...] = ()
 
     def holds(self, host: str) -> bool:
-        """Say whether a peer's address is one of these."""
+        """Return whether a peer's address is one of these."""
         if self.is_all:
             return True
         if not self.single and not self.ranges:
@@ -58,7 +58,7 @@ NO_ADDRESSES: Final = Addresses()
 
 
 def parse_addresses(texts: Iterable[str]) -> Addresses:
-    """Return the addresses that the texts stand for; ValueError if a text is invalid."""
+    """Return the addresses in the texts; ValueError if a text is invalid."""
     single: set[str] = set()
     ranges: list[_Parts] = []
     is_all = False

@@ -65,7 +65,7 @@ class _CredentialsShape(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_rules(path: str | Path) -> Rules:
-    """Return what plain_acl.yml says; ConfigError, without any secret, if it cannot be used."""
+    """Return the content of plain_acl.yml; ConfigError, without any secret, if it is unusable."""
     return parse_rules(_read(path), name=str(path))
 
 
@@ -76,9 +76,9 @@ def parse_rules(text: bytes, *, name: str) -> Rules:
     try:
         for each in shape.accounts:
             if each.accessKey in accounts:
-                raise ValueError(f"the account {each.accessKey!r} is there twice")
+                raise ValueError(f"the account {each.accessKey!r} appears twice")
             if min(len(each.accessKey), len(each.secretKey)) < KEY_CHARACTERS_MIN:
-                fault = f"accessKey and secretKey need {KEY_CHARACTERS_MIN} characters at least"
+                fault = f"accessKey and secretKey need at least {KEY_CHARACTERS_MIN} characters"
                 raise ValueError(f"{fault}: {each.accessKey!r}")
             accounts[each.accessKey] = _account(each)
         white = parse_addresses(shape.globalWhiteRemoteAddresses)
@@ -88,7 +88,7 @@ def parse_rules(text: bytes, *, name: str) -> Rules:
 
 
 def read_credentials(path: str | Path) -> Credentials:
-    """Return what tools.yml says; ConfigError, without any secret, if it cannot be used."""
+    """Return the content of tools.yml; ConfigError, without any secret, if it cannot be used."""
     shape = _convert(_read(path), _CredentialsShape, str(path))
     try:
         return Credentials(shape.accessKey, shape.secretKey, shape.securityToken or None)

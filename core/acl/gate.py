@@ -1,19 +1,19 @@
-"""The gate before a server's processors: which account sent a request, and whether it may.
+"""The gate before a server's processors: which account sent a request, and whether it may do so.
 
 Owns: the rules in force, the file that they come from, the refusal. Must not touch: what a request
-does, which right a request needs (a server's table), the users that tools have made (users).
+does, which right a request needs (a server's table), the users that tools have created (users).
 
-    request -> signed by a known account? -> has it what the table says? -> processor
+    request -> signed by a known account? -> does it have these rights?  -> processor
                        '---------------- NO_PERMISSION ----------------'
 
-A request code that is missing in the table is refused, so a processor that was forgotten there is
-closed, not open. A processor that finds out more than the request says calls ``demand``.
+A request code that is missing from the table is refused, so a processor that was forgotten there is
+closed, not open. A processor that learns more than the request says calls ``demand``.
 The file is checked every second. While it cannot be read or is invalid, all requests are refused:
 an account that was removed must not get access because of a typing error elsewhere in the file.
 A change applies at once: if an account was removed or has other rights, the connections on which it
 signed are closed within a second, together with the requests that they still wait for.
 
-Users that tools have made are added to the file's accounts: a broker puts its own, and a name
+Users that tools have created are added to the file's accounts: a broker puts its own, and a name
 server checks the broker's file as it checks its own. A name that is in both means the account.
 """
 
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL_S: Final = 1.0
 # With this, an unknown account takes as long as a wrong signature.
 _NO_SECRET: Final = bytes(16)
-_UNSIGNED: Final = "this server takes signed requests only: the client needs an access key"
+_UNSIGNED: Final = "this server accepts only signed requests: the client needs an access key"
 _WRONG: Final = "the access key is not known here, or the signature is not that of its secret key"
 
 # Differs when a file's content differs: time, size, inode number; None without a file.
@@ -96,7 +96,7 @@ class AclGate:
             self._judge(request, connection, account, needs)
 
     def may(self, connection: Connection, need: Need) -> bool:
-        """Say whether a client may be sent, unasked, something that needs this right.
+        """Return whether the server may send a client, unasked, something that needs this right.
 
         It may if one of the accounts that have signed on its connection has the right.
         """
@@ -113,7 +113,7 @@ class AclGate:
     def has_signed(
         self, request: RemotingCommand, connection: Connection, other: Connection
     ) -> bool:
-        """Say whether a request's account has signed on another connection, or needs no rights."""
+        """Return whether a request's account signed on another connection or needs no rights."""
         account = self._account(request, connection)
         return account is None or account.access_key in other.access_keys
 
@@ -160,11 +160,11 @@ class AclGate:
         return BrokerError(ResponseCode.NO_PERMISSION, text)
 
     def put_users(self, users: Mapping[str, Principal]) -> None:
-        """Replace the users that are let in beside the file's accounts."""
+        """Replace the users that are accepted beside the file's accounts."""
         self._take(self._file, users)
 
     def is_in_file(self, name: str) -> bool:
-        """Say whether the file of accounts has this name."""
+        """Return whether the file of accounts has this name."""
         return self._file is not None and name in self._file.accounts
 
     def _take(self, file: Rules | None, users: Mapping[str, Principal]) -> None:
@@ -176,8 +176,8 @@ class AclGate:
         both = sorted(users.keys() & file.accounts.keys())
         if both:
             logger.warning(
-                "users that tools have made are in the file of accounts too, which counts: delete"
-                " them here or there path=%s count=%d first=%a",
+                "users that tools have created are also in the file of accounts, which applies:"
+                " delete them here or there path=%s count=%d first=%a",
                 self._path,
                 len(both),
                 both[0],
@@ -213,7 +213,7 @@ class AclGate:
         # A broker puts its own users, perhaps while the file was being read.
         self._take(file, users if self._users_path else self._users)
         logger.info(
-            "the file of accounts has changed and counts path=%s accounts=%d users=%d",
+            "the file of accounts has changed and applies path=%s accounts=%d users=%d",
             self._path,
             len(file.accounts),
             len(self._users),
@@ -258,7 +258,7 @@ def _has_lost(before: _InForce, now: _InForce) -> Callable[[Connection], bool]:
 
 
 def _closed(request: RemotingCommand) -> Iterable[Need]:
-    text = f"request code {request.code} is not open where there is access control"
+    text = f"request code {request.code} is closed under access control"
     raise BrokerError(ResponseCode.NO_PERMISSION, text)
 
 

@@ -81,7 +81,7 @@ def json_body(request: RemotingCommand) -> dict[str, Any]:
     """Return the table in a request's body as its processor will read it; or refuse it."""
     value = loads(request.body)
     if not isinstance(value, dict):
-        raise BrokerError(ResponseCode.SYSTEM_ERROR, "the body is no table")
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, "the body is not a table")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Rules of RocketMQ 5 for one user: what it may do with which topics and groups, from where.
+"""Rules of RocketMQ 5 for one user: its rights to topics and groups, by address.
 
 Owns: the grammar of a rule, which of a user's rules decides. Must not touch: where users are kept
 (users), requests; pure functions and values. Spec: RocketMQ 5.3 PolicyEntry, Resource,
@@ -54,7 +54,7 @@ class Resource:
     name: str = ""
 
     def holds(self, need: Need) -> bool:
-        """Say whether the need refers to one of these."""
+        """Return whether the need refers to one of these."""
         if self.kind is not None and self.kind is not need.kind:
             return False
         if self.match is Match.NAME:
@@ -114,7 +114,7 @@ class User:
     white: Addresses = NO_ADDRESSES
 
     def may(self, need: Need, host: str) -> bool:
-        """Say whether requests from the address have the right."""
+        """Return whether requests from the address have the right."""
         if self.is_admin:
             return True
         if need.kind is Kind.ADMIN:
@@ -147,7 +147,7 @@ def parse_resource(text: str) -> Resource:
     match = Match.PREFIX if name.endswith("*") else Match.NAME
     name = name.removesuffix("*")
     if not 1 <= len(name) <= NAME_CHARACTERS_MAX or not name.isprintable() or "*" in name:
-        raise ValueError(f"the resource {shown(text)} has no name, or one that none can have")
+        raise ValueError(f"the resource {shown(text)} has no name, or an invalid one")
     return Resource(found, match, name)
 
 

@@ -1,4 +1,4 @@
-"""Users and their rules that tools have made: a table in memory, and its shapes in requests.
+"""Users and rules that tools have created: a table in memory, and its shapes in requests.
 
 Owns: UserTable, which changes are refused, users.json. Must not touch: what a rule means
 (policies), files, who may change users. Spec: RocketMQ 5.3 AuthenticationMetadataManagerImpl,
@@ -97,11 +97,11 @@ class UserTable:
     def create(self, name: str, info: UserInfo) -> None:
         """Add a user; by default a normal one that is enabled."""
         if not 1 <= len(name) <= NAME_CHARACTERS_MAX or not name.isprintable() or name.isspace():
-            raise _invalid(f"{shown(name)} is no name of a user")
+            raise _invalid(f"{shown(name)} is not a valid user name")
         if name in self._users:
             raise _refused("The user is existed")
         if len(self._users) >= USERS_MAX:
-            raise _refused(f"the broker keeps {USERS_MAX} users already")
+            raise _refused(f"the broker already keeps {USERS_MAX} users")
         self._put(name, _changed(_Kept(_password(info.password or "")), info))
 
     def update(self, name: str, info: UserInfo) -> None:
@@ -124,7 +124,7 @@ class UserTable:
         known = {(each.is_default, each.resource): each for each in user.entries}
         known |= {(each.is_default, each.resource): each for each in added}
         if len(known) > ENTRIES_MAX:
-            raise _refused(f"a user has {ENTRIES_MAX} rules at most: use prefixes, as Topic:a-*")
+            raise _refused(f"a user has at most {ENTRIES_MAX} rules: use prefixes, as Topic:a-*")
         self._put(name, replace(user, entries=tuple(known.values())))
 
     def delete_acl(self, name: str, policy_type: str | None, resource: str | None) -> None:
@@ -147,7 +147,7 @@ class UserTable:
         self._put(name, replace(user, entries=rest))
 
     def user(self, name: str) -> UserInfo | None:
-        """Return a user with its secret, as RocketMQ does: copyUser asks for it."""
+        """Return a user with its secret, as RocketMQ does: copyUser needs it."""
         user = self._users.get(name)
         if user is None:
             return None
@@ -184,7 +184,7 @@ class UserTable:
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the content of users.json; a copy, fit to be encoded in a thread."""
+        """Return the content of users.json; a copy, which a thread may encode."""
         return {
             "users": {
                 name: {
@@ -234,8 +234,8 @@ class _SavedUser(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def users_file(path: str) -> StateFile:
-    """Return the file of the users that tools have made."""
-    return StateFile(path, holds="users and rules that tools have made", keeps_previous=False)
+    """Return the file of the users that tools have created."""
+    return StateFile(path, holds="users and rules that tools have created", keeps_previous=False)
 
 
 def read_users(path: str) -> dict[str, User]:
@@ -278,14 +278,14 @@ def _changed(user: _Kept, info: UserInfo) -> _Kept:
 def _password(text: str) -> str:
     # The text stays out of the answer, and so out of logs.
     if len(text.strip()) < KEY_CHARACTERS_MIN:
-        raise _invalid(f"the password needs {KEY_CHARACTERS_MIN} characters at least")
+        raise _invalid(f"the password needs at least {KEY_CHARACTERS_MIN} characters")
     return text
 
 
 def _one_of(known: Mapping[str, str], text: str, what: str) -> str:
     found = known.get(text.lower())
     if found is None:
-        raise _invalid(f"{shown(text)} is no {what}: {' or '.join(known.values())}")
+        raise _invalid(f"{shown(text)} is not a {what}: {' or '.join(known.values())}")
     return found
 
 

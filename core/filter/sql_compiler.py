@@ -19,7 +19,7 @@ are numbers are then compared as numbers: 30.5 > 30, or a whole number beyond 32
 one. If a text is not a decimal number (NaN, Infinity and hexadecimal ones are not), the message
 does not match here either, whatever the rest of the expression says. 0.0 is allowed.
 NOT a = 1, and text after the end of an expression, are errors here; in RocketMQ they do not mean
-what they look like.
+what they seem to.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class _Builder(Transformer[Token, _Node]):
                 raise SqlFilterError("= and <> with NULL: write IS NULL", column=node.column)
         for one, other in ((left, right), (right, left)):
             if one.is_boolean and other.is_literal and not other.is_boolean:
-                reason = "a condition is no value to compare; NOT belongs before brackets"
+                reason = "a condition cannot be compared; NOT belongs before brackets"
                 raise SqlFilterError(reason, column=other.column)
         return _over(_equal(left, right), left, right)
 
@@ -207,7 +207,7 @@ class _Builder(Transformer[Token, _Node]):
     def is_in(self, value: _Node, elements: frozenset[str]) -> _Node:
         if value.name is None:
             raise SqlFilterError(
-                "IN belongs behind a property, and NOT before brackets", column=value.column
+                "IN belongs after a property, and NOT before brackets", column=value.column
             )
         return _over(_is_in(value.name, elements), value)
 
@@ -265,7 +265,7 @@ class _Builder(Transformer[Token, _Node]):
 @cache
 def _parser() -> Lark:
     """Return the parser, which the first expression creates."""
-    # The basic lexer: as in RocketMQ, a keyword is not a name, wherever it stands.
+    # The basic lexer: as in RocketMQ, a keyword is never a name.
     return Lark(
         GRAMMAR,
         parser="lalr",
@@ -291,7 +291,7 @@ def _syntax_error(exc: UnexpectedInput, expression: str) -> SqlFilterError:
         at = exc.pos_in_stream
         assert at is not None
         is_text = expression[at] == "'"
-        reason = "the text has no end" if is_text else f"{_shown(expression[at])} is no part of it"
+        reason = "the text has no end" if is_text else f"{_shown(expression[at])} is not part of it"
         return SqlFilterError(reason, column=at + 1)
     return SqlFilterError("it ends too early", column=len(expression) + 1)
 
@@ -349,7 +349,7 @@ def _as_boolean(node: _Node) -> _Node:
     if node.is_boolean:
         return node
     if node.name is None:
-        raise SqlFilterError("a condition is wanted here, not a value", column=node.column)
+        raise SqlFilterError("a condition belongs here, not a value", column=node.column)
     name = node.name
     return replace(node, evaluate=lambda p: None if name not in p else False, is_boolean=True)
 
@@ -430,7 +430,7 @@ def _is_in(name: str, elements: frozenset[str]) -> Evaluate:
 def _search(
     part: Evaluate, found: Callable[[str, str], bool], text: str, *, wanted: bool
 ) -> Evaluate:
-    """Return a search that is never unknown: false without a value or a text to look for."""
+    """Return a search that is never unknown: false without a value or a text to search for."""
 
     def evaluate(p: Properties) -> Value:
         value = part(p)

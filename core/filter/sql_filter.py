@@ -50,9 +50,9 @@ class SqlFilter:
         self._evaluate = evaluate
 
     def matches(self, values: Properties) -> bool:
-        """Say whether a message with ``values`` of the properties in ``names`` is wanted.
+        """Return whether a message with ``values`` of the properties in ``names`` matches.
 
-        A message is not wanted if the result is unknown.
+        It does not match if the result is unknown.
         """
         try:
             return self._evaluate(values) is True
@@ -112,7 +112,7 @@ class SqlFilters:
 
 def check_length(expression: str) -> None:
     if len(expression) > SQL_CHARACTERS_MAX:
-        reason = f"it has {len(expression)} characters, at most {SQL_CHARACTERS_MAX} are taken"
+        reason = f"it has {len(expression)} characters, at most {SQL_CHARACTERS_MAX} are allowed"
         raise SqlFilterError(reason, column=SQL_CHARACTERS_MAX + 1)
 
 

@@ -1,4 +1,4 @@
-"""The key-value table of the name server: order topics, and what tools store there.
+"""The key-value table of the name server: order topics, and entries that tools store.
 
 Owns: the entries, their limits, their JSON shape. Must not touch: sockets, files.
 Spec: RocketMQ KVConfigManager, KVConfigSerializeWrapper.

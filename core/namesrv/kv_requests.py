@@ -20,9 +20,9 @@ from motelog.core.state_file import StateFile
 
 
 class KvRequests:
-    """The key-value table, which nobody would tell again; without a file it ends with the process.
+    """The key-value table, which no peer would send again; without a file it ends with the process.
 
-    ``run`` must be running for a change to be answered, where there is a file.
+    If there is a file, ``run`` must be running for a change to be answered.
     """
 
     def __init__(self, config: NamesrvConfig, file: StateFile | None) -> None:
@@ -91,7 +91,7 @@ class KvRequests:
         """Write the table after each change, answer the requests that made it, until cancelled."""
         while self._saved is not None:
             await self._changed.take()
-            # All that came while the last one was written share this one.
+            # All changes that came during the last write share this one.
             waiting, self._waiting = self._waiting, []
             fault = await self._saved.save_if_changed()
             code = ResponseCode.SUCCESS if fault is None else ResponseCode.SYSTEM_ERROR

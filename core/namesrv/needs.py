@@ -3,7 +3,7 @@
 Owns: the table. Must not touch: who has permissions (core.acl), what a request does. Codes that are
 not in the table are refused. RocketMQ 4.9's name server checks nothing; this follows 5.3's.
 
-Clients ask for a topic's route, and need some permission on it. Everything else is for brokers and
+Clients request a topic's route, and need some permission on it. Everything else is for brokers and
 tools.
 """
 

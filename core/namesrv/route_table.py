@@ -101,7 +101,7 @@ class RouteTable:
     ) -> tuple[str, str]:
         """Register a broker; return (master address, master's HA address), empty for a master.
 
-        BrokerError when a limit is reached; then nothing changed.
+        BrokerError if a limit is reached; then nothing changed.
         """
         self._check_limits(identity, topics)
         if silence_ms_max is None:
@@ -127,7 +127,7 @@ class RouteTable:
     def register_topic(self, topic: str, configs: Mapping[str, TopicConfig]) -> None:
         """Register one topic of registered brokers; no effect if one of them is not registered.
 
-        BrokerError when a limit is reached; then nothing changed.
+        BrokerError if a limit is reached; then nothing changed.
         """
         if not configs or not configs.keys() <= self._brokers.keys():
             return
@@ -228,7 +228,7 @@ class RouteTable:
         is_new = (identity.cluster, identity.address) not in self._live
         if is_new and len(self._live) >= self._brokers_max:
             raise BrokerError(
-                ResponseCode.SYSTEM_ERROR, f"{self._brokers_max} brokers are registered already"
+                ResponseCode.SYSTEM_ERROR, f"{self._brokers_max} brokers are already registered"
             )
         holder = self._brokers.get(identity.name)
         # Two clusters with the same broker name would overwrite each other's routes.

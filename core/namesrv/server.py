@@ -142,7 +142,7 @@ class NameServer:
     async def _scan(self) -> None:
         while True:
             await sleep_unstalled(self._config.scan_interval_s)
-            with self._faults.boundary("looking for silent brokers failed, a fault of this server"):
+            with self._faults.boundary("finding silent brokers failed, a fault of this server"):
                 _log_dropped("was silent", self.routes.expire(_now_ms()))
 
     def _connection_closed(self, connection: Connection) -> None:
@@ -214,7 +214,7 @@ class NameServer:
         return request.answer()
 
     def _register_topic(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Take in a topic that a broker has made since it registered."""
+        """Register a topic that a broker has created since its registration."""
         topic = text_field(request.ext, "topic")
         self.routes.register_topic(topic, decode_topic_queues(topic, request.body))
         return request.answer()
@@ -243,9 +243,9 @@ class NameServer:
         return request.answer(body=msgspec.json.encode(value))
 
     def _topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """List all topics, or those of one broker; its name in the answer says which, to clients.
+        """List all topics, or those of one broker, whose name is then in the answer.
 
-        RocketMQ's name servers list all of them whatever the field.
+        RocketMQ's name servers ignore the field and list all of them.
         """
         broker = request.ext.get("brokerName")
         if not broker:
@@ -253,7 +253,7 @@ class NameServer:
         found = self.routes.topics_of_broker(broker)
         if found is None:
             raise BrokerError(
-                ResponseCode.QUERY_NOT_FOUND, f"no broker named {shown(broker)} lives"
+                ResponseCode.QUERY_NOT_FOUND, f"no live broker is named {shown(broker)}"
             )
         return request.answer(ext={"brokerName": broker}, body=_topic_list(found))
 

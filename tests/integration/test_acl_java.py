@@ -122,7 +122,7 @@ USER_COMMANDS = (
     ("createUser -c DefaultCluster -u root -p root-secret -t Super", "create user to .* success"),
     ("createUser -b {broker} -u alice -p other-secret", "CODE: 16 +DESC: The user is existed"),
     ("createUser -b {broker} -u application -p other-secret", "CODE: 16 .* change it there"),
-    ("createUser -b {broker} -u bob -p short", "CODE: 29 .* 7 characters at least"),
+    ("createUser -b {broker} -u bob -p short", "CODE: 29 .* at least 7 characters"),
     (
         "getUser -b {broker} -u alice",
         "#UserName +#Password",

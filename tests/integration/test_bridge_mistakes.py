@@ -89,7 +89,7 @@ async def test_a_mistake_is_told_with_its_place_and_a_remedy(tmp_path: Path) -> 
                 f"topic 'T' .* name servers .*{NOBODY}: Connection refused",
             ),
             (lambda: queues(broker), NoNameServerError, f"{broker} is not a name server"),
-            (lambda: queues("http://h:9876"), ValueError, "leave out what is before //"),
+            (lambda: queues("http://h:9876"), ValueError, "remove the part before //"),
             (lambda: queues("localhost"), ValueError, "'localhost' is not HOST:PORT"),
             (lambda: queues(namesrv, "None"), RouteError, "'None' does not exist: create it"),
             (

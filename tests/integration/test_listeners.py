@@ -439,7 +439,7 @@ def test_certificate_is_read_again_and_nobody_is_dropped(tmp_path: Path) -> None
             assert old.recv(4) == b"\x20\x02\x00\x00"
             before = shown()
             Path(files.server).write_text("not a certificate")
-            wait_until(lambda: "the one before stays" in running.errors() or shown() != before)
+            wait_until(lambda: "the previous one stays" in running.errors() or shown() != before)
             assert shown() == before
             make_certificates(tmp_path)
             wait_until(lambda: shown() != before)

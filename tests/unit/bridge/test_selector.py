@@ -35,7 +35,7 @@ def test_a_heartbeat_says_a_filter_without_tags() -> None:
 
 def test_a_bad_filter_is_refused_with_the_column() -> None:
     for _ in range(2):
-        with pytest.raises(FilterError, match=r"column 7: '\|' is no part of it"):
+        with pytest.raises(FilterError, match=r"column 7: '\|' is not part of it"):
             select("*", "a > 5 || b")
     with pytest.raises(ValueError, match="not both"):
         select("A", "a > 5")

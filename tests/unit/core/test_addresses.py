@@ -57,7 +57,7 @@ def test_urls_are_shown_without_their_logins(value: object, shown: object) -> No
 
 
 def test_a_url_in_place_of_an_address_is_refused_without_its_login() -> None:
-    with pytest.raises(ValueError, match="leave out what is before") as refused:
+    with pytest.raises(ValueError, match="remove the part before") as refused:
         parse_address("http://user:hunter2@host:1")
     assert "hunter2" not in str(refused.value)
 

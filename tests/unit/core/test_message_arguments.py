@@ -27,13 +27,13 @@ def test_buffers_become_bytes_and_properties_a_copy() -> None:
     ("arguments", "text"),
     [
         ({"body": "21.5"}, r"body is text, .* write text.encode\(\)"),
-        ({"body": 21}, "body is bytes, not int"),
-        ({"body": None}, "body is bytes, not NoneType"),
-        ({"topic": b"T"}, "topic is text, not bytes"),
-        ({"tags": 1}, "tags is text, not int"),
-        ({"keys": [1]}, "a key is text, not int"),
+        ({"body": 21}, "body must be bytes, not int"),
+        ({"body": None}, "body must be bytes, not NoneType"),
+        ({"topic": b"T"}, "topic must be text, not bytes"),
+        ({"tags": 1}, "tags must be text, not int"),
+        ({"keys": [1]}, "a key must be text, not int"),
         ({"properties": {"degrees": 21}}, r"property 'degrees' is int, .* write str\(\)"),
-        ({"properties": {1: "a"}}, "the name of a property is text, not int"),
+        ({"properties": {1: "a"}}, "the name of a property must be text, not int"),
     ],
 )
 def test_wrong_types_are_a_sentence_where_the_message_is_made(

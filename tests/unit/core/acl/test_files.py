@@ -58,7 +58,7 @@ dataVersion: [ { counter: 3 } ]
         ),
         (
             "accounts: [{accessKey: devices, secretKey: plant}]",
-            "accessKey and secretKey need 7 characters at least: 'devices'",
+            "accessKey and secretKey need at least 7 characters: 'devices'",
         ),
         (
             "accounts: [{accessKey: devices, secretKey: planted-secret, topicPerms: [T:PUB]}]",
@@ -71,7 +71,7 @@ dataVersion: [ { counter: 3 } ]
         (
             "accounts:\n- {accessKey: devices, secretKey: planted-secret}\n"
             "- {accessKey: devices, secretKey: planted-secret}",
-            "the account 'devices' is there twice",
+            "the account 'devices' appears twice",
         ),
         ("globalWhiteRemoteAddresses: [10.1]", "'10.1' does not appear to be"),
     ],
