@@ -3,7 +3,7 @@
 
 Mirrors spark/_arrow_py.py; spark/arrow.py has the documentation of both.
 Schema: the drawing in core/records/layout.py; the numbers of the columns are spark.columns.Column's.
-Preconditions: none; records are parsed by core/records/_layout.pxd before anything of them is used, and
+Preconditions: none; core/records/_layout.pxd parses records before any part of them is used, and
 memory grows with bytes copied, never with a claimed length.
 Not checked: the body's CRC (the broker's store checks it at recovery), and that records are of the
 requested queue (the remoting client checks that).
@@ -60,18 +60,18 @@ cdef enum:
 
 cdef enum:
     DONE = 0
-    # Beside the values of ScanStop, which say what is wrong with a record.
+    # Besides the values of ScanStop, which name the fault of a record.
     INFLATE = 16
 
 cdef size_t BATCH_BYTES_MAX = 1 << 29
 cdef int64_t MS_MAX = 253402300799999
-# Up to here comparing every pair of property names is faster than a hash table.
+# Up to this many, comparing every pair of property names is faster than a hash table.
 cdef size_t QUADRATIC_MAX = 16
 
 cdef struct Table:
     bint wanted
     int64_t nulls
-    Store valid      # a byte per row, a bitmap only when something is null
+    Store valid      # a byte per row, a bitmap only if a value is null
     Store offsets    # int32, one more than rows
     Store data
 
@@ -81,7 +81,7 @@ cdef struct Pair:
 
 
 cdef class Block:
-    """Memory handed over to Arrow; freed with the last buffer that looks at it."""
+    """Memory handed over to Arrow; freed with the last buffer that refers to it."""
 
     cdef uint8_t* data
     cdef Py_ssize_t size
@@ -97,7 +97,7 @@ cdef class Block:
 
 
 cdef Block hand_over(Store* store):
-    """Give the memory away; the next batch starts with about what this one needed."""
+    """Give the memory away; the next batch starts with about the size that this one needed."""
     cdef Block block = Block.__new__(Block)
     block.data = store.data
     block.size = <Py_ssize_t>store.size
@@ -117,7 +117,7 @@ cdef inline int end_row(Table* table, bint valid) noexcept nogil:
 
 
 cdef int as_utf8(Text* text, Store* scratch) noexcept nogil:
-    """Leave valid text as it is; else point at a copy in ``scratch`` with U+FFFD for wrong bytes."""
+    """Leave valid text unchanged; else point at a copy in ``scratch`` with U+FFFD for bad bytes."""
     cdef size_t i = 0
     cdef size_t size
     cdef bint valid
@@ -143,14 +143,14 @@ cdef inline bint is_named(Text name, const char* other, size_t size) noexcept no
 
 
 cdef inline bint begins(const uint8_t* p, size_t size, const char* name, size_t name_size) noexcept nogil:
-    """Whether [p, p + size) is a pair of that name (its 0x01 included) with a value."""
+    """Return whether [p, p + size) is a pair of that name (its 0x01 included) with a value."""
     return size > name_size and memcmp(p, name, name_size) == 0
 
 
 cdef void find_named(Text rest, Text* named, bint of_mqtt) noexcept nogil:
-    """Point at the values of the named properties, the last of each, without looking at others.
+    """Point at the values of the named properties, the last of each, without examining others.
 
-    Those from MQTT on are looked for if ``of_mqtt``.
+Those from MQTT on are searched for if ``of_mqtt``.
     """
     cdef const uint8_t* end
     cdef const uint8_t* p = rest.data
@@ -159,7 +159,7 @@ cdef void find_named(Text rest, Text* named, bint of_mqtt) noexcept nogil:
     while left:
         end = <const uint8_t*>memchr(p, 2, left)
         size = left if end == NULL else <size_t>(end - p)
-        # An item is compared as a whole: what stands before its first 0x01 is the name.
+        # An item is compared as a whole: the name ends at its first 0x01.
         if begins(p, size, b"TAGS\x01", 5):
             named[TAG] = text_at(p + 5, size - 5)
         elif begins(p, size, b"KEYS\x01", 5):
@@ -182,11 +182,11 @@ cdef void find_named(Text rest, Text* named, bint of_mqtt) noexcept nogil:
 
 
 cdef bint next_pair(Text* rest, Pair* pair) noexcept nogil:
-    """Take the next pair that has a value off ``rest``; false when none is left."""
+    """Take the next pair that has a value from ``rest``; False if there are no more."""
     cdef const uint8_t* end
     cdef size_t size, middle
     while rest.size:
-        # Names are short: looking for their end by hand is quicker than a call.
+        # Names are short: finding their end by hand is quicker than a call.
         middle = 0
         while middle < rest.size and rest.data[middle] != 1 and rest.data[middle] != 2:
             middle += 1
@@ -210,7 +210,7 @@ cdef bint next_pair(Text* rest, Pair* pair) noexcept nogil:
 
 
 cdef size_t drop_doubles(Pair* pairs, size_t count, Store* slots) noexcept nogil:
-    """Keep each name once: where it came first, with the value that came last. Returns how many."""
+    """Keep each name once: at its first place, with its last value. Returns how many."""
     cdef size_t kept = 0
     cdef size_t i, j, mask, slot
     cdef uint32_t* table
@@ -535,7 +535,7 @@ cdef class RecordColumns:
         return end_row(&self.tables[column], valid)
 
     cdef int _put_named(self, int column, Text text) noexcept nogil:
-        """Add the value of a property; the topic's scratch is free once the topic is there."""
+        """Add the value of a property; the topic's scratch is free once the topic is added."""
         if not self.tables[PROPERTIES].wanted and as_utf8(&text, &self.text_scratch):
             return NO_MEMORY
         return self._put_text(column, text, text.size > 0)

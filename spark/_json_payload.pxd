@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
 """A payload in JSON -> entries of columns.
 
-Mirrors spark/_json_payload_py.py. Owns: the bytes of JSON. Spec: RFC 8259; nothing that it asks for is left out.
+Mirrors spark/_json_payload_py.py. Owns: the bytes of JSON. Spec: RFC 8259, all of it.
 The GIL is taken for the few numbers that need exact rounding.
 """
 
@@ -66,7 +66,7 @@ cdef inline double exact_double(const uint8_t* data, size_t size) noexcept with 
     return float(PyBytes_FromStringAndSize(<const char*>data, <Py_ssize_t>size))
 
 cdef inline int hex_code(const uint8_t* p, size_t left) noexcept nogil:
-    """Return the number of an escape with four hexadecimal digits, -1 if it is none."""
+    """Return the number of an escape with four hexadecimal digits, -1 if there is none."""
     cdef int code = 0
     cdef int digit, i
     if left < 6 or p[0] != 0x5C or p[1] != 0x75:
@@ -80,7 +80,7 @@ cdef inline int hex_code(const uint8_t* p, size_t left) noexcept nogil:
 
 
 cdef inline int peek(Reader* r) noexcept nogil:
-    """Return the byte at this place, -1 behind the last."""
+    """Return the byte at this place, -1 after the last."""
     return r.data[r.at] if r.at < r.size else -1
 
 
@@ -170,7 +170,7 @@ cdef inline int json_object(Reader* r, int number, int depth) noexcept nogil:
         child = NOWHERE
         if node != NULL:
             child = child_of(r, node, name)
-            # An object's own entry comes last: a field that is there already is one ahead.
+            # An object's own entry comes last: a field that is already present is one ahead.
             if child != NOWHERE and r.nodes[child].length > node.length:
                 return wrong(r, TWICE, child, name_at)
         skip_space(r)
@@ -209,7 +209,7 @@ cdef inline int json_array(Reader* r, int number, int depth) noexcept nogil:
 
 
 cdef inline int next_item(Reader* r, int end) noexcept nogil:
-    """Step over a comma to the next item, or stand at the end."""
+    """Step over a comma to the next item, or stop at the end."""
     skip_space(r)
     if peek(r) == 0x2C:
         r.at += 1
@@ -266,7 +266,7 @@ cdef inline int json_string(Reader* r, Text* text) noexcept nogil:
 
 
 cdef inline int json_escape(Reader* r, size_t* at) noexcept nogil:
-    """Add what the escape at a backslash means to scratch, and step over it."""
+    """Add the meaning of the escape at a backslash to scratch, and step over it."""
     cdef const uint8_t* p = r.data + at[0]
     cdef size_t left = r.size - at[0]
     cdef int code, low

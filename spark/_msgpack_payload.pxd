@@ -35,7 +35,7 @@ cdef enum:
 cdef struct Item:
     int kind
     bint negative
-    uint64_t whole       # a number without its sign, a boolean, how much an array or map has
+    uint64_t whole       # a number without its sign, a boolean, the items of an array or map
     double value
     Text text            # of text, bytes, an extension
     int extension
@@ -188,7 +188,7 @@ cdef inline int msgpack_timestamp(Reader* r, Node* node, int number, Text text, 
 
 
 cdef inline int msgpack_item(Reader* r, Item* item) noexcept nogil:
-    """Step over the head of an item, and over all of one that is no array or map."""
+    """Step over the head of an item, and over all of it if it is not an array or map."""
     cdef size_t begin = r.at
     cdef uint64_t bits = 0
     cdef int64_t whole
@@ -233,7 +233,7 @@ cdef inline int msgpack_item(Reader* r, Item* item) noexcept nogil:
     if 0xD4 <= first <= 0xD8:
         item.kind = EXTENSION_ITEM
         return msgpack_extension(r, item, 1ULL << (first - 0xD4))
-    # What is left has a number of 1, 2, 4 or 8 bytes behind its first byte: sizes or values.
+    # The remaining types have a number of 1, 2, 4 or 8 bytes after the first byte: sizes or values.
     if first < 0xCA:
         size = 1 << (first - 0xC4) % 3
     elif first < 0xCC:

@@ -1,10 +1,10 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""What the readers of all payload formats share: the columns of a tree of fields, being filled.
+"""The shared part of the readers of all payload formats: filling the columns of a tree of fields.
 
 Owns: the nodes as C has them, how an entry, a null or a whole struct is added and taken back.
 Must not touch: the bytes of a payload, Python.
-Invariants: a struct's own entry comes last, behind those of its fields, so that a field which is
-already there is one entry ahead of it. Every function that adds returns NO_MEMORY, or 0.
+Invariants: a struct's own entry comes last, after those of its fields, so that a field which is
+already present is one entry ahead of it. Every function that adds returns NO_MEMORY, or 0.
 The numbers are those of payload_fields.Kind and _payload_nodes_py.Fault.
 """
 
@@ -56,7 +56,7 @@ cdef struct Node:
     size_t name_size
     int64_t length       # entries so far
     int64_t nulls
-    Store valid          # a byte per entry, a bitmap only when something is null
+    Store valid          # a byte per entry, a bitmap only if a value is null
     Store offsets        # int32, one more than entries
     Store data
 
@@ -73,7 +73,7 @@ cdef struct Reader:
     const uint8_t* data
     size_t size
     size_t at
-    # What is wrong with it.
+    # Its fault.
     int wrong_node
     size_t wrong_at
 
@@ -97,7 +97,7 @@ cdef inline size_t width_of(int kind) noexcept nogil:
 
 
 cdef inline void take_back(Reader* r, int number, int64_t length) noexcept nogil:
-    """Shorten a column to ``length`` entries, and what is below it accordingly."""
+    """Shorten a column to ``length`` entries, and the columns below it accordingly."""
     cdef Node* node = &r.nodes[number]
     cdef int32_t kept = 0
     cdef int64_t i
@@ -121,7 +121,7 @@ cdef inline void take_back(Reader* r, int number, int64_t length) noexcept nogil
 
 
 cdef inline int end_entry(Reader* r, Node* node, bint valid) noexcept nogil:
-    """Count an entry whose data is there."""
+    """Count an entry whose data has been added."""
     node.length += 1
     node.nulls += not valid
     r.row_values += 1
@@ -156,7 +156,7 @@ cdef inline int wrong(Reader* r, int fault, int node, size_t at) noexcept nogil:
 
 
 cdef inline int child_of(Reader* r, Node* node, Text name) noexcept nogil:
-    """Return the field of that name; devices send fields in the same order again and again."""
+    """Return the field of that name; devices always send fields in the same order."""
     cdef int tried, child
     cdef Node* field
     child = node.expected
@@ -170,7 +170,7 @@ cdef inline int child_of(Reader* r, Node* node, Text name) noexcept nogil:
 
 
 cdef inline int end_struct(Reader* r, Node* node) noexcept nogil:
-    """Count a struct; its fields that did not come are null."""
+    """Count a struct; its missing fields are null."""
     cdef int child
     for child in range(node.first, node.first + node.count):
         if r.nodes[child].length == node.length and put_null(r, child):
@@ -179,7 +179,7 @@ cdef inline int end_struct(Reader* r, Node* node) noexcept nogil:
 
 
 cdef inline int end_list(Reader* r, Node* node) noexcept nogil:
-    """Count a list whose elements are there."""
+    """Count a list whose elements have been added."""
     if put_i32(&node.offsets, <int32_t>r.nodes[node.first].length):
         return NO_MEMORY
     return end_entry(r, node, True)

@@ -29,7 +29,7 @@ NodeBuffers = tuple[int, ColumnBuffers]
 
 
 class Fault(IntEnum):
-    """What is wrong with a payload."""
+    """The fault of a payload."""
 
     NO_PAYLOAD = 1
     BAD_FORMAT = 2

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""Values as payloads have them -> entries of columns: text, dates, times, numbers.
+"""Values of payloads -> entries of columns: text, dates, times, numbers.
 
 Owns: which text is a date, a time or a number, and which number fits which type. Must not touch:
 the rest of a payload, Python. Spec: RFC 3339, the number of RFC 8259.
@@ -28,7 +28,7 @@ cdef struct Number:
     size_t end
     bint negative
     bint is_whole        # no fraction and no exponent
-    int digits           # significant ones, as many as ``mantissa`` has; -1: it has not all
+    int digits           # significant ones, as many as ``mantissa`` has; -1: it does not have all
     int64_t power
     uint64_t mantissa
 
@@ -38,7 +38,7 @@ cdef inline bint is_digit(uint8_t byte) noexcept nogil:
 
 
 cdef inline int two_digits(const uint8_t* p) noexcept nogil:
-    """Return the number, or a large one when these are no digits."""
+    """Return the number, or a large one if these are not digits."""
     if not is_digit(p[0]) or not is_digit(p[1]):
         return 10000
     return (p[0] - 0x30) * 10 + (p[1] - 0x30)
@@ -76,7 +76,7 @@ cdef inline bint read_date(const uint8_t* p, int64_t* days) noexcept nogil:
 
 
 cdef inline bint read_time(Text text, int64_t* us) noexcept nogil:
-    """Read a time as RFC 3339 has it."""
+    """Read a time in the form of RFC 3339."""
     cdef const uint8_t* p = text.data
     cdef const uint8_t* end = p + text.size
     cdef int64_t days = 0
@@ -124,7 +124,7 @@ cdef inline bint read_time(Text text, int64_t* us) noexcept nogil:
 
 
 cdef inline bint scan_number(const uint8_t* data, size_t size, size_t at, Number* found) noexcept nogil:
-    """Read the number at ``at``; false if there is only a minus."""
+    """Read the number at ``at``; False if there is only a minus."""
     cdef uint64_t mantissa = 0
     cdef int digits = 0
     cdef int64_t power = 0
@@ -151,7 +151,7 @@ cdef inline bint scan_number(const uint8_t* data, size_t size, size_t at, Number
             if digits < 19:
                 mantissa = mantissa * 10 + (data[at] - 0x30)
                 power -= 1
-            # Zeros before the first other digit say only where that stands.
+            # Zeros before the first other digit only determine its place.
             digits += digits < 20 and (digits > 0 or data[at] != 0x30)
             at += 1
     if at < size and (data[at] | 0x20) == 0x65:
@@ -174,7 +174,7 @@ cdef inline bint scan_number(const uint8_t* data, size_t size, size_t at, Number
 
 
 cdef inline int put_text(Reader* r, int number, Text text, size_t begin) noexcept nogil:
-    """Add text to a string or binary, or what it says to a timestamp or date."""
+    """Add text to a string or binary, or its time to a timestamp or date."""
     cdef Node* node = &r.nodes[number]
     cdef int64_t value = 0
     if node.kind == STRING or node.kind == BINARY:
@@ -194,7 +194,7 @@ cdef inline int put_text(Reader* r, int number, Text text, size_t begin) noexcep
 
 
 cdef inline int put_double(Reader* r, Node* node, int number, double value, size_t begin) noexcept nogil:
-    """Add a number to a float or double; one that becomes infinite only there does not fit."""
+    """Add a number to a float or double; one that only becomes infinite there does not fit."""
     cdef float narrow
     cdef int fault
     if node.kind == DOUBLE:
@@ -248,7 +248,7 @@ cdef inline int put_decimal(Reader* r, Node* node, int number, Text text, size_t
     cdef bint power_negative = False
     cdef motelog_u128 units = 0
     cdef int64_t digits = 0      # from the first to the last that is not zero
-    cdef int64_t zeros = 0       # behind those
+    cdef int64_t zeros = 0       # after those
     cdef int64_t fraction = 0
     cdef int64_t power = 0
     p += negative

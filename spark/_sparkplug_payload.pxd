@@ -1,9 +1,9 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
 """A Sparkplug B payload -> entries of columns.
 
-Mirrors spark/_sparkplug_payload_py.py, which says which field goes where. Owns: the bytes of Protocol Buffers as
-far as Sparkplug needs them. Must not touch: Python.
-Not checked: what goes into no column (properties, metadata), and the inside of a DataSet or Template.
+Mirrors spark/_sparkplug_payload_py.py, which says which field goes where. Owns: the bytes of
+Protocol Buffers as far as Sparkplug needs them. Must not touch: Python.
+Not checked: fields without a column (properties, metadata), the inside of a DataSet or Template.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -19,7 +19,7 @@ from motelog.spark._stores cimport NO_MEMORY, Text, is_utf8, put_byte, put_i64, 
 
 cdef extern from *:
     """
-    /* By the number of a field: how it is encoded, and the column it goes to; "" is none. */
+    /* By the number of a field: its encoding, and its column; "" is none. */
     static const char motelog_payload_wire[] = " 02022";
     static const char *const motelog_payload_names[] = {"", "timestamp", "metrics", "seq", "uuid", "body"};
     static const char motelog_metric_wire[] = " 2000000220051022222";
@@ -115,7 +115,7 @@ cdef inline int sparkplug_metric(Reader* r, int number, size_t end) noexcept nog
         fault = sparkplug_put(r, metric, METRIC_NAMES[field.number], &field)
         if fault:
             return fault
-    # Last, since what an int_value means depends on the datatype.
+    # Last, since the meaning of an int_value depends on the datatype.
     if has_value and not is_null:
         if value.number == INT_VALUE:
             value.bits = <uint64_t>sparkplug_int(<uint32_t>value.bits, datatype)
@@ -175,7 +175,7 @@ cdef inline int sparkplug_put(Reader* r, Node* parent, const char* name, Field* 
 cdef inline int next_field(
     Reader* r, size_t end, const char* wires, uint64_t last, Field* field
 ) noexcept nogil:
-    """Step over the field at this place; fields up to ``last`` must be encoded as ``wires`` says."""
+    """Step over the field at this place; fields up to ``last`` must be encoded as in ``wires``."""
     cdef uint64_t tag = 0
     cdef uint32_t bits32
     cdef int fault
@@ -215,7 +215,7 @@ cdef inline int next_field(
 
 
 cdef inline int varint(Reader* r, size_t end, uint64_t* value) noexcept nogil:
-    """Read a number of at most ten bytes; what does not fit 64 bits is cut off."""
+    """Read a number of at most ten bytes, truncated to 64 bits."""
     cdef size_t begin = r.at
     cdef int shift = 0
     cdef uint8_t byte

@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""What the kernels of the Spark source share: memory that grows, text and its UTF-8.
+"""The shared part of the kernels of the Spark source: memory that grows, text and its UTF-8.
 
-Who embeds a Store frees its ``data``.
+Code that embeds a Store frees its ``data``.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -10,14 +10,14 @@ from libc.string cimport memcpy
 
 
 cdef enum:
-    # Not a value of ScanStop, beside which it is returned.
+    # Not a value of ScanStop, with which it is returned.
     NO_MEMORY = 17
 
 cdef struct Store:
     uint8_t* data
     size_t size
     size_t capacity
-    size_t hint      # how much the last batch took
+    size_t hint      # the size of the last batch
 
 cdef struct Text:
     const uint8_t* data
@@ -73,7 +73,7 @@ cdef inline Text text_at(const uint8_t* data, Py_ssize_t size) noexcept nogil:
 
 
 cdef inline size_t sequence(const uint8_t* p, size_t left, bint* valid) noexcept nogil:
-    """Return the bytes of the UTF-8 sequence at p, or of the part that U+FFFD stands for."""
+    """Return the bytes of the UTF-8 sequence at p, or of the part that U+FFFD replaces."""
     cdef uint8_t first = p[0]
     cdef uint8_t low = 0x80
     cdef uint8_t high = 0xBF

@@ -7,7 +7,7 @@ Owns: which of the two is used, and the documentation of both. Must not touch: p
 
 ``RecordColumns(columns, *, broker, offset_begin, offset_end, payload_bytes_max,
 bad_payload_null)`` holds rows of the queue range [offset_begin, offset_end). Records outside of it,
-and records at or before the last one added, are skipped, so each row comes once however pulls
+and records at or before the last one added, are skipped, so each row comes once even if pulls
 overlap.
 
 - ``append(records, begin, *, rows_max, bytes_max) -> int`` adds records from byte ``begin`` on and
@@ -16,7 +16,7 @@ overlap.
   record; rows before it are kept.
 - ``take() -> list[ColumnBuffers]`` returns the buffers, in the order of ``columns``, and empties
   the builder.
-- ``rows``, ``data_bytes``: how much it holds. ``next_offset``: the queue offset after the last row.
+- ``rows``, ``data_bytes``: its size. ``next_offset``: the queue offset after the last row.
 
 In text that is not UTF-8, U+FFFD replaces the wrong bytes, as in Java. A compressed payload (zlib)
 is inflated up to ``payload_bytes_max``. One that cannot be inflated is a RecordError, or null with

@@ -144,7 +144,7 @@ class Batches:
             begin = end
 
     def _mask(self, decoded: dict[Column, Any]) -> Any:
-        """Return which rows are selected; None: all."""
+        """Return the mask of selected rows; None: all."""
         masks = []
         if tags := self._wanted.tags_wanted:
             masks.append(pc.is_in(decoded[Column.DEVICE], pa.array(tags, pa.string())))

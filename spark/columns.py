@@ -1,4 +1,4 @@
-"""The columns of the source, and where each comes from.
+"""The columns of the source, and the origin of each.
 
 Owns: Column, the column names in schema order, their Spark types as DDL, limits shared by the
 decoder and its callers. Must not touch: pyspark, pyarrow.

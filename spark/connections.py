@@ -1,6 +1,6 @@
 """Consumers of this process, one per name server, group and account, kept from task to task.
 
-Owns: the only state that a worker keeps between tasks, and what it does at its first task. Must not
+Owns: the only state that a worker keeps between tasks, and the work of its first task. Must not
 touch: pyspark.
 Spark forks its Python workers and uses them for many tasks. A consumer holds a thread and sockets,
 which do not survive a fork, so the process id is part of the key. A consumer reconnects by itself.
@@ -47,7 +47,7 @@ class LogReader(Protocol):
 
 
 class Consumer(LogReader, Protocol):
-    """What the source needs besides."""
+    """The further methods that the source needs."""
 
     def topics(self) -> list[str]: ...
     def open_puller(

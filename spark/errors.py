@@ -44,7 +44,7 @@ class OffsetFormatError(SourceError):
 
 
 class DataLossError(SourceError):
-    """Messages that the query had yet to read are gone from the broker.
+    """The broker has deleted messages that the query had not read yet.
 
     ``queue`` is "broker/queue id"; the lost messages are [offset_begin, offset_end).
     """
@@ -87,4 +87,4 @@ class ReplacedError(SourceError):
 
 
 class LedgerGapError(SourceError):
-    """Messages that would tell which rows of an earlier attempt are in the log are gone."""
+    """The messages that show which rows of an earlier attempt are in the log are gone."""

@@ -5,8 +5,8 @@ Must not touch: pyspark, pyarrow; schemas are passed as ``StructType.jsonValue()
 
     columns of the message ... | fields of the payload ... | _malformed | _payload
 
-``_malformed`` says what is wrong with a payload, null if it is good; ``_payload`` has the bytes of
-a malformed one.
+``_malformed`` is the fault of a payload, null if it is good; ``_payload`` has the bytes of a
+malformed one.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ EDGES: Final[tuple[Edge, Edge]] = ("earliest", "latest")
 class OffsetRange:
     """Messages [begin, end) of one queue.
 
-    ``is_open`` says that the messages at its beginning may be missing, because the queue is new to
-    the query or was created again. Then it begins where the broker's log begins.
+    ``is_open``: the messages at its beginning may be missing, because the queue is new to the
+    query or was created again. Then it begins where the broker's log begins.
     """
 
     queue: MessageQueue
@@ -142,8 +142,8 @@ def limit_rows(
 ) -> QueueOffsets:
     """Return the end of the next batch, at most ``rows_max`` rows after ``begin``.
 
-    Each queue of ``latest`` gets an equal share; what a short queue does not use goes to the
-    others. Remaining rows go to the queues from number ``first`` (modulo count) on.
+    Each queue of ``latest`` gets an equal share; the unused part of a short queue's share goes to
+    the others. Remaining rows go to the queues from number ``first`` (modulo count) on.
     """
     queues = in_order(latest)
     backlogs = [max(0, latest[queue] - begin.get(queue, 0)) for queue in queues]

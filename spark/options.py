@@ -3,7 +3,7 @@
 Owns: SourceOptions, the meaning and default of each option. Must not touch: pyspark, sockets.
 Spark passes options with lower-case names and values as text. An unknown name is an error, because
 a limit with a mistyped name would have no effect. Names that Spark adds are ignored; for names of
-Spark's Kafka source the error says what they are called here.
+Spark's Kafka source the error gives the name here.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def _check_together(options: SourceOptions) -> None:
-    """Check what depends on more than one option; OptionError."""
+    """Check the rules between options; OptionError."""
     if options.max_offsets_per_trigger is not None and options.max_bytes_per_trigger is not None:
         raise OptionError(
             "maxBytesPerTrigger",

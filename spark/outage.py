@@ -29,7 +29,7 @@ _PASSING_CODES: Final = frozenset({1, 2, 14, 215})
 
 
 def passes(exc: Exception) -> bool:
-    """Return whether trying again may help: a restarting broker is unreachable, then unrouted."""
+    """Return whether a retry may help: a restarting broker is unreachable, then unrouted."""
     if isinstance(exc, BrokerError):
         return exc.code in _PASSING_CODES
     return isinstance(
@@ -67,7 +67,7 @@ class Outage:
         return True
 
     def pause_after(self, exc: Exception, what: str) -> None:
-        """Sleep before the next attempt; raise ``exc`` if trying again cannot help."""
+        """Sleep before the next attempt; raise ``exc`` if a retry cannot help."""
         if not passes(exc):
             raise exc
         if not self.pause():

@@ -70,7 +70,7 @@ DEPTH_MAX: Final = 64
 
 
 class FieldTypeError(ValueError):
-    """A schema has a field that a payload cannot have; the text says which and why."""
+    """A schema has a field that a payload cannot have; the text names it and the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,15 @@
 """Pulls of one queue range, several in flight at once, with answers in order of offsets.
 
-Owns: which offsets to ask for next. Must not touch: the meaning of an answer (spark.reading),
+Owns: which offsets to request next. Must not touch: the meaning of an answer (spark.reading),
 pyspark, sockets.
 
 An answer may be shorter than requested, because brokers limit bytes and count without saying so. So
 later pulls are guesses. A short answer leaves a gap. The gap is requested at once, and its answer
-is used before those already in flight after it. Further pulls request somewhat less than came, so
-that messages of slightly different sizes do not leave a gap each time.
+is used before those already in flight after it. Further pulls request somewhat less than
+the answer had, so that messages of slightly different sizes do not leave a gap each time.
 
-    asked:   [0, 1024) [1024, 2048)            the answer to the first ends at 700:
-    asked:   [700, 1024) [1024, 2048) [2048, 2660)
+    requested:   [0, 1024) [1024, 2048)            the answer to the first ends at 700:
+    requested:   [700, 1024) [1024, 2048) [2048, 2660)
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PullAhead:
         self.position = begin
 
     def take(self) -> Answer:
-        """Wait for the answer at ``position``; after an error of the pull, ``take`` asks again."""
+        """Wait for the answer at ``position``; after an error of the pull, ``take`` pulls again."""
         try:
             begin, end, pull = self._first()
             assert begin == self.position

@@ -154,7 +154,7 @@ class _RangeReader:
             for records in answer.result.pieces():
                 yield from self._add(records, answer)
         except UnreadableLogError:
-            # The cause shows when the broker is asked for the records themselves.
+            # The cause shows when the records themselves are requested from the broker.
             self._pulls.restart(max(answer.begin, self._decoder.next_offset))
             return
         end = min(answer.result.next_offset, self._range.end)

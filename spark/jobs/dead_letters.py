@@ -91,7 +91,7 @@ def sorter(
 
 
 def fault(body: bytes, required: Mapping[str, str]) -> str | None:
-    """Return what is wrong with a body, or None."""
+    """Return the fault of a body, or None."""
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

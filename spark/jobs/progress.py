@@ -1,4 +1,4 @@
-"""Prints a query's progress on standard error: that it runs or waits, and each batch.
+"""Prints a query's progress on standard error: when it runs or waits, and each batch.
 
 Owns: the text. Must not touch: the query; its progress is an argument.
 """

@@ -1,4 +1,4 @@
-"""What all jobs do: start a session and a query, print its batches, stop on request.
+"""The common part of all jobs: start a session and a query, print its batches, stop on request.
 
 Owns: run_query, the source for the common options. Must not touch: what a job does with rows.
 """

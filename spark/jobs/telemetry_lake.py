@@ -3,7 +3,7 @@
 Owns: its query. Must not touch: the internals of the source; its command line
 (telemetry_lake_options).
 A producer that sends an unacknowledged message again gives it the same unique id. A message without
-one, as devices publish them, is identified by its place in the log. Ids are remembered for a while
+one, as published by devices, is identified by its place in the log. Ids are remembered for a while
 by the time of reading, which never goes back: by the time of storing, messages of a queue that lags
 would be dropped as late.
 

@@ -1,4 +1,4 @@
-"""What a worker keeps between tasks of a streaming query: clients, and the ledger as read so far.
+"""The state that a worker keeps between tasks of a streaming query: clients and the read ledger.
 
 Owns: Clients, those of this process. Must not touch: pyspark.
 A client holds a thread and sockets, which do not survive a fork, so the process id is part of the
@@ -17,7 +17,7 @@ from motelog.spark.sink.options import GROUP, SinkOptions
 
 
 class Clients(NamedTuple):
-    """What one query's attempts use in one process."""
+    """The clients and the ledger of one query's attempts in one process."""
 
     producer: SyncProducer
     reader: SyncPullConsumer
@@ -39,7 +39,7 @@ def open_clients(query: str, options: SinkOptions, *, since_ms: int | None = Non
     producer = SyncProducer(
         namesrv=namesrv, group=group, credentials=credentials, tls=tls, retries=0
     )
-    # The group stores from where on the ledger matters to this query.
+    # The group stores the offset from which the ledger matters to this query.
     reader = SyncPullConsumer(
         namesrv=namesrv, group=f"{GROUP}-{query}", credentials=credentials, tls=tls
     )

@@ -1,13 +1,14 @@
-"""The ledger: which attempts have begun to write which rows, and where each topic ended before.
+"""The ledger: which attempts have begun to write which rows, and the ends of the topics before.
 
 Owns: the ledger's records, which of them a query reads. Must not touch: pyspark, the topics of the
 rows.
 A record says that an attempt at one partition of one batch begins to write to a topic, and where
-that topic's queues ended then; or that it is still writing; or that it has finished. It is stored
+that topic's queues end; or that it is still writing; or that it has finished. It is stored
 before any row is sent. So a later attempt finds the rows of earlier attempts after those ends.
 Records go to the first queue of the ledger's topic at every broker, so that the loss of one broker
 loses none of them, and everything before an attempt's own record is older. The query's consumer
-group stores from where on its records matter. If that is lost, more is read and nothing is missed.
+group stores the offset from which its records matter. If that is lost, more is read and nothing is
+missed.
 
     tag "writes" or "over", key the query, body
     {"query": "9a7...", "batch": 4, "partition": 1, "attempt": "5f02", "topic": "alerts",

@@ -1,6 +1,6 @@
 """Options of the sink, and the columns that its rows may have; checked once, when Spark plans.
 
-Owns: SinkOptions, the allowed columns; every error names what is wrong. Must not touch: pyspark,
+Owns: SinkOptions, the allowed columns; every error names the fault. Must not touch: pyspark,
 sockets, rows. Options that source and sink share are parsed by the source's parsers.
 
     topic            the MQTT topic name; its first level is the queue topic, its second the device
@@ -59,7 +59,7 @@ _OTHER_NAMES: Final = {
     "mqtt_topic": "topic",
     "headers": "properties",
 }
-#: Columns of the source that say where a message was read; a broker assigns new ones.
+#: Columns of the source with a message's place; a broker assigns new ones.
 _OF_READING: Final = frozenset({"store_time", "born_time", "broker", "queue_id", "queue_offset"})
 #: Options with the same meaning for source and sink.
 SHARED_OPTIONS: Final = {
@@ -98,8 +98,8 @@ class SinkOptions:
     write_id: str | None = None
     # How long the broker may be unreachable before a task fails.
     outage_seconds_max: int = 30
-    # Whether a batch fails that began so long ago that retention has deleted the records of which
-    # rows are in the log; if not, those rows are written again.
+    # Whether a batch fails if it began so long ago that retention has deleted the records that show
+    # which rows are in the log; if not, those rows are written again.
     fail_on_data_loss: bool = True
 
 
@@ -146,7 +146,7 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
 
 
 def check_columns(columns: Iterable[tuple[str, str]], options: SinkOptions) -> None:
-    """Check names and types (in Spark's notation) of columns; ColumnError says what is wrong."""
+    """Check names and types (in Spark's notation) of columns; ColumnError names the fault."""
     types = {}
     for name, kind in columns:
         if name in types:

@@ -1,14 +1,14 @@
 """One attempt to write one partition: each row exactly once, whatever earlier attempts wrote.
 
-Owns: PartitionWriter: who may write, which rows are in the log, what is sent when. Must not touch:
-pyspark, Arrow; log, clock and sleep are arguments.
+Owns: PartitionWriter: which attempt may write, which rows are in the log, when each is sent.
+Must not touch: pyspark, Arrow; log, clock and sleep are arguments.
 Every row has a unique id: 12 digits for query, batch and partition, 12 for its content, 8 for its
 number. A later attempt searches for the first 12 digits after the ends in the ledger, counts the
 rows by content, and sends the others. So the rows may come in another order, as after a shuffle,
 but a partition must have the same rows.
 
     attempt 1:  ledger "writes" -> rows 0 1 2 3 | killed
-    attempt 2:  ledger "writes" -> reads about attempt 1 -> waits for the rest of its lease
+    attempt 2:  ledger "writes" -> reads of attempt 1 -> waits for the rest of its lease
                 -> finds 0 1 2 -> sends 3 4 5 -> ledger "over"
 
 Invariants: a row is sent only while the attempt's last ledger record is younger than the lease less

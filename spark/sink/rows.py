@@ -71,7 +71,7 @@ class _Values(NamedTuple):
 
 
 def outgoing_rows(batch: Any, options: SinkOptions, *, begin: int = 0) -> Iterator[OutgoingRow]:
-    """Yield the rows of a RecordBatch as messages; RowError says what is wrong with one.
+    """Yield the rows of a RecordBatch as messages; RowError names the fault of one.
 
     ``begin`` is the number of its first row within the partition.
     """
