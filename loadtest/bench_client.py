@@ -233,7 +233,7 @@ class Bench:
 
     def turn(self) -> None:
         if self.now_ns >= self._ping_ns:
-            # Also while other clients connect: that may take longer than the keep alive.
+            # Even while other clients connect: that may take longer than the keep alive.
             self._ping_ns = self.ping()
         if self.pace is not None:
             for number, due_ns in self.pace.due(self.now_ns):

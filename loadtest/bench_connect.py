@@ -80,7 +80,7 @@ class ConnectBench(Bench):
     def _missing(self, connection: int) -> None:
         self.pings_missing += 1
         client = self._by_connection.get(connection)
-        if client is not None:  # the end of a connection is a failure already
+        if client is not None:  # the end of a connection already is a failure
             self.fail(f"{client.client_id}: a keep alive was not answered")
 
     def run(self) -> None:

@@ -18,7 +18,7 @@ _CACHED_MAX: Final = 100_000
 class TopicNames:
     """Maps ``telemetry/dev42/temp`` to its template ``telemetry/{device}/temp``.
 
-    A level in braces stands for any text; a template may also be a topic filter with + and #.
+    A level in braces matches any text; a template may also be a topic filter with + and #.
     """
 
     def __init__(self, templates: Iterable[str]) -> None:

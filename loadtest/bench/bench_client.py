@@ -1,10 +1,10 @@
-"""What does our client do in a second of one core, and what does it cost the broker?
+"""How much does our client do in a second of one core, and what does it cost the broker?
 
 Sends, pulls and pops by one process of the client against a fresh broker, ours and Apache's in
 turn. Prints machine and commit, then per case and server the messages per second, and the CPU time
 of client and broker per message.
 
-    .ci/own-network .venv/bin/python .venv/bin/python -m motelog.loadtest.bench.bench_client
+    .ci/own-network .venv/bin/python -m motelog.loadtest.bench.bench_client
         [--seconds 3] [--warm-up 10] [--only TEXT]
 """
 
@@ -35,7 +35,7 @@ BATCH: Final = 32
 IN_FLIGHT: Final = 64
 BATCHES_IN_FLIGHT: Final = 16
 PULL_COUNT: Final = 1024
-#: For those that read: again from the beginning when all is read, but a pop reads it once.
+#: For cases that read: again from the beginning when all is read, but a pop reads it once.
 FILLED: Final = 500_000
 
 Count: TypeAlias = Callable[[int], None]
@@ -66,7 +66,7 @@ async def send_batches(namesrv: str, count: Count) -> None:
 
 
 async def pull_records(namesrv: str, count: Count) -> None:
-    """Records as they come, which are not looked at."""
+    """Pull records without decoding them."""
     async with PullConsumer(namesrv=namesrv, group="records") as consumer:
         queues = await consumer.queues(TOPIC)
         while True:
@@ -81,7 +81,7 @@ async def pull_records(namesrv: str, count: Count) -> None:
 
 
 async def poll(namesrv: str, count: Count) -> None:
-    """A message object each."""
+    """Pull messages, each as an object."""
     async with PullConsumer(namesrv=namesrv, group="poll") as consumer:
         queues = await consumer.queues(TOPIC)
         consumer.assign(queues)
@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--warm-up", type=float, default=10.0, help="of Apache's broker")
-    parser.add_argument("--only", metavar="TEXT", default="", help="cases whose name has it")
+    parser.add_argument("--only", metavar="TEXT", default="", help="cases whose name contains it")
     options = parser.parse_args()
     begun = machine()
     rows: list[Row] = [("case", "broker", "messages/s", "client CPU us", "broker CPU us")]

@@ -1,13 +1,13 @@
 """What do sends and reads of RocketMQ's Java client cost our broker, and Apache's?
 
 Each case runs against a fresh broker, ours and Apache's in turn, with a name server: single sends
-of 64 threads, 512 asynchronous ones in flight, batches of 32, a push consumer that reads what is
-there. The load is Bench of tests/integration/java, a JVM of its own. Prints machine and commit,
+of 64 threads, 512 asynchronous ones in flight, batches of 32, a push consumer that reads existing
+messages. The load is Bench of tests/integration/java, a JVM of its own. Prints machine and commit,
 then per case and server the messages per second, the broker's CPU time per message, the time of a
 send and the broker's anonymous memory.
 
-The load has the machine's processors in common with the broker: CPU per message counts. A JVM
-compiles what it runs for many seconds, hence the warm-up.
+The load shares the machine's processors with the broker: CPU per message counts. A JVM compiles its
+code for many seconds, hence the warm-up.
 
     .ci/own-network .venv/bin/python .venv/bin/python -m motelog.loadtest.bench.bench_java
         [--seconds 3] [--warm-up 15] [--rounds 1] [--only TEXT] [--json]
@@ -37,7 +37,7 @@ from tests.support.namesrv_process import NamesrvProcess
 
 TOPIC = "Bench"
 LOAD_JVM = ("-Xms512m", "-XX:+UseG1GC")
-#: Written before a drain, by batches; more than is read in the time.
+#: Written before a drain, in batches; more than can be read in the time.
 FILL_S = 15.0
 DRAIN_WARM_S = 2.0
 
@@ -61,7 +61,7 @@ CASES = (
 
 
 class Server(NamedTuple):
-    """A broker that runs."""
+    """A running broker."""
 
     namesrv: str
     pid: int
@@ -101,7 +101,7 @@ def our_server(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def apache_server(folder: Path) -> Iterator[Server]:
-    """Apache's broker, with all of the JVM's compilers; its name server is in the same process."""
+    """Run Apache's broker with all of the JVM's compilers, and a name server in its process."""
     server = ApacheServer(
         VERSION_5,
         folder,
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--warm-up", type=float, default=15.0)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--only", metavar="TEXT", default="", help="cases whose name has it")
+    parser.add_argument("--only", metavar="TEXT", default="", help="cases whose name contains it")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     begun = machine()

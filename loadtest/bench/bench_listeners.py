@@ -1,10 +1,10 @@
-"""TLS and WebSocket beside mosquitto, in one run: what handshakes, idle sessions, messages cost.
+"""TLS and WebSocket beside mosquitto, in one run: the cost of handshakes, idle sessions, messages.
 
 Question: what do the codecs of listeners cost, and how does that compare with mosquitto? CPU is the
 server's, user and system; the load generator is Python, so rates are often its own limit and the
 CPU tells. TLS is 1.3 with a P-256 certificate, without resumption. Servers take turns in every
-round; medians count. The last part opens connections that never finish a handshake and looks at
-what another client meets meanwhile.
+round; medians count. The last part opens connections that never finish a handshake and measures
+another client meanwhile.
 
     python -m motelog.loadtest.bench.bench_listeners [--seconds 2] [--rounds 3] [--idle 2000]
                                           [--half-open 10000] [--output FILE]
@@ -92,7 +92,7 @@ class Plain:
 
 
 class Framed:
-    """A WebSocket on such a connection; what is sent is masked once for all."""
+    """A WebSocket on such a connection; output is masked once for all."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -157,14 +157,14 @@ def session(server: Server, kind: str, client_id: str) -> Stream:
 
 
 def sessions(server: Server, kind: str, names: Iterable[str]) -> list[Stream]:
-    """Open sessions, many at once: a server may look only at times who has come."""
+    """Open sessions, many at once: a server may accept connections only at intervals."""
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         return list(pool.map(partial(session, server, kind), names))
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one run came to: things a second, the server's CPU for each, bytes for each."""
+    """The result of one run: things per second, the server's CPU for each, bytes for each."""
 
     rate: float = 0.0
     cpu_us: float = 0.0
@@ -172,7 +172,7 @@ class Figure:
 
 
 def connecting(server: Server, kind: str, seconds: float) -> Figure:
-    """Open sessions and end them, as many at once as publish in the other rows."""
+    """Open sessions and end them, as many at once as there are publishers in the other rows."""
     count = 0
     before_s, began_s = server.cpu_s(), time.monotonic()
     while (took_s := time.monotonic() - began_s) < seconds:
@@ -244,7 +244,7 @@ def mosquitto_server() -> Iterator[Server]:
             ports[kind] = probe.getsockname()[1]
     lines = ["allow_anonymous true", "persistence false", "set_tcp_nodelay true"]
     if os.geteuid() == 0:
-        lines.append("user root")  # who reads the key
+        lines.append("user root")  # so that it can read the key
     for kind, port in ports.items():
         lines.append(f"listener {port} 127.0.0.1")
         if kind in ("tls", "wss"):
@@ -307,7 +307,7 @@ def measured(
 
 
 def _pin(pid: int) -> None:
-    """Give the server one processor and the load another, where there are two."""
+    """Give the server one processor and the load another, if there are two."""
     if (os.cpu_count() or 1) >= 2:
         for thread in os.listdir(f"/proc/{pid}/task"):
             os.sched_setaffinity(int(thread), {0})
@@ -334,17 +334,17 @@ def size_text(figure: Figure) -> str:
 
 
 def half_open(count: int) -> Iterator[Row]:
-    """Yield what a client on TLS meets before, and while so many others never shake hands."""
+    """Yield latencies of a TLS client, before and while many others never finish a handshake."""
     with motelog_server() as server:
         _pin(server.pid)
         client = session(server, "tls", "beside")
-        yield "publishes beside nobody", _latency(client, 2.0, lambda: None)
+        yield "publishes alone", _latency(client, 2.0, lambda: None)
         others = [
             socket.create_connection(("127.0.0.1", server.ports["tls"])) for _ in range(count)
         ]
         began_s = time.monotonic()
         for number, sock in enumerate(others):
-            # A third is silent, a third stops within its first record, a third goes on by bytes.
+            # A third is silent, a third stops within its first record, a third sends single bytes.
             if number % 3:
                 sock.sendall(HELLO[: 60 * (number % 3)])
         dripping = others[2::3]
@@ -368,7 +368,7 @@ def half_open(count: int) -> Iterator[Row]:
             last_s = time.monotonic() - began_s
             sock.close()
         yield "the last of them was ended after", f"{last_s:.1f} s"
-        yield "publishes behind them", _latency(client, 2.0, lambda: None)
+        yield "publishes after them", _latency(client, 2.0, lambda: None)
         client.close()
 
 

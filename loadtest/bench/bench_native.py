@@ -1,4 +1,4 @@
-"""How many messages a second does the broker take and hand out over the remoting protocol?
+"""How many messages a second does the broker take and deliver over the remoting protocol?
 
 One broker in a process of its own, one client process on the reactor with many requests in flight.
 Sends are code 310 with 128 byte bodies, with JSON headers as Java clients write them and with
@@ -6,8 +6,8 @@ binary ones; batches are code 320 with 32 messages; pulls take 32 messages each.
 Python, commit and kernels, then per case the messages per second and the broker's CPU time per
 message.
 
-``--crowd N`` measures sends once more beside N topics, N groups and 1,000 pulls that are held, and
-says what these cost an idle broker in memory and processor time.
+``--crowd N`` measures sends once more beside N topics, N groups and 1,000 held pulls, and what
+these cost an idle broker in memory and processor time.
 
 With ``--apache`` every case runs against Apache RocketMQ's broker (a JVM with a name server in it)
 as well, right after ours and with the same load; both are warmed up first. ``--json`` prints one
@@ -56,7 +56,7 @@ HELD = 1000
 IDLE_S = 5.0
 QUEUES = 4
 PULLED_PER_QUEUE = 800
-# What RocketMQ's own start script asks for, but for the size of the heap.
+# The options of RocketMQ's own start script, except the size of the heap.
 JVM = ("-Xms1g", "-XX:+UseG1GC", "-XX:+AlwaysPreTouch")
 COMMITLOG_FILE_BYTES = 1 << 30
 DISPATCHED_WITHIN_S = 1.0
@@ -131,7 +131,7 @@ def measure(
     ):
         load = Load(address, options.connections, options.window)
         if name.startswith("pull"):
-            # More than is pulled: a broker that has just started may refuse some.
+            # More than are pulled: a broker that has just started may refuse some.
             load.run(batch_send, lambda: load.accepted >= QUEUES * PULLED_PER_QUEUE * 5 // 4)
             time.sleep(DISPATCHED_WITHIN_S)
         if options.warm_up:
@@ -155,7 +155,7 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """What topics, groups and held pulls cost a broker that has nothing else to do, and sends."""
+    """The cost of topics, groups and held pulls to an idle broker, and to sends."""
 
     server: str
     count: int
@@ -175,7 +175,7 @@ class Crowd:
 
 
 def measure_crowd(options: argparse.Namespace, server: str) -> Crowd:
-    """Measure a broker before and after topics, groups and held pulls are there."""
+    """Measure a broker before and after topics, groups and held pulls exist."""
     start = our_broker if server == OURS else apache_broker
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -208,7 +208,7 @@ def send_for(load: Load, pid: int, seconds: float) -> float:
 
 
 def idle_share(pid: int) -> float:
-    """Return which share of a core a broker uses that nobody asks anything."""
+    """Return the share of a core that a broker without requests uses."""
     used = cpu_s(pid)
     time.sleep(IDLE_S)
     return (cpu_s(pid) - used) / IDLE_S
@@ -281,7 +281,7 @@ def pull(number: int) -> bytes:
 
 
 def properties(number: int) -> str:
-    """Return what Java's producer writes; a unique key comes once."""
+    """Return the text of Java's producer; each unique key comes once."""
     return f"UNIQ_KEY\x01AC1100021A6F18B4AAC2{number:012X}\x02WAIT\x01true\x02TAGS\x01tag\x02"
 
 
@@ -377,7 +377,7 @@ class Load:
 
     def run(self, payload: Callable[[int], bytes], is_over: Callable[[], bool]) -> None:
         """Send until ``is_over``; return when everything is answered."""
-        # Encoding is not what is measured: requests are made beforehand and used again.
+        # Encoding is not measured: requests are made beforehand and reused.
         made = [payload(i) for i in range(QUEUES * PULLED_PER_QUEUE)]
         self.answers = self.accepted = 0
         pending = 0
@@ -398,7 +398,7 @@ class Load:
                     pending += 1
 
     def each(self, requests: list[bytes]) -> None:
-        """Have each request answered once, with success."""
+        """Send each request once; all answers must be a success."""
         self.answers = self.accepted = 0
         (connection,) = self._connections
         for sent, one in enumerate(requests):
@@ -415,9 +415,9 @@ class Load:
         self.answers += turn.frames
 
     def _poll(self) -> Turn:
-        """Return the next turn; wait where nothing came at once.
+        """Return the next turn; wait if nothing came at once.
 
-        Polling on would take from the broker what it lacks: they share the processors.
+        Polling on would take CPU time from the broker: they share the processors.
         """
         turn = self._reactor.poll(int(time.monotonic()))
         if not turn and not turn.more:
@@ -442,7 +442,7 @@ class Load:
 
 
 async def serve(directory: str, flush: str) -> None:
-    """Run a broker and say where it listens."""
+    """Run a broker and print its address."""
     store = StoreConfig(directory=directory, flush="sync" if flush == "sync" else "async")
     async with trio.open_nursery() as nursery:
         broker = Broker(
@@ -476,7 +476,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--flush", choices=["async", "sync"], default="async")
     parser.add_argument("--apache", metavar="VERSION", nargs="?", const=VERSION_5)
     parser.add_argument("--warm-up", type=float, metavar="SECONDS")
-    parser.add_argument("--crowd", type=int, metavar="N", help="topics and groups to be there")
+    parser.add_argument("--crowd", type=int, metavar="N", help="topics and groups to create")
     parser.add_argument("--json", action="store_true", help="one object with all numbers")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,10 +1,10 @@
-"""What does a session cost that comes back, beside a plain CONNECT with a SUBSCRIBE?
+"""What does a returning session cost, beside a plain CONNECT with a SUBSCRIBE?
 
 Usage: python -m motelog.loadtest.bench.bench_return [--sessions N] [--messages M] [--each K]
 [--json]. A gateway on a real store in a temporary folder, clients in memory, so that no socket is
 in the figures. N devices subscribe to "commands/{id}/#" at QoS 1 and leave; M messages are written
-to that topic, K of them for each device; all come back and acknowledge what they get. Prints
-processor time in all and for each session.
+to that topic, K of them for each device; all come back and acknowledge what they receive. Prints
+the processor time in total and for each session.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Fleet:
         return spent_s
 
     def deliver(self) -> bool:
-        """Have one slice delivered; return whether there is more."""
+        """Deliver one slice; return whether there is more."""
         began = time.process_time()
         is_more = self.parts.delivery.deliver(self.clock.now_ms())
         self._spent_s += time.process_time() - began
@@ -120,7 +120,7 @@ class Fleet:
         self.turn([], closed=[(number, CloseReason.PEER) for number in numbers])
 
     def acknowledge(self) -> None:
-        """Take what came, and acknowledge it all in one turn."""
+        """Receive all messages, and acknowledge them in one turn."""
         acks = []
         for number, packets in self.output.sent.items():
             for packet in packets:

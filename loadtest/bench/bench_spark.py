@@ -1,14 +1,14 @@
-"""How much does reading from a broker cost in Spark, against a source that has nothing to do?
+"""How much does reading from a broker cost in Spark, beside an idle source?
 
 All sources give the same columns, rows, batches and partitions to Spark's noop sink, in turn, in
-one session. The idle source returns one prepared Arrow batch over and over, so it shows what Spark
-itself costs. ``pulled`` has all records sent, ``motelog`` reads them in the broker's files. With
+one session. The idle source returns one prepared Arrow batch over and over, so it shows the cost of
+Spark itself. ``pulled`` receives all records, ``motelog`` reads them in the broker's files. With
 ``--kafka``, Spark's Kafka source reads the same keys and payloads from a Kafka broker, in as many
 partitions: key, value and timestamp beside three columns, all of its seven beside all of ours.
 CPU is that of Spark's JVM and Python workers; ``cpu_ns_per_row_with_broker`` adds the broker's.
 
 Usage: python -m motelog.loadtest.bench.bench_spark [--rows N] [--rounds N] [--kafka]. Prints JSON,
-and what it does on standard error.
+and its progress on standard error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COLUMNS = {
     "all": tuple(Column),
 }
 KAFKA_COLUMNS = {"telemetry": ("key", "value", "timestamp"), "all": ("*",)}
-#: As many as our broker gives a topic.
+#: The same number as in our broker's topics.
 KAFKA_PARTITIONS = 4
 
 
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def start_kafka(stack: ExitStack) -> KafkaServer | None:
-    """Return a running Kafka; None, and a sentence on standard error, where it cannot be had."""
+    """Return a running Kafka; None, and a sentence on standard error, if it is not available."""
     try:
         return stack.enter_context(KafkaServer(partitions=KAFKA_PARTITIONS))
     except NoKafkaError as exc:
@@ -86,7 +86,7 @@ def start_kafka(stack: ExitStack) -> KafkaServer | None:
 
 
 def fill_kafka(session: Any, motelog: MotelogProcess, kafka: KafkaServer) -> None:
-    """Send what is in our topic to Kafka's: the device as key, the payload as value."""
+    """Send the content of our topic to Kafka's: the device as key, the payload as value."""
     source = session.read.format("motelog").option("columns", "device,payload")
     source = source.option("topic", TOPIC).option("namesrv", "{}:{}".format(*motelog.namesrv))
     frame = source.load().selectExpr("device AS key", "payload AS value")
@@ -268,7 +268,7 @@ class IdleReader(DataSourceReader):
 
 
 def tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201  # how far it is
+    print(line, file=sys.stderr, flush=True)  # noqa: T201  # progress
 
 
 def machine() -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 ``trigger``: a stream of 400 rows a trigger to Spark's noop sink; how long triggers take by Spark's
 own progress, and the CPU of JVM and Python for each (the first triggers are left out).
-``latency``: triggers of one second; a message carries when it was sent, foreachBatch collects it.
-``sink``: the same rows to format("motelog"), format("kafka") and the noop sink, in turn, which
-shows what making them costs. CPU is that of the JVM, Python workers and the broker.
+``latency``: triggers of one second; a message carries its send time, foreachBatch collects it.
+``sink``: the same rows to format("motelog"), format("kafka") and the noop sink, in turn; the last
+shows the cost of making them. CPU is that of the JVM, Python workers and the broker.
 
 Usage: python -m motelog.loadtest.bench.bench_spark_stream [--case NAME] [--rounds N] [--kafka].
-Prints JSON, and what it does on standard error.
+Prints JSON, and its progress on standard error.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from motelog.spark.session import start_session
 from motelog.testing import MotelogProcess
 
 TRIGGER_ROWS = 400
-#: Triggers of a round, and how many at its begin do not count: workers start in them.
+#: Triggers of a round, and how many at its beginning do not count: workers start in them.
 TRIGGERS, FIRST_TRIGGERS = 40, 5
 LATENCY_TOPIC = "bench_latency"
-#: Messages and seconds of a round, and how many seconds at its begin do not count.
+#: Messages and seconds of a round, and how many seconds at its beginning do not count.
 SENT_PER_S, LATENCY_S, FIRST_S = 100, 30, 8
 QUERY_WITHIN_S = 300
 ROW = (
@@ -56,7 +56,7 @@ ROW = (
 
 
 class Peers(NamedTuple):
-    """What runs: the session and the brokers; Kafka where it can be had."""
+    """The session and the brokers; Kafka if it is available."""
 
     session: Any
     motelog: MotelogProcess
@@ -67,7 +67,7 @@ class Peers(NamedTuple):
         return "{}:{}".format(*self.motelog.namesrv)
 
     def stream(self, source: str, topic: str, columns: str, **options: str) -> Any:
-        """Return a streaming frame of a topic: the columns that we name, Kafka's for them."""
+        """Return a streaming frame of a topic: the named columns, or Kafka's equivalents."""
         reader = self.session.readStream.format(source)
         if source == "motelog":
             options |= {"topic": topic, "namesrv": self.namesrv, "columns": columns}
@@ -151,7 +151,7 @@ def run_triggers(peers: Peers, source: str) -> Trigger:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as checkpoint:
         writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
-        # Workers that have ended take their CPU time along, so it is looked at while they run.
+        # The CPU time of workers that have ended is lost, so it is read while they run.
         seen: list[tuple[int, float, float]] = []
         while not query.awaitTermination(0.1):
             progress = query.lastProgress
@@ -214,7 +214,7 @@ def bench_latency(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]
 
 
 def kafka_sender(peers: Peers) -> Callable[[str], object]:
-    """Return what sends a text with Kafka's own producer, in Spark's JVM, and waits for it."""
+    """Return a function that sends a text with Kafka's producer, in Spark's JVM, and waits."""
     assert peers.kafka is not None
     jvm = peers.session._jvm
     serializer = "org.apache.kafka.common.serialization.StringSerializer"
@@ -227,7 +227,7 @@ def kafka_sender(peers: Peers) -> Callable[[str], object]:
 
 
 def run_latency(peers: Peers, source: str, send: Callable[[str], object]) -> list[float]:
-    """Return the ms from send to row of the messages of a round."""
+    """Return the ms from send to row for the messages of a round."""
     rows: list[tuple[int, int]] = []
 
     def arrived(frame: Any, batch: int) -> None:

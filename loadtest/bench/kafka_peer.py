@@ -22,16 +22,16 @@ LIBRARIES = BUILD / "lib"
 BUILT_WITHIN_S = 240
 READY_WITHIN_S = 90
 STOPPED_WITHIN_S = 30
-#: What Spark needs to speak to Kafka and does not have itself.
+#: The packages that Spark needs for Kafka and does not have itself.
 CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 
 
 class NoKafkaError(Exception):
-    """Kafka cannot be had here; the text is a sentence that says why."""
+    """Kafka is not available here; the text is a sentence with the reason."""
 
 
 def fetch() -> None:
-    """Have Maven fetch broker and connector, once; NoKafkaError where that fails."""
+    """Fetch broker and connector with Maven, once; NoKafkaError if that fails."""
     if shutil.which("mvn") is None or shutil.which("java") is None:
         raise NoKafkaError("a JDK and Maven are not installed")
     with file_lock(BUILD.parent / "kafka-lock"):
@@ -51,7 +51,7 @@ def fetch() -> None:
         except subprocess.TimeoutExpired:
             raise NoKafkaError(f"Maven took more than {BUILT_WITHIN_S} s") from None
         if done.returncode:
-            raise NoKafkaError(f"Maven does not get it: {done.stdout.strip()[-300:]}")
+            raise NoKafkaError(f"Maven cannot fetch it: {done.stdout.strip()[-300:]}")
         stamp.touch()
 
 
@@ -62,10 +62,10 @@ def session_settings() -> dict[str, str]:
 
 
 class KafkaServer:
-    """One node that is broker and controller; runs within the block, its folder goes with it.
+    """One node that is broker and controller; runs within the block, and its folder ends with it.
 
-    Topics come into being with ``partitions`` partitions when they are first used. Messages have
-    when they are appended, as a RocketMQ store has it.
+    Topics are created with ``partitions`` partitions when they are first used. Messages have the
+    time of their append, as in a RocketMQ store.
     """
 
     def __init__(self, *, partitions: int, heap: str = "1g") -> None:

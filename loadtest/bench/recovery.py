@@ -5,7 +5,7 @@ Usage: python -m motelog.loadtest.bench.recovery [--gb N] [--queues Q] [--keyed 
 
 A process fills a new store (100 B bodies, PERCENT of the messages with a key) without any
 checkpoint after its first and kills itself. Then the folder is opened twice: with the log in the
-page cache, as after a kill, and with none of it there, as after a power cut (the index and queues
+page cache, as after a kill, and without it there, as after a power cut (the index and queues
 of the first start are removed, and its checkpoint put back). Beside each, in the same state of the
 cache, the floor: the same CommitLog files read in blocks of 1 MiB, as `cat` does. Prints JSON.
 """
@@ -46,14 +46,14 @@ def make_store(folder: str) -> MessageStore:
 
 
 def fill(folder: str, log_bytes: int, queues: int, keyed_percent: int) -> None:
-    """Append and kill this process; what it wrote is in the page cache."""
+    """Append and kill this process; its writes are in the page cache."""
     store = make_store(folder)
     store.open()
     tails = [store.queue_tail("telemetry", queue_id) for queue_id in range(queues)]
     number = flushed = 0
     while store.end_offset < log_bytes:
         batch: list[Any] = []
-        for number in range(number, number + BATCH):  # noqa: B020  # goes on where it was
+        for number in range(number, number + BATCH):  # noqa: B020  # continues where it was
             keys = b"KEYS\x01%012d\x02" % number if number % 100 < keyed_percent else b""
             batch.append((tails[number % queues], BODY, keys, 0, 1, HOST, 0, 0, 0, 0))
         number += 1
@@ -91,7 +91,7 @@ def read_seconds(folder: str, end: int) -> float:
 
 
 def start(folder: str) -> dict[str, Any]:
-    """Open the store in this process and say how long that took."""
+    """Open the store in this process and return how long that took."""
     store = make_store(folder)
     wall, cpu = time.perf_counter(), time.process_time()
     report = store.open()
@@ -129,7 +129,7 @@ def measure(folder: str, args: argparse.Namespace) -> dict[str, Any]:
             for path in first:
                 shutil.copy(f"{folder}/{path.name}", path)
             drop_from_cache(store)
-        # Read the log again: not all that the fill wrote last is in the cache of a small machine.
+        # Read the log again: a small machine's cache does not have all of the last writes.
         end = int(args.gb * GB)
         read_s = read_seconds(store, end)
         if state == "cold":
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--gb", type=float, default=2.0, help="bytes of log, in 10^9")
     parser.add_argument("--queues", type=int, default=16)
     parser.add_argument("--keyed", type=int, default=10, help="percent of messages with a key")
-    parser.add_argument("--folder", help="where the store is made for the run")
+    parser.add_argument("--folder", help="folder in which the store is created for the run")
     parser.add_argument("--fill", help=argparse.SUPPRESS)
     parser.add_argument("--start", help=argparse.SUPPRESS)
     args = parser.parse_args()

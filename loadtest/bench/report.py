@@ -1,6 +1,6 @@
-"""What every bench of this folder prints around its figures: the machine, the commit, a table.
+"""The text that every bench of this folder prints around its figures: machine, commit, a table.
 
-Owns: the header that says what figures belong to, Markdown tables, running another bench in a
+Owns: the header that says how figures were made, Markdown tables, running another bench in a
 process of its own. Must not touch: what is measured.
 """
 
@@ -24,14 +24,14 @@ Row = tuple[str, ...]
 
 
 def commit() -> str:
-    """Return the commit of the tree, with ``-dirty`` when it has been changed since."""
+    """Return the commit of the tree, with ``-dirty`` if it has been changed since."""
     command = ["git", "describe", "--always", "--dirty"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip()
 
 
 def environment() -> dict[str, Any]:
-    """Return what figures belong to, for JSON."""
+    """Return machine, software and commit, for JSON."""
     return {
         "date": time.strftime("%Y-%m-%d"),
         "machine": platform.machine(),
@@ -45,7 +45,7 @@ def environment() -> dict[str, Any]:
 
 
 def machine() -> str:
-    """Return what figures belong to, as one line of text."""
+    """Return machine, software and commit, as one line of text."""
     facts = environment()
     kernels = "; ".join(f"{name} {state}" for name, state in facts["kernels"].items())
     return (
@@ -83,6 +83,6 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Say how far a bench is where it does not get between the figures."""
+    """Print the progress of a bench on standard error, apart from the figures."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()

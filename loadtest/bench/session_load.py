@@ -1,6 +1,6 @@
-"""Loads that ``motelog bench`` has no kind for: groups, many filters, sessions that come back.
+"""Loads that are not a kind of ``motelog bench``: groups, many filters, sessions that come back.
 
-Owns: what is sent in each, what counts. Must not touch: connections (loadtest.bench_client), which
+Owns: the packets of each, what counts. Must not touch: connections (loadtest.bench_client), which
 servers are measured (``table``).
 
     share      publishers, and a group whose members divide the messages among themselves
@@ -34,18 +34,18 @@ MEMBERS: Final = 30
 FILTERS_EACH: Final = 900
 FILTERS_IN_PACKET: Final = 100
 PACKETS_IN_FLIGHT: Final = 50
-#: How long nothing may count before a load gives up.
+#: How long a load waits for progress before it gives up.
 PATIENCE_S: Final = 20.0
 #: Messages in flight to the server while they are stored for later.
 STORE_WINDOW: Final = 500
-#: A server that uses less of a processor than this has nothing to do.
+#: A server that uses less of a processor than this is idle.
 IDLE_CPU_SHARE: Final = 0.05
 SETTLED_WITHIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What counted in one stretch, and what the server used for each."""
+    """The count of one stretch, and the server's usage for each."""
 
     count: int
     seconds: float
@@ -69,7 +69,7 @@ class Stretch:
 
 
 def _wait(bench: Bench, until: Callable[[], bool], progress: Callable[[], int]) -> None:
-    """Take turns until something is so; BenchError if nothing counts any more."""
+    """Take turns until a condition is true; BenchError if there is no more progress."""
     last, give_up_s = progress(), time.monotonic() + PATIENCE_S
     while not until():
         bench.turn()
@@ -79,7 +79,7 @@ def _wait(bench: Bench, until: Callable[[], bool], progress: Callable[[], int]) 
         if progress() != last:
             last, give_up_s = progress(), now_s + PATIENCE_S
         elif now_s > give_up_s:
-            raise BenchError(f"nothing has counted for {PATIENCE_S:g} s, behind {last:,}")
+            raise BenchError(f"no progress for {PATIENCE_S:g} s, after {last:,}")
 
 
 # --- a group that divides the messages ----------------------------------------------------
@@ -175,11 +175,11 @@ def subscribe(options: BenchOptions, *, before: int, count: int) -> Counted:
         bench.shut_down()
 
 
-# --- one receiver of much that is there already -------------------------------------------
+# --- one receiver of many existing messages -----------------------------------------------
 
 
 class StoreBench(Bench):
-    """One client that publishes at QoS 1, each message under a topic name of its own or all one."""
+    """One client that publishes at QoS 1, each message under its own topic name or all one."""
 
     def __init__(self, options: BenchOptions, *, is_retained: bool) -> None:
         super().__init__(options, output_bytes=STORE_WINDOW * 200)
@@ -246,7 +246,7 @@ def _store(options: BenchOptions, count: int, *, is_retained: bool) -> None:
 
 
 def _settle(server_pid: int | None) -> None:
-    """Wait until the server has done what publishes have left it to do."""
+    """Wait until the server has finished the work that publishes have left."""
     last = cpu_seconds(server_pid)
     give_up_s = time.monotonic() + SETTLED_WITHIN_S
     while time.monotonic() < give_up_s:
@@ -314,14 +314,14 @@ class SubscribedBench(ConnectBench):
 
 
 class BackBench(ConnectBench):
-    """The same clients; their subscriptions are there already."""
+    """The same clients; their subscriptions already exist."""
 
     def make_clients(self) -> list[Client]:
         return [self.client("dev", i) for i in range(self.options.connections)]
 
 
 def reconnect(options: BenchOptions) -> Reconnected:
-    """Open ``connections`` persistent sessions, end the connections, and have all come back.
+    """Open ``connections`` persistent sessions, end the connections, and open all again.
 
     The options have a ``run_id``, so that ``end_sessions`` finds the sessions.
     """

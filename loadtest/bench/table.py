@@ -1,12 +1,12 @@
-"""The performance table: Motelog beside mosquitto in one run, and what has no peer.
+"""The performance table: Motelog beside mosquitto in one run, and figures without a peer.
 
 Owns: which cases there are, the servers under test, the table as Markdown. Must not touch: the
 measuring (loadtest.bench_run, bench_spark, the store's cases in motelog.loadtest.bench.store).
 Question: what does each path cost, and how does it compare with Debian's mosquitto, which stores
 nothing? With two processors or more the server is pinned to one and the load to another; servers
-take turns in every round and the medians of the rounds count. Where the load generator is what
-limits the rate, the server's CPU time per message still tells: so that is what goals are judged by,
-unless they are rates of their own.
+take turns in every round and the medians of the rounds count. If the load generator limits the
+rate, the server's CPU time per message is still valid: so goals are about it, unless they are
+rates.
 
     python -m motelog.loadtest.bench.table [--seconds 3] [--rounds 2] [--only TEXT ...]
         [--sessions 15000] [--output FILE] [--ruler PATH] [--no-spark] [--no-store]
@@ -68,13 +68,13 @@ RECONNECTED: Final = 10_000
 
 ONE = BenchOptions(qos=1, window=1)
 TWENTY = BenchOptions(qos=1, window=20)
-#: As fleets are: each message comes by itself, and finds the caches cold.
+#: Like a fleet: each message comes by itself, and finds the caches cold.
 SEDATE = replace(TWENTY, connections=500, rate=2_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kind of load on both servers; ``goal`` is by how much the CPU ratio is to be above 1."""
+    """One kind of load on both servers; ``goal`` is the least CPU ratio."""
 
     name: str
     kind: str
@@ -131,7 +131,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one run of one case came to; times in microseconds."""
+    """The result of one run of one case; times in microseconds."""
 
     rate: float
     cpu_us: float
@@ -190,7 +190,7 @@ def main() -> None:
 def all_rows(
     arguments: argparse.Namespace, measure: Measure
 ) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """Yield what each row is called, and what measures it."""
+    """Yield each row's name, and the function that measures it."""
     seconds, rounds = arguments.seconds, arguments.rounds
     for case in cases():
         timed = replace(case, options=replace(case.options, duration_s=seconds))
@@ -219,7 +219,7 @@ def compare(case: Case, rounds: int, measure: Measure) -> Row:
 def in_turn(
     rounds: int, measure: Callable[[Server], _T], flush: str = "async"
 ) -> tuple[list[_T], list[_T]]:
-    """Measure both servers in turn, each time a new process; no peer where there is none."""
+    """Measure both servers in turn, each time a new process; no figures for a missing peer."""
     ours: list[_T] = []
     theirs: list[_T] = []
 
@@ -270,7 +270,7 @@ RETURN: Final = "20,000 sessions come back, 16 of 1,000,000 messages for each, n
 
 
 def share_row(seconds: float, rounds: int) -> Row:
-    """Return publishes beside how many of them the members got in the same time."""
+    """Return publishes, and how many of them the members received in the same time."""
     options = replace(TWENTY, duration_s=seconds)
     ours, theirs = in_turn(rounds, partial(pinned, session_load.share, options))
 
@@ -306,7 +306,7 @@ def drain_row(rounds: int) -> Row:
 
 
 def connect_row(name: str, count: int, measure: Measure) -> Row:
-    """Return what opening a clean session costs, and the memory of one that is idle."""
+    """Return the cost of opening a clean session, and the memory of an idle one."""
     options = BenchOptions(connections=count, duration_s=2.0, connect_timeout_s=120.0)
     ours, theirs = in_turn(1, partial(measure, "connect", options))
 
@@ -331,11 +331,11 @@ def reconnect_row() -> Row:
     with tempfile.TemporaryDirectory(prefix="motelog-bench-") as folder:
         with MotelogProcess(data=folder) as motelog:
             ours = measure(Server(*motelog.mqtt, motelog.pid))
-        # A process that has them all away: its own memory after they left is what it once needed.
+        # A process while all are away: its memory after they left is the most that it once needed.
         with MotelogProcess(data=folder) as motelog:
             with_all_bytes = anonymous_bytes(motelog.pid) or 0
             pinned(session_load.end_sessions, options, Server(*motelog.mqtt, motelog.pid))
-        # And one that has none: a start keeps some memory that it needs to walk over the log.
+        # And one without sessions: a start keeps some memory that it needs to walk over the log.
         with MotelogProcess(data=folder) as motelog:
             with_none_bytes = anonymous_bytes(motelog.pid) or 0
     away_bytes = (with_all_bytes - with_none_bytes) / RECONNECTED
@@ -358,7 +358,7 @@ def reconnect_row() -> Row:
 
 
 def return_row() -> Row:
-    """Return what sessions cost that come back to a busy topic, clients in memory."""
+    """Return the cost of sessions that come back to a busy topic, clients in memory."""
     report = run_json("bench_return", "--json")
     return (
         RETURN,
@@ -395,7 +395,7 @@ def plain_text(figures: Sequence[Figure]) -> str:
 
 
 def apart_row(seconds: float, rounds: int) -> Row:
-    """Return what a gateway in a process of its own comes to, beside one in its broker's."""
+    """Return the figures of a gateway in a process of its own, beside one in its broker's."""
     apart, beside = [], []
     options = replace(TWENTY, duration_s=seconds)
     with (
@@ -427,7 +427,7 @@ def store_lines(cases: Sequence[str]) -> Iterator[str]:
 
 
 def spark_row() -> Row:
-    """Return rows a second through the source, and its CPU beside a source that does nothing."""
+    """Return rows a second through the source, and its CPU beside an idle source."""
     name = "Spark rows, beside an idle source"
     if not has_pyspark() or find_java() is None:
         return name, "no Java or pyspark", "", "", "", ""
@@ -517,7 +517,7 @@ def mosquitto_version() -> str:
 
 @contextmanager
 def mosquitto_server() -> Iterator[Server | None]:
-    """A mosquitto of our own without persistence, or None where it is not installed."""
+    """Run a mosquitto without persistence; yields None if it is not installed."""
     program = mosquitto_program()
     if program is None:
         yield None
@@ -526,7 +526,7 @@ def mosquitto_server() -> Iterator[Server | None]:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="motelog-bench-") as directory:
         settings = Path(directory, "mosquitto.conf")
-        # Without a limit on queued messages it would drop what the bench then waits for.
+        # With a limit on queued messages it would drop messages for which the bench then waits.
         settings.write_text(
             f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n",
             encoding="utf-8",
@@ -541,7 +541,7 @@ def mosquitto_server() -> Iterator[Server | None]:
             process.terminate()
             try:
                 process.wait(SERVER_WITHIN_S)
-            except subprocess.TimeoutExpired:  # it first sends all that it has
+            except subprocess.TimeoutExpired:  # it first sends all queued output
                 process.kill()
                 process.wait()
 

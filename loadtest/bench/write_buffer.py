@@ -1,10 +1,10 @@
-"""What spares the event loop the waits that appends to a mapped file meet?
+"""How much does a write buffer shorten the waits of the event loop for appends to a mapped file?
 
 Usage: python -m motelog.loadtest.bench.write_buffer [--seconds 8] [--mb-per-s 5 50] [--file-mb 128]
            [--rounds 2] [--folder DIR]
 
 A store with async flush takes a steady load: batches of 20 messages with 1 KiB bodies, each at its
-time, while the flush thread syncs what has come together in 500 ms. Each ``append`` on the event
+time, while the flush thread syncs the appends of each 500 ms. Each ``append`` on the event
 loop is timed. Rounds of both modes alternate. Beside them, in the same run, the floor: the same
 batches encoded into memory. Prints JSON: latencies in microseconds, over all rounds; processor time
 of the process per second of load; the longest that the loop was late for a batch.
@@ -119,7 +119,7 @@ def _batch(tails: list[QueueTail]) -> list[Any]:
 
 
 def _floor(batches: int) -> Measured:
-    """Encode the same batches into memory whose pages are there."""
+    """Encode the same batches into memory whose pages exist."""
     tails = [QueueTail(b"telemetry", queue_id, 0) for queue_id in range(8)]
     batch = _batch(tails)
     memory = mmap.mmap(-1, (batches + 1) * BATCH * RECORD_BYTES + os.sysconf("SC_PAGE_SIZE"))

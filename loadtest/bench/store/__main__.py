@@ -2,12 +2,12 @@
 
 Owns: which cases there are, the table as Markdown and JSON. Must not touch: the measuring (one
 module a case).
-Question: how near is each path of the store to the least that the same bytes cost on this machine?
+Question: how near is each path of the store to the least cost of the same bytes on this machine?
 
     python -m motelog.loadtest.bench.store [--case NAME ...] [--rounds 3] [--quick]
         [--folder DIRECTORY] [--json] [--output FILE]
 
-Floors are measured in the same run, in turn with what they are for. CPU figures are of one
+Floors are measured in the same run, in turn with their figures. CPU figures are of one
 processor. The run of many millions of messages is ``python -m motelog.loadtest.bench.store.soak``.
 """
 
@@ -69,7 +69,7 @@ def main() -> None:
 
 def explanation(rounds: int) -> str:
     return (
-        "Each figure beside its floor: the same bytes moved by the least code that can, in turn "
+        "Each figure beside its floor: the same bytes moved by the least possible code, in turn "
         f"with it, {rounds} round{'s' * (rounds > 1)}. Rates per CPU second are of one processor."
     )
 

@@ -3,7 +3,7 @@
 Batches of 100 records over 8 queues, ConsumeQueue units included, every page fresh. The floor: the
 same bytes, encoded beforehand, copied into a mapped file of the same kind with the CRC of their
 bodies computed by the same kernel. Rates are per second of the appending thread's CPU time; the
-best round of each counts, as whatever else runs here can only slow one down.
+best round of each counts, as other load on the machine can only slow one down.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How fast do records get from the log to ConsumeQueues, index and waiting readers?
 
-Dispatch happens inside the append, so its time is what an append takes beyond writing the same
+Dispatch happens inside the append, so its time is that of an append less that of writing the same
 batches to a log alone, the floor. It is as fast as appending while the whole is at least half as
 fast as the floor. Beside it: how far a reader that is woken by appends is behind them. The best
 round counts here too: on a shared machine one round alone may take half as long again as another.
@@ -72,7 +72,7 @@ def _figure(
         "records per CPU second",
         floor=1 / append_s,
         floor_name="the log alone",
-        # What a reader does with what it has read is not dispatch.
+        # A reader's work with the records is not dispatch.
         goal=None if with_reader else 0.5 / append_s,
         details={
             "dispatch_ns_per_record": (whole_s - append_s) * 1e9,
@@ -99,7 +99,7 @@ def _batches(tails: list[QueueTail], records: int, with_keys: bool) -> Iterator[
 
 
 def _log_alone(folder: str, queues: int, records: int, with_keys: bool, file_bytes: int) -> float:
-    """Return the CPU seconds of encoding the records into a log without anything behind it."""
+    """Return the CPU seconds of encoding the records into a log alone."""
     log = CommitLog(
         OsStorage(), folder, file_bytes, store_host=HOST, clock=SystemClock(), mapped_max=256
     )
@@ -116,7 +116,7 @@ def _log_alone(folder: str, queues: int, records: int, with_keys: bool, file_byt
 
     spent = 0.0
     for batch in _batches(tails, max(queues, BATCH), with_keys=False):
-        append(batch)  # so that first times are not in it
+        append(batch)  # so that first calls are not measured
     for batch in _batches(tails, records, with_keys):
         begin = time.thread_time()
         append(batch)
@@ -131,7 +131,7 @@ def _append(
     """Return the CPU seconds of appending the records, and how far the index was behind."""
     tails = [store.queue_tail(TOPIC, i) for i in range(queues)]
     for batch in _batches(tails, max(queues, BATCH), with_keys=False):
-        store.append(batch)  # so that files are there before the time is taken
+        store.append(batch)  # so that files exist before the time is taken
     reader = Reader(store)
     if with_reader:
         reader.read_new(tails)
@@ -151,7 +151,7 @@ def _append(
 
 
 class Reader:
-    """Reads what is new of the queues that grew."""
+    """Reads the new records of the queues that grew."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -169,7 +169,7 @@ class Reader:
 
 
 def _lag(options: Options) -> Figure:
-    """Return how long a task that appends have woken takes to have read what is new."""
+    """Return how long a task that appends have woken takes to read the new records."""
     records = 2_000 if options.quick else RECORDS // 4
     rounds: list[list[float]] = []
     for _ in range(options.rounds):

@@ -1,4 +1,4 @@
-"""What the cases of the store's bench share: a figure, its options, an open store, the C floor.
+"""The shared part of the store's cases: a figure, its options, an open store, the C floor.
 
 Owns: Figure, Options, timing by CPU time, the compiled ``floor.c``. Must not touch: which cases
 there are, how figures are printed.
@@ -45,7 +45,7 @@ class Options:
 class Figure:
     """One number of the store beside the bare floor of the same bytes in the same run.
 
-    ``goal`` is a least rate or, where ``less_is_better``, a greatest time.
+    ``goal`` is a least rate or, if ``less_is_better``, a greatest time.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Spent:
 
 
 def timed(work: Callable[[], object], times: int = 1) -> Spent:
-    """Return what ``times`` calls take."""
+    """Return the time of ``times`` calls."""
     wall, cpu = time.perf_counter(), time.thread_time()
     for _ in range(times):
         work()
@@ -107,12 +107,12 @@ def store_folder(options: Options) -> Iterator[str]:
 
 
 def log_file_bytes(options: Options) -> int:
-    """Return the size of CommitLog files: small ones where little is appended."""
+    """Return the size of CommitLog files: small ones if little is appended."""
     return 1 << 22 if options.quick else 1 << 28
 
 
 def open_store(folder: str, *, storage: Storage | None = None, **changes: Any) -> MessageStore:
-    """Return an open store that the disk's use does not stop."""
+    """Return an open store that a full disk does not stop."""
     limits = {"disk_used_percent_max": 100, "disk_free_bytes_min": 0}
     config = StoreConfig(directory=folder, **{**limits, **changes})
     store = MessageStore(config, store_host=HOST, clock=SystemClock(), storage=storage)
@@ -129,7 +129,7 @@ def log_files(folder: str) -> list[str]:
 
 
 class Floor:
-    """``floor.c``, compiled for this run: the same bytes with nothing around them."""
+    """``floor.c``, compiled for this run: the same bytes without other work."""
 
     def __init__(self, program: str) -> None:
         self._program = program
@@ -148,7 +148,7 @@ class Floor:
 
 @contextmanager
 def compiled_floor() -> Iterator[Floor | None]:
-    """Yield the floor, or None where there is no C compiler."""
+    """Yield the floor, or None if there is no C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         yield None

@@ -68,7 +68,7 @@ class CountingStorage(OsStorage):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What so many publishers did in one round."""
+    """The work of so many publishers in one round."""
 
     messages: int
     seconds: float
@@ -145,7 +145,7 @@ async def _publisher(
 
 
 def _floor(path: str, waiting: int, ours: Round, options: Options) -> Iterator[dict[str, float]]:
-    """Yield what the floor takes for about as many messages as the store has just done."""
+    """Yield the time of the floor for about as many messages as the store has just appended."""
     if options.floor is None:
         return
     count = max(ours.messages // waiting, 10)

@@ -128,7 +128,7 @@ def _query(store: MessageStore, keys: list[str]) -> list[float]:
 
 
 def _three_reads(folder: str, log_bytes: int, chance: random.Random) -> list[float]:
-    """Return, sorted, what reading a slot, an entry and a record takes, each at a random place."""
+    """Return the sorted times of reading a slot, an entry and a record, each at a random place."""
     paths = [*sorted(str(path) for path in Path(folder, "index").iterdir()), log_files(folder)[0]]
     index, log = os.open(paths[0], os.O_RDONLY), os.open(paths[-1], os.O_RDONLY)
     index_bytes, log_bytes = os.fstat(index).st_size, min(log_bytes, os.fstat(log).st_size)

@@ -1,6 +1,6 @@
 """Figures of the store that have a command of their own: recovery, many queues, write buffer.
 
-Each runs in a process of its own; what it prints as JSON becomes figures here.
+Each runs in a process of its own; its JSON output becomes figures here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def start(found: dict[str, Any], name: str) -> Figure:
 
 
 def run_queues(options: Options) -> list[Figure]:
-    """Return what 50,000 queues cost beside 8, and what holds them all."""
+    """Return the cost of 50,000 queues beside 8, and the memory for all of them."""
     size = ("--queues=100", "--rounds=2") if options.quick else ("--queues=50000",)
     found = run_json("store.queues", *size, "--json", f"--folder={options.folder}")
     many, few, name = found["many"], found["few"], f"{found['queues']:,} queues"
@@ -85,7 +85,7 @@ def run_queues(options: Options) -> list[Figure]:
 
 
 def run_write_buffer(options: Options) -> list[Figure]:
-    """Return how long appends hold the event loop up, for each load and way of writing."""
+    """Return how long appends delay the event loop, for each load and way of writing."""
     size = (
         ("--seconds=0.1", "--rounds=1", "--file-mb=4", "--mb-per-s=20")
         if options.quick

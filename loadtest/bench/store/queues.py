@@ -72,7 +72,7 @@ def _batches(store: MessageStore, count: int, messages: int) -> Iterator[list[Me
 
 
 async def _append(store: MessageStore, count: int, messages: int, worst: Worst) -> dict[str, float]:
-    """Append under a running store; return what a record took, and a checkpoint at the end."""
+    """Append to a running store; return the time of a record, and of a checkpoint at the end."""
     spent = longest = 0.0
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
@@ -92,7 +92,7 @@ async def _append(store: MessageStore, count: int, messages: int, worst: Worst) 
         await store.checkpoint()
         checkpoint_s = time.perf_counter() - begin
         worst.look()
-        store._fence("the process is gone")  # what is written from here on is not part of it
+        store._fence("the process is gone")  # later writes are not part of it
         nursery.cancel_scope.cancel()
     return {
         "ns_per_record": spent / messages * 1e9,

@@ -1,7 +1,7 @@
 """How many bytes a second are read in sequence from the page cache, by queue?
 
-One queue whose records lie one behind the other, and 8 queues that take turns record by record,
-read in pieces of 256 KiB. The floors: read() of the same log in pieces of that size, as dd does,
+One queue whose records are adjacent, and 8 queues that take turns record by record, read in pieces
+of 256 KiB. The floors: read() of the same log in pieces of that size, as dd does,
 and memcpy of it from a map. Per second of CPU time; the best round counts.
 """
 

@@ -4,10 +4,10 @@
         [--queues 10000] [--disk-gb 6] [--folder DIRECTORY] [--json]
 
 Batches of 100 messages of 100 bytes, each for another queue, while the store flushes, writes
-checkpoints and removes old files. The store is told that the disk has ``--disk-gb`` and holds only
+checkpoints and removes old files. To the store the disk seems to have ``--disk-gb`` and only
 the log. Appends that are refused until cleaning has made room wait. For each twentieth of the
-messages a line says its time, memory, descriptors and how far flush, checkpoint and index are
-behind. The verdict compares the last tenth with the first. Exit status 1 when the last takes over
+messages a line shows its time, memory, descriptors and how far flush, checkpoint and index are
+behind. The verdict compares the last tenth with the first. Exit status 1 if the last takes over
 10 % more CPU time of the appending thread per message.
 
 The warm-up comes before these and has a line of its own. A new store is faster, because it does not
@@ -59,7 +59,7 @@ class SmallDisk(OsStorage):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How it went with one twentieth of the messages, or the warm-up; sizes at its end.
+    """The figures of one twentieth of the messages, or of the warm-up; sizes at its end.
 
     CPU time is that of the thread that appends, unless it says otherwise. Between appends that
     thread hands units and checkpoints to other threads.
@@ -195,7 +195,7 @@ async def _part(
 
 
 async def _turn(seconds: float) -> float:
-    """Let the store's tasks go on; return the CPU seconds of this thread that they took."""
+    """Let the store's tasks run; return the CPU seconds of this thread that they took."""
     begin = time.thread_time()
     await trio.sleep(seconds)
     return time.thread_time() - begin
