@@ -17,7 +17,7 @@ _LOGIN_OF_URL: Final = re.compile(r"(?<=://)[^/\s\"']+(?=@)")
 
 
 def parse_address(text: str, *, port_min: int = 0) -> tuple[str, int]:
-    """Return (host, port) of ``HOST:PORT`` or ``[IPV6]:PORT``; ValueError says what is wrong.
+    """Return (host, port) of ``HOST:PORT`` or ``[IPV6]:PORT``; ValueError names the fault.
 
     A listener takes port 0 for any free one; to connect, pass ``port_min`` 1.
     """

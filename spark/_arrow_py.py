@@ -137,7 +137,7 @@ class RecordColumns:
 
 
 def inflate(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
-    """Return the body inflated; ValueError says what is wrong with it."""
+    """Return the body inflated; ValueError names its fault."""
     kind = sys_flag >> 8 & 7
     if kind not in (0, 3):
         name = {1: "LZ4", 2: "ZSTD"}.get(kind, f"type {kind}")

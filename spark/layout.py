@@ -66,7 +66,7 @@ def schema_of(options: SourceOptions) -> str:
 
 
 def layout_of(schema: Mapping[str, Any], options: SourceOptions) -> Layout:
-    """Return the layout of a schema; OptionError names what is wrong with it."""
+    """Return the layout of a schema; OptionError names its fault."""
     names = [entry["name"] for entry in schema["fields"]]
     if options.payload_format is None:
         columns = columns_named(names, option="schema")

@@ -106,7 +106,7 @@ class SourceOptions:
     # that its lag can be observed; but only the checkpoint decides where the stream continues.
     group: str = GROUP
     # The account for servers with access control, given as a file like RocketMQ's tools.yml. It is
-    # read where the query is planned, and its content is passed to tasks.
+    # read when the query is planned, and its content is passed to tasks.
     credentials: Credentials | None = None
     # TLS, given as a file of authorities or one like RocketMQ's tls.properties. Its content is
     # passed to tasks; the PEM files that it names must exist where tasks run.

@@ -55,7 +55,7 @@ _ANY_LEVEL: Final = "[^/]*"
 
 
 def topic_pattern(topic_filter: str) -> str:
-    """Return the regular expression of a topic filter; ValueError says what is wrong with it."""
+    """Return the regular expression of a topic filter; ValueError names its fault."""
     if not topic_filter or len(topic_filter.encode()) > 65535 or "\0" in topic_filter:
         raise ValueError("a filter has 1 to 65535 bytes, none of them zero")
     *levels, last = topic_filter.split("/")

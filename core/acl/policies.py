@@ -159,7 +159,7 @@ def parse_entry(
     *,
     is_default: bool = False,
 ) -> Entry:
-    """Return a rule; ValueError says what is wrong with it."""
+    """Return a rule; ValueError names its fault."""
     found = [_ACTIONS.get(action.lower()) for action in actions]
     if not found or None in found:
         text = f"the actions are {shown(','.join(actions))}: a rule here has some of Pub, Sub, All"

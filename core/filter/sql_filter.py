@@ -78,7 +78,7 @@ class SqlFilters:
     def get(self, expression_type: str | None, expression: str) -> SqlFilter:
         """Return the filter of an expression whose type is not tags.
 
-        SqlFilterError says what is wrong with it; BrokerError if there are no filters of the type,
+        SqlFilterError names its fault; BrokerError if there are no filters of the type,
         ParserNotLoadedError if the parser is not loaded.
         """
         if not self._is_enabled or expression_type != SQL_EXPRESSION_TYPE:
@@ -117,7 +117,7 @@ def check_length(expression: str) -> None:
 
 
 def compile_sql(expression: str) -> SqlFilter:
-    """Return the filter of ``expression``; SqlFilterError says what is wrong with it."""
+    """Return the filter of ``expression``; SqlFilterError names its fault."""
     check_length(expression)
     # Imported only when needed: few brokers and consumers ever see an expression.
     from motelog.core.filter.sql_compiler import compile_expression

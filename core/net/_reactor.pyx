@@ -130,7 +130,7 @@ cdef struct Connection:
 
 cdef struct Coded:
     PyObject *codec                  # NULL until the peer has sent something
-    Output wire                      # what the codec has made of the output, or answers itself
+    Output wire                      # the codec's output, and its own answers
 
 cdef struct Listener:
     int fd                           # -1: stopped
@@ -167,7 +167,7 @@ cdef object EMPTY_INDEX = memoryview(b"").cast("I")
 
 
 cdef int64_t frame_size(uint8_t framing, const uint8_t *p, uint32_t present) noexcept nogil:
-    """Whole size of the frame at p, 0 while that takes more bytes, -1 if malformed."""
+    """Return the whole size of the frame at p, 0 if that takes more bytes, -1 if malformed."""
     cdef uint32_t length = 0
     cdef uint32_t i
     if framing == 1:
@@ -261,7 +261,7 @@ cdef class Reactor:
     cdef uint32_t deferred_count
     cdef Payloads payloads
     cdef Coded *coded                    # for each slot; NULL until a listener has a codec
-    cdef object codec_error              # what a codec has raised, until somebody asks
+    cdef object codec_error              # an error of a codec, until it is taken
     # what the next turn reports; each id is in each list at most once
     cdef uint32_t *opened
     cdef uint32_t *faults
@@ -288,7 +288,7 @@ cdef class Reactor:
     cdef list sockets                    # of the listeners
     cdef list codecs                     # of the listeners: what makes one, or None
     cdef Py_buffer sent
-    cdef uint64_t *sent_counts           # in that buffer, NULL if nobody asks
+    cdef uint64_t *sent_counts           # in that buffer, NULL without one
 
     def __cinit__(
         self,
@@ -720,7 +720,7 @@ cdef class Reactor:
         return 0
 
     cdef int check_codecs(self) except -1:
-        """Raise what was meant for the process and came while a codec was at work."""
+        """Raise an exception that was meant for the process and came during a codec's call."""
         if self.codec_error is not None and not isinstance(self.codec_error, Exception):
             raise self.take_codec_error()
         return 0
@@ -816,7 +816,7 @@ cdef class Reactor:
             self.drop_codec(&self.coded[c - self.slots])
 
     cdef void end(self, uint32_t slot, uint8_t reason) noexcept nogil:
-        """End a connection that Python has to hear about."""
+        """End a connection, and report that to Python."""
         self.release(&self.slots[slot])
         self.slots[slot].state = DEAD
         self.closed[self.closed_count] = slot
@@ -862,7 +862,7 @@ cdef class Reactor:
         return epoll_ctl(self.epoll_fd, operation, c.fd, &event) == 0
 
     cdef void ask(self, uint32_t slot) noexcept nogil:
-        """Tell epoll what the connection waits for now, if that has changed."""
+        """Update the events for which epoll waits, if they have changed."""
         cdef Connection *c = &self.slots[slot]
         cdef uint32_t events = 0
         if c.state == OPEN:
@@ -973,7 +973,7 @@ cdef class Reactor:
                 return
             slot = self.take_slot()
             if slot < 0:
-                # Behind an accepted one nobody may wait; if somebody does, epoll says so again.
+                # No further one may be waiting; if there is one, epoll reports it again.
                 if i == 0:
                     self.accept_errno = EUSERS
                     self.pause_listener(l, listener)
@@ -1032,7 +1032,7 @@ cdef class Reactor:
     # ------------------------------------------------------------------ input
 
     cdef void receive(self, uint32_t slot) noexcept nogil:
-        """Take what one socket has, at most its share of the turn; cut it into frames."""
+        """Receive from one socket, at most its share of the turn; cut the bytes into frames."""
         cdef Connection *c = &self.slots[slot]
         cdef uint32_t have = c.rest_bytes
         cdef uint32_t begin = self.data_bytes
@@ -1096,9 +1096,9 @@ cdef class Reactor:
         return begin
 
     cdef bint make_room(self, uint32_t begin, uint32_t end) noexcept nogil:
-        """Have room for data[begin:end] and the shortest frames in it; False if there is no memory.
+        """Make room for data[begin:end] and the shortest frames in it; False if there is no memory.
 
-        What one receive brings has room already. A codec may give more than it was given.
+The bytes of one receive already have room. A codec may return more than it received.
         """
         return self.data.reserve(end) and self.index.reserve(
             16 * (self.frames + (<size_t>end - begin) // 2 + 1)
@@ -1107,7 +1107,7 @@ cdef class Reactor:
     cdef void defer(self, uint32_t slot) noexcept nogil:
         """Judge the next frame by the limits that Python sets when it has seen the first one.
 
-        What waits is what was received with the first frame, at most one share of a turn.
+        The bytes received with the first frame wait, at most one share of a turn.
         """
         self.slots[slot].flags |= DEFERRED
         self.deferred[self.deferred_count] = slot
@@ -1165,7 +1165,7 @@ cdef class Reactor:
     cdef void receive_in_place(self, uint32_t slot) noexcept nogil:
         """Receive up to the end of a large partial frame into its own block.
 
-        The block at most doubles what has been received: a length that was only claimed is free.
+        The block is at most twice the received bytes: a merely claimed length takes no memory.
         """
         cdef Connection *c = &self.slots[slot]
         cdef uint32_t size = <uint32_t>frame_size(c.framing, c.rest, c.rest_bytes)
@@ -1201,7 +1201,7 @@ cdef class Reactor:
     # ------------------------------------------------------------------ codecs
 
     cdef int make_coded(self) except -1:
-        """Make the room beside the slots when it is first needed."""
+        """Allocate the codecs beside the slots when they are first needed."""
         if self.coded == NULL:
             self.coded = <Coded *>calloc(self.slots_max, sizeof(Coded))
             if self.coded == NULL:
@@ -1217,7 +1217,7 @@ cdef class Reactor:
         return 0
 
     cdef void receive_coded(self, uint32_t slot) noexcept with gil:
-        """Take what one socket has through its codec, whose error ends this connection alone."""
+        """Receive from one socket through its codec, whose error ends only this connection."""
         cdef Connection *c = &self.slots[slot]
         cdef uint8_t *received_to = self.data.bytes + self.data_bytes
         cdef ssize_t received = recv(c.fd, received_to, RECEIVE_BYTES_MAX, 0)
@@ -1270,7 +1270,7 @@ cdef class Reactor:
         return 0
 
     cdef void feed(self, uint32_t slot, const uint8_t *p, uint32_t size) noexcept nogil:
-        """Cut what a codec has given into frames, behind what is there of a partial one."""
+        """Cut a codec's bytes into frames, after the existing part of one."""
         cdef Connection *c = &self.slots[slot]
         cdef uint32_t begin = self.data_bytes
         cdef uint32_t end, whole, part
@@ -1308,8 +1308,8 @@ cdef class Reactor:
     cdef void transmit_coded(self, Connection *c) noexcept with gil:
         """Send as far as the socket takes it, through the codec part by part.
 
-        What the socket does not take yet waits as it was queued. After an error of the codec
-        nothing goes in or out any more: the next turn ends the connection.
+        Bytes that the socket does not take yet wait as they were queued. After an error of the
+        codec nothing is read or sent: the next turn ends the connection.
         """
         cdef Coded *coded = &self.coded[c - self.slots]
         cdef Sent sent
@@ -1345,7 +1345,7 @@ cdef class Reactor:
                 return
 
     cdef bytes encode(self, Connection *c, Coded *coded):
-        """The next bytes for the socket; none where nothing waits, or the peer cannot take any."""
+        """Return the next bytes for the socket; none if nothing waits or the peer cannot take it."""
         if coded.codec == NULL:
             drop_queued(&c.output, &self.payloads)
             return b""
@@ -1365,7 +1365,7 @@ cdef class Reactor:
             Py_DECREF(<object>codec)
 
     cdef void discard(self, uint32_t slot) noexcept nogil:
-        """Throw away what a closed connection still sends; let it go when the peer is done too."""
+        """Discard the input of a closed connection; release it when the peer has closed too."""
         cdef Connection *c = &self.slots[slot]
         cdef ssize_t received
         received = recv(c.fd, self.data.bytes + self.data_bytes, RECEIVE_BYTES_MAX, 0)
@@ -1380,7 +1380,7 @@ cdef class Reactor:
     # ------------------------------------------------------------------ output
 
     cdef int64_t receiver(self, Py_ssize_t connection) noexcept:
-        """The slot if it is open and below its high-water mark, else -1."""
+        """Return the slot if it is open and below its high-water mark, else -1."""
         cdef Connection *c
         if connection < 0 or connection >= self.slots_fresh:
             return -1
@@ -1476,7 +1476,7 @@ cdef class Reactor:
         self.dirty_count = 0
 
     cdef void flush_one(self, uint32_t slot) noexcept nogil:
-        """Send what is queued as far as the socket takes it; half-close if Python closed it."""
+        """Send the queue as far as the socket takes it; half-close if Python closed it."""
         cdef Connection *c = &self.slots[slot]
         if c.state != OPEN and c.state != LINGERING:
             return
@@ -1516,20 +1516,20 @@ cdef class Reactor:
         if sent == SENT_PART:
             c.flags |= BLOCKED
         elif sent == SENT_NEVER:
-            # What the peer sent before it went away is still read; that ends it.
+            # The bytes that the peer sent before it left are still read; that ends it.
             c.flags |= BROKEN
             drop_queued(&c.output, &self.payloads)
 
     # ------------------------------------------------------------------ time
 
     cdef void find_overdue(self) noexcept nogil:
-        """Idle connections, lingering ones that had their time, connections that do not open."""
+        """Find idle connections, lingering ones whose time is over, those that do not open."""
         cdef uint32_t slot
         cdef int32_t waited_s
         cdef Connection *c
         for slot in range(self.slots_fresh):
             c = &self.slots[slot]
-            if c.last_frame_s == 0:          # it was opened before anything told the time
+            if c.last_frame_s == 0:          # it was opened before the first poll told the time
                 c.last_frame_s = self.now_s
             if c.state == OPEN and c.flags & FULL and takes_output(c):
                 c.last_frame_s = self.now_s
@@ -1551,7 +1551,7 @@ cdef class Reactor:
     # ------------------------------------------------------------------ what Python sees
 
     cdef int recycle_blocks(self) except -1:
-        """Take the last turn's buffers back, or leave them to whoever still holds them."""
+        """Take the last turn's buffers back, or leave them to their holders."""
         cdef Turn last = self.last
         self.last = None
         if last is not None and last.frames:
@@ -1592,7 +1592,7 @@ cdef class Reactor:
         turn.faults = []
         turn.closed = []
         turn.drained = []
-        # What Python has closed since it was noted is left out.
+        # Connections that Python has closed since are left out.
         for i in range(self.opened_count):
             slot = self.opened[i]
             c = &self.slots[slot]
@@ -1622,7 +1622,7 @@ cdef class Reactor:
 
 
 cdef bint grow(Connection *c, uint32_t size) noexcept nogil:
-    """Make room for more of a large frame: at most twice of what has come."""
+    """Make room for more of a large frame: at most twice the received bytes."""
     cdef uint32_t room = size if size // 2 <= c.rest_bytes else 2 * c.rest_bytes
     cdef uint8_t *rest = <uint8_t *>realloc(c.rest, room)
     if rest == NULL:
@@ -1644,9 +1644,9 @@ cdef void set_peer(Connection *c, sockaddr_storage *peer) noexcept nogil:
 
 
 cdef bint takes_output(Connection *c) noexcept nogil:
-    """Whether a full connection's peer has taken output since the last sweep.
+    """Return whether a full connection's peer has taken output since the last sweep.
 
-    The connection is not read, so its frames cannot show that the peer is there.
+The connection is not read, so its frames cannot show that the peer is alive.
     """
     cdef uint32_t before = c.since.socket_bytes
     cdef int now = 0
@@ -1664,7 +1664,7 @@ cdef uint32_t message_bytes(bytes data) except? 0xFFFFFFFF:
 
 
 cdef void reset_on_close(int fd) noexcept nogil:
-    """Closing the descriptor then ends the connection at once, with what is in its buffers."""
+    """Let closing the descriptor end the connection at once, with its buffered bytes."""
     cdef linger now
     now.l_onoff = 1
     now.l_linger = 0

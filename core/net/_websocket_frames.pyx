@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Kernel of core.net.websocket_frames; mirrors _websocket_frames_py.py, which says what it must answer.
+"""Kernel of core.net.websocket_frames; mirrors its reference, _websocket_frames_py.py.
 
 Owns: the rest of one connection's last frame. Must not touch: sockets, the request that opens it.
 

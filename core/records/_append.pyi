@@ -2,7 +2,7 @@ from typing import Any
 
 from motelog.core.records.append import AppendMessage
 
-# Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
+# Any is an object with the buffer protocol, which Python 3.11 cannot name.
 # ``target`` may be a mapped file: OSError (EIO) if one of its pages cannot be accessed, because the
 # file was cut or the disk failed; bytes written by then stay.
 

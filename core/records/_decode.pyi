@@ -3,7 +3,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T", bound=StoredFields)
 
-# Any stands for an object with the buffer protocol, which Python 3.11 cannot name. ``records`` may
+# Any is an object with the buffer protocol, which Python 3.11 cannot name. ``records`` may
 # not lie in a mapped file.
 
 def decode(records: Any, count_max: int = ..., verify: bool = False) -> list[tuple[Any, ...]]:

@@ -89,7 +89,7 @@ cdef struct Record:
 
 
 cdef inline int parse(const uint8_t *at, Py_ssize_t there, Record *r) noexcept nogil:
-    """Check the layout of the record at ``at``, of which ``there`` bytes may be read."""
+    """Check the layout of the record at ``at``; ``there`` bytes may be read."""
     cdef Py_ssize_t p, head
     cdef int32_t size
     cdef uint32_t magic

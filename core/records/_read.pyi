@@ -1,7 +1,7 @@
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-# Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
+# Any is an object with the buffer protocol, which Python 3.11 cannot name.
 # ``view`` may be a mapped file: OSError (EIO) if one of its pages is inaccessible, because the file
 # was cut or the disk failed.
 

@@ -4,7 +4,7 @@ from typing import Any
 from motelog.core.records._scan_py import UnitRun
 from motelog.core.records.layout import ScanStop
 
-# Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
+# Any is an object with the buffer protocol, which Python 3.11 cannot name.
 # ``view`` may be a mapped file: OSError (EIO) if one of its pages is inaccessible, because the file
 # was cut or the disk failed.
 

@@ -1,6 +1,6 @@
 from typing import Any
 
-# Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
+# Any is an object with the buffer protocol, which Python 3.11 cannot name.
 
 def split_pulls(data: Any, index: Any, items: list[Any]) -> None: ...
 def encode_found(

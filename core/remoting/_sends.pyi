@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-# Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
+# Any is an object with the buffer protocol, which Python 3.11 cannot name.
 
 class SendRules:
     """What a broker adds to messages, and which properties it must examine itself."""

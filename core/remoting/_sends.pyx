@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Kernel of core.remoting.sends; mirrors _sends_py.py, which says what it must answer.
+"""Kernel of core.remoting.sends; mirrors its reference, _sends_py.py.
 
 Owns: the bytes of one turn's requests while a call lasts. Must not touch: anything else.
 Schema: the drawing in core/remoting/frames.py; headers are read by _header.pxd.

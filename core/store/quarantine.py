@@ -157,7 +157,7 @@ class Quarantine:
         )  # fmt: skip
 
     async def _units(self, queue: ConsumeQueue, begin: int, end: int) -> bytes:
-        """Return units [begin, end) as the log has them, a filler where it has none."""
+        """Return units [begin, end) as the log has them, with fillers for missing ones."""
         log = self._log
         at, stop = log.begin_offset, log.end_offset
         is_behind_another = begin > queue.begin_offset and names_its_record(log, queue, begin - 1)
@@ -207,7 +207,7 @@ def _put(units: bytearray, run: UnitRun, begin: int) -> int:
 
 
 def _keep_removed(units: bytearray, old: bytes, log_begin: int) -> None:
-    """Keep the first units if their records are removed: they say where the others begin."""
+    """Keep the first units if their records are removed: they show where the others begin."""
     for at in range(0, len(old), UNIT_BYTES):
         physical_offset, size, _ = UNIT.unpack_from(old, at)
         is_removed = physical_offset < log_begin and 0 < size < FILLER_SIZE

@@ -1,6 +1,6 @@
 """Delivers delayed messages: those of a delay level, and those with a due time of their own.
 
-Owns: what is due and in which order, how far delivery has got (delayOffset.json, timerOffset.json),
+Owns: what is due and in which order, the progress of delivery (delayOffset.json, timerOffset.json),
 and keeping waiting messages when the log is cleaned. Must not touch: which message waits (delays),
 the order of messages with their own due time (timer_queue), the messages made from waiting records
 (waiting_records), files of the store.
@@ -335,7 +335,7 @@ class ScheduleService:
             await self._save()
 
     async def _save(self) -> None:
-        """Save how far delivery has got, once the delivered records are on disk."""
+        """Save the progress of delivery, once the delivered records are on disk."""
         progress = (dict(self._levels), self._timer.mark)
         if progress == self._saved:
             return

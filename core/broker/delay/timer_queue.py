@@ -1,6 +1,6 @@
 """Messages of a topic in the order of their due times: the next ones in memory, others in the log.
 
-Owns: TimerQueue: which messages are due and in which order, how far delivery has got, which
+Owns: TimerQueue: which messages are due and in which order, the progress of delivery, which
 messages have been appended again elsewhere. Must not touch: the delivery of due messages, where the
 mark is kept.
 

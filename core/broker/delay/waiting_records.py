@@ -1,6 +1,6 @@
 """The messages made from waiting records: for their own topics, or to wait further.
 
-Owns: these messages. Must not touch: what is due, how far delivery has got (schedule), appends.
+Owns: these messages. Must not touch: what is due, the progress of delivery (schedule), appends.
 """
 
 from __future__ import annotations

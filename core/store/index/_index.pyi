@@ -4,7 +4,7 @@ from motelog.core.records.append import AppendMessage
 from motelog.core.records.layout import ScanStop as ScanStop
 from motelog.core.store.index._index_py import IndexItem
 
-# Any stands for an object with the buffer protocol, which Python 3.11 cannot name.
+# Any is an object with the buffer protocol, which Python 3.11 cannot name.
 
 def any_keyed(messages: list[AppendMessage]) -> bool:
     """Return whether there is a message that has a key and is not rolled back."""

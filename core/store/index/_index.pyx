@@ -168,7 +168,7 @@ cdef struct Key:
 
 
 cdef struct Batch:
-    # Keys taken, of which the first `put` are in the file; all of them, unless it is full.
+    # Keys taken; the first `put` of them are in the file, all of them unless it is full.
     Key keys[KEYS_MAX]
     Py_ssize_t count
     Py_ssize_t put
@@ -178,7 +178,7 @@ cdef struct Batch:
 
 
 cdef struct Texts:
-    # The position of one record's keys, and what is put with them.
+    # The position of one record's keys, and the values put with them.
     const uint8_t *topic
     Py_ssize_t topic_bytes
     const uint8_t *properties

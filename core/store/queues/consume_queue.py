@@ -6,7 +6,7 @@ the CommitLog.
 
     consumequeue/TOPIC/QUEUEID/00000000000000000000   300 000 units of 20 bytes, zero filled;
                                                       named by the byte offset of its first unit
-    unit: core/records/layout.py; a filler (0, 0x7FFFFFFF, 0) stands for a lost record
+    unit: core/records/layout.py; a filler (0, 0x7FFFFFFF, 0) replaces a lost record
 
       begin_offset            written_offset              max_offset
            |  units on file         |  units in the tail      |

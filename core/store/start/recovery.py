@@ -226,7 +226,7 @@ class Recovery:
         return self._log.begin_offset
 
     def _find_next(self, file: MappedFile, position: int) -> int | None:
-        """Return the physical offset of the next intact record behind a bad one."""
+        """Return the physical offset of the next intact record after a bad one."""
         good = find_next(self._log.queue, file, position)
         if good is None or good <= self._ends_from:
             return good
@@ -346,7 +346,7 @@ class Recovery:
 
 
 def find_next(files: MappedFileQueue, file: MappedFile, position: int) -> int | None:
-    """Return the physical offset of the next intact record behind a bad one of ``file``."""
+    """Return the physical offset of the next intact record after a bad one of ``file``."""
     # A body may hold bytes that look like a record, so the bad record's own size comes first.
     size = copy_out(file.view, position, min(position + 4, file.size))
     after = position + int.from_bytes(size, "big")

@@ -51,7 +51,7 @@ def missed(count: int) -> str:
 
 
 class IndexCheck:
-    """One check of the index; ``add`` receives (path, byte, what is wrong, what it costs)."""
+    """One check of the index; ``add`` receives (path, byte, fault, cost)."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class IndexCheck:
     # -- chains ----------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Report what was found, and check the chains."""
+        """Report the faults of the walk, and check the chains."""
         for position, file in enumerate(self.files):
             missing, stray = self._missing.get(position, 0), self._stray.get(position, 0)
             if missing:

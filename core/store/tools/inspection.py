@@ -190,7 +190,7 @@ class StoreFolder:
             self.queues[key] = queue
 
     def _short_file(self, key: QueueKey) -> str | None:
-        """Return a file that is too short. After a crash that is no fault: it was being created."""
+        """Return a file that is too short. After a crash it is not a fault: it was being made."""
         size = self.file_units * UNIT_BYTES
         path = self.queue_path(key)
         for entry in () if self.has_abort else self.storage.list_directory(path):
@@ -203,7 +203,7 @@ class StoreFolder:
         return self.index_table.files if self.index_table is not None else []
 
     def left_alone(self) -> list[tuple[str, str]]:
-        """Return (name, what it is) of entries that are not the store's and that starts ignore."""
+        """Return (name, description) of entries that are not the store's and that starts ignore."""
         found = []
         for prefix, ours in (("", OURS), ("config/", OURS_IN_CONFIG)):
             for entry in self.storage.list_directory(f"{self.directory}/{prefix}".rstrip("/")):
