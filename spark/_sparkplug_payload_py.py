@@ -1,7 +1,7 @@
 """A Sparkplug B payload -> entries of columns: the reference for this format.
 
-Owns: the Protocol Buffers encoding as far as Sparkplug needs it, the column of each field. Must not
-touch: pyarrow, pyspark. Spec: Eclipse Sparkplug 3.0.0, chapter 6.
+Owns: the Protocol Buffers encoding as far as Sparkplug needs it, the column of each field.
+Must not touch: pyarrow, pyspark. Spec: Eclipse Sparkplug 3.0.0, chapter 6.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Consumers of this process, one per name server, group and account, kept from task to task.
 
-Owns: the only state that a worker keeps between tasks, and the work of its first task. Must not
-touch: pyspark.
+Owns: the only state that a worker keeps between tasks, and the work of its first task.
+Must not touch: pyspark.
 Spark forks its Python workers and uses them for many tasks. A consumer holds a thread and sockets,
 which do not survive a fork, so the process id is part of the key. A consumer reconnects by itself.
 It is dropped if it was closed or after a long outage.

@@ -1,7 +1,7 @@
 """Requests on the name server's key-value table, and its file.
 
-Owns: request codes 100, 101, 102 and 219, answers to changes that are not on the disk yet. Must not
-touch: the entries and their limits (kv_config), routes.
+Owns: request codes 100, 101, 102 and 219, answers to changes that are not on the disk yet.
+Must not touch: the entries and their limits (kv_config), routes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Append: encodes checked messages as records in mapped bytes, and units of their queues.
 
 Its kernel is _append.pyx; _append_py.py is the reference, which specifies the result.
-Owns: the form of a message to append, its encoding as a record, and the end of each queue. Must not
-touch: files, clocks, sockets; the layout (layout). Spec: RocketMQ MessageExtEncoder, CommitLog.
+Owns: the form of a message to append, its encoding as a record, and the end of each queue.
+Must not touch: files, clocks, sockets; the layout (layout).
+Spec: RocketMQ MessageExtEncoder, CommitLog.
 """
 
 from __future__ import annotations

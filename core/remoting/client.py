@@ -1,7 +1,7 @@
 """The client's end of one remoting connection: many requests in flight, each with its deadline.
 
-Owns: one stream, the request numbers on it, matching answers to requests, queued output. Must not
-touch: addresses beyond ``connect``, routes, retries; reconnecting is the caller's decision.
+Owns: one stream, the request numbers on it, matching answers to requests, queued output.
+Must not touch: addresses beyond ``connect``, routes, retries; when to reconnect (the caller).
 Invariants: a frame is queued completely or not at all, so a cancelled request never leaves a
 partial frame on the wire; the receive buffer grows with the bytes received, never with a claimed
 length; output above OUTPUT_BYTES_HIGH makes senders wait. State changes between two awaits, only on

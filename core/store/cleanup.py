@@ -1,7 +1,7 @@
 """Removal of old CommitLog files and of the derived files that point into them.
 
-Owns: Retention (which file is expired), LogCleaner (the order of removal, rounds, pauses). Must not
-touch: what is in a record beyond its store timestamp.
+Owns: Retention (which file is expired), LogCleaner (the order of removal, rounds, pauses).
+Must not touch: what is in a record beyond its store timestamp.
 Spec: RocketMQ DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService.
 
     each 10 s:  hour of the day is 04, or the disk is over 75 % full -> remove expired files

@@ -1,7 +1,7 @@
 """Light queues: which messages of a batch are in them, and at which offsets.
 
-Owns: the offsets of a batch's messages in further queues, the units that name their records. Must
-not touch: the records' own queues, the log, files; when there is a batch (message_store).
+Owns: the offsets of a batch's messages in further queues, the units that name their records.
+Must not touch: the records' own queues, the log, files; when there is a batch (message_store).
 A queue's offsets are assigned in the order of the log, so that a start can find them again in it.
 Spec: RocketMQ LmqDispatch.
 """

@@ -1,7 +1,7 @@
 """ConsumeQueue files that differ from what was written: put aside and rebuilt from the log.
 
-Owns: Quarantine: which files are aside, rebuilding them, waking the reads that wait. Must not
-touch: when a file is doubtful (consume_queue).
+Owns: Quarantine: which files are aside, rebuilding them, waking the reads that wait.
+Must not touch: when a file is doubtful (consume_queue).
 
     file before     file that is aside      file after
     ... unit |  ?  ?  ?  ?  ?  ?  ?  ?  ?  | unit ...

@@ -1,8 +1,8 @@
 """A Kafka broker from Maven Central, the peer of Spark's benches: one KRaft node on loopback.
 
-Owns: the build folder build/kafka, one KafkaServer process per object with its folder. Must not
-touch: Spark sessions, fixed ports. Nothing of Kafka is in the repository: kafka/pom.xml names what
-Maven fetches, of the release that Spark's connector was built with.
+Owns: the build folder build/kafka, one KafkaServer process per object with its folder.
+Must not touch: Spark sessions, fixed ports. Nothing of Kafka is in the repository: kafka/pom.xml
+names what Maven fetches, of the release that Spark's connector was built with.
 """
 
 from __future__ import annotations
