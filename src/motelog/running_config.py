@@ -1,6 +1,6 @@
 """The configuration of a running process: the origin of its values, and reloading it.
 
-Owns: which keys take effect without a restart, what a reload would change and changes, which keys
+Owns: which keys take effect without a restart, what a reload changes or would change, which keys
 may be set at runtime.
 Must not touch: how a role applies its keys (``configure`` of broker and gateway).
 Invariants: a reload reads and checks the whole configuration before anything is applied, and what

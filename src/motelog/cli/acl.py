@@ -37,7 +37,7 @@ class AclFile:
 
     @property
     def path(self) -> str:
-        without = ": whoever has logged in may do everything"
+        without = ": every user who has logged in may do everything"
         key = "access.acl_file"
         return configured_file(self.file, self.config, key=key, what="ACL file", without=without)
 

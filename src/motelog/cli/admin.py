@@ -1,4 +1,4 @@
-"""What the commands share that query a running server's admin listener.
+"""What the commands that query a running server's admin listener share.
 
 Owns: the option ``--admin``, requests, reading a list page by page, how times are printed.
 Must not touch: what is requested.
@@ -55,7 +55,7 @@ def ask(admin: str, method: str, path: str, query: dict[str, str]) -> dict[str, 
     try:
         answer: dict[str, Any] = json_module.loads(body)
     except ValueError as exc:
-        raise _silent(admin, f"no JSON: {exc}") from exc
+        raise _silent(admin, f"its answer is not JSON: {exc}") from exc
     if response.status != http.client.OK:
         status = STATUSES.get(response.status, Status.FAILED)
         is_unknown = response.status == http.client.UNAUTHORIZED
@@ -77,8 +77,8 @@ def send(admin: str, method: str, path: str) -> tuple[http.client.HTTPResponse, 
         text = f"the server's admin listener at {admin} does not answer in {ANSWER_WITHIN_S:g} s"
         raise CliError(text, status=Status.TIME) from exc
     except (OSError, http.client.HTTPException) as exc:
-        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else f"no HTTP: {exc}"
-        raise _silent(admin, why) from exc
+        why = exc.strerror if isinstance(exc, OSError) else None
+        raise _silent(admin, why or f"it does not speak HTTP: {exc}") from exc
     finally:
         connection.close()
 

@@ -83,7 +83,7 @@ async def _look_at_broker(name: str, address: str, tls: Tls | None, is_for_other
         host, port = parse_address(address, port_min=1)
     except ValueError as exc:
         return Finding(
-            title, "fault", f"it has registered {exc}", ADVERTISE.format(address=address)
+            title, "fault", f"its registered address: {exc}", ADVERTISE.format(address=address)
         )
     if is_for_others and is_loopback(host):
         remedy = f'set [broker] advertise = "IP:{port}" to the address at which clients reach it'
@@ -92,12 +92,12 @@ async def _look_at_broker(name: str, address: str, tls: Tls | None, is_for_other
         await _greet(address, tls)
     except RemotingError as exc:
         return Finding(title, "fault", str(exc), ADVERTISE.format(address=address))
-    how = "by TLS" if tls is not None else "without TLS"
+    how = "over TLS" if tls is not None else "without TLS"
     return Finding(title, "ok", f"{address} answers {how}")
 
 
 async def _greet(address: str, tls: Tls | None) -> None:
-    """Return when the broker has answered anything at all; RemotingError if it does not."""
+    """Return when the broker has sent any answer; RemotingError if it does not."""
     client = RemotingClient(await connect(address, timeout_s=WITHIN_S, tls=tls), peer=address)
     failed: RemotingError | None = None
     async with trio.open_nursery() as nursery:

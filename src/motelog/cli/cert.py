@@ -1,7 +1,7 @@
 """``motelog cert``: a development authority for trying TLS, and reloading certificates.
 
 Owns: what is in these certificates, their files. Must not touch: how servers and clients use them.
-The authority's key lies beside the certificates, and anyone who can read it can issue more. A fleet
+The authority's key is kept beside the certificates: anyone who can read it can issue more. A fleet
 needs an authority whose key is kept elsewhere.
 """
 

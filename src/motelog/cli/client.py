@@ -1,6 +1,6 @@
 """``motelog client``: the connected clients of a running server.
 
-Owns: the text and JSON output. Must not touch: the gateway; the server's admin listener is asked.
+Owns: the text and JSON output. Must not touch: the gateway; it asks the server's admin listener.
 """
 
 from __future__ import annotations

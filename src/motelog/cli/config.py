@@ -41,7 +41,7 @@ def check(
     has_no_files: Annotated[
         bool,
         typer.Option(
-            "--no-files", help="Do not check the files that it names, where they are not available."
+            "--no-files", help="Skip the files that it names, which this machine may not have."
         ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
@@ -65,13 +65,13 @@ def check(
             raise ConfigFaultsError(found)
     except ConfigFaultsError as exc:
         if not json:
-            tell_unread(unread)
+            warn_unread(unread)
             raise
         faults = [asdict(fault) for fault in exc.faults]
     if json:
         write_json({"valid": not faults, "faults": faults, "unread_variables": unread})
         stop(Status.CONFIG if faults else Status.DONE)
-    tell_unread(unread)
+    warn_unread(unread)
     write(f"{file}: valid; roles {', '.join(loaded.section.roles)}")
 
 
@@ -195,7 +195,7 @@ def set_key(
 
 @config.command("unset", epilog="Example: motelog config unset gateway.retained_count_max")
 def unset_key(key: Key, admin: Admin = ADMIN, json: Json = False) -> None:
-    """Return a key that `config set` has set to its default."""
+    """Undo `config set`: the key has its default again."""
     _write_changes(ask(admin, "DELETE", "/api/v1/config/key", {"key": key}), json)
 
 
@@ -230,7 +230,7 @@ def _settings(file: Path) -> list[Setting]:
     from motelog.config import load_with_origins, unread_variables
     from motelog.core.config import settings
 
-    tell_unread(unread_variables())
+    warn_unread(unread_variables())
     return settings(load_with_origins(file))
 
 
@@ -243,7 +243,7 @@ def _toml(value: Any) -> str:
     return "-" if value is None else dumps(value, ensure_ascii=False)
 
 
-def tell_unread(variables: Mapping[str, str | None]) -> None:
+def warn_unread(variables: Mapping[str, str | None]) -> None:
     """Warn of variables that look like ours and have no effect."""
     for name, nearest in variables.items():
         hint = (

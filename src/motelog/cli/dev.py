@@ -137,10 +137,10 @@ def dev(
     """
     # Imported now, so that little time passes between creating the folder and handling signals.
     import motelog.cli.serve  # noqa: F401  # imports what takes longest
-    from motelog.cli.config import tell_unread
+    from motelog.cli.config import warn_unread
     from motelog.config import unread_variables
 
-    tell_unread(unread_variables())
+    warn_unread(unread_variables())
     if ephemeral and data is not None:
         raise CliError("--data and --ephemeral cannot be combined", status=2)
     listen = listeners.by_option()

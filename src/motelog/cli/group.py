@@ -132,7 +132,7 @@ def lag(
     """Print how far a group is behind in each queue, in messages and in time.
 
     The time is the age of the first waiting message. RocketMQ's brokers report the age of the
-    message consumed last instead, and nothing where the group has not consumed yet.
+    message consumed last instead, and nothing if the group has not consumed yet.
     """
 
     async def ask(admin: Admin) -> list[_Lag]:
@@ -176,7 +176,7 @@ def reset_offsets(
 ) -> None:
     """Set a group's offsets in a topic; its members may be running.
 
-    Messages that are skipped are not consumed; after an earlier offset messages are consumed again.
+    A later offset skips messages; after an earlier one, messages are consumed again.
     Apache's 4.x brokers refuse this for a group without members.
     """
     where = _reset_to(to)

@@ -359,7 +359,7 @@ async def _open_stream(
             raise
         is_untrusted = isinstance(exc.__cause__, ssl.SSLCertVerificationError)
         raise MqttClientError(
-            f"no TLS with {host}:{port}: {handshake_fault(exc)}",
+            f"TLS with {host}:{port} failed: {handshake_fault(exc)}",
             remedy=TRUST if is_untrusted else None,
             status=Status.REFUSED,
         ) from exc

@@ -397,7 +397,7 @@ def _version(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """A server as the options name it; None where only a URL could give the value."""
+    """A server as the options name it; None if only a URL could give the value."""
 
     host: str
     port: int | None = None

@@ -1,4 +1,4 @@
-"""What the commands share that query brokers and name servers: options, clients for one call.
+"""What the commands that query brokers and name servers share: options, clients for one call.
 
 Owns: ``--namesrv``, ``--credentials`` and ``--tls``, running an Admin or a consumer for the length
 of a call, which topics are the system's own. Must not touch: what is requested.
@@ -66,7 +66,7 @@ class Servers:
         }
 
     def with_admin(self, work: Callable[[Admin], Awaitable[T]]) -> T:
-        """Return what ``work`` returns when it is given an Admin."""
+        """Call ``work`` with an Admin and return its result."""
         from motelog.bridge.admin import Admin
 
         options = self.options
@@ -78,7 +78,7 @@ class Servers:
         return run_interruptibly(run)
 
     def with_both(self, work: Callable[[Admin, PullConsumer], Awaitable[T]]) -> T:
-        """Return what ``work`` returns when it is given an Admin and a consumer without a group."""
+        """Call ``work`` with an Admin and a consumer without a group, and return its result."""
         from motelog.bridge.pull import PullConsumer
 
         async def run(admin: Admin) -> T:

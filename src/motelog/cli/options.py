@@ -27,8 +27,8 @@ def commands(purpose: str) -> typer.Typer:
 def takes_options(command: Command) -> Command:
     """Give a command an option for each field of its parameters that are dataclasses.
 
-    They stand where the parameter stands, among the command's own. A field that is a dataclass
-    stands for its fields too.
+    They take the place of the parameter among the command's own. A field that is a dataclass is
+    replaced by its fields too.
     """
 
     @wraps(command)

@@ -81,12 +81,12 @@ def table(rows: Sequence[tuple[str, ...]], *, right: frozenset[int] = frozenset(
 
 
 def agreed(is_agreed: bool, what: str) -> None:
-    """Return if the user agrees: asked for on a terminal, given by ``--yes`` otherwise."""
+    """Return if the user agrees: at a prompt on a terminal, otherwise with ``--yes``."""
     if is_agreed:
         return
     if not sys.stdin.isatty():
         raise CliError(f"this would {what}", remedy="to confirm, add --yes", status=2)
-    sys.stderr.write(f"This will {what}. Type yes to go on: ")
+    sys.stderr.write(f"This will {what}. Type yes to continue: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip() != "yes":
         raise CliError("nothing was changed")

@@ -1,6 +1,6 @@
 """``motelog retained``: show and delete the retained messages of a running server.
 
-Owns: the text and JSON output. Must not touch: the log; the server's admin listener is asked.
+Owns: the text and JSON output. Must not touch: the log; it asks the server's admin listener.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``motelog status``: the state of a running server at a glance.
 
-Owns: the output. Must not touch: what is counted; the server's admin listener is asked.
+Owns: the output. Must not touch: what is counted; it asks the server's admin listener.
 """
 
 from __future__ import annotations

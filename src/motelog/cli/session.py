@@ -1,6 +1,6 @@
 """``motelog session``: show and end the sessions of a running server.
 
-Owns: the text and JSON output. Must not touch: the log; the server's admin listener is asked.
+Owns: the text and JSON output. Must not touch: the log; it asks the server's admin listener.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def move_home(
     loses: Annotated[
         bool,
         typer.Option(
-            "--lose", help="Do not ask the old home: all sessions and retained messages end."
+            "--lose", help="Do not read the old home: all sessions and retained messages are lost."
         ),
     ] = False,
     is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -209,8 +209,8 @@ def move_home(
 ) -> None:
     """Move the sessions and retained messages of all gateways to another broker.
 
-    For gateways in front of brokers elsewhere, which must be stopped meanwhile. The old home counts
-    until everything is at the new one. What it has stays there and is no longer read.
+    For gateways whose brokers run elsewhere. Stop all gateways first. The old home stays in use
+    until the new one has everything. Its records stay there, but are no longer read.
     """
     from motelog.gateway.operator import moving
 

@@ -87,7 +87,7 @@ def support_bundle(
 
 
 def _of_machine(settings: list[dict[str, Any]]) -> dict[str, Callable[[], str]]:
-    """Return functions that make the parts which the server is not asked for."""
+    """Return functions that make the parts that do not come from the server."""
     parts: dict[str, Callable[[], str]] = {
         "versions.json": _versions,
         "machine.json": lambda: _machine(settings),

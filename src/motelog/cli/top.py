@@ -1,6 +1,6 @@
 """``motelog top``: the rates of a running server, a line per interval.
 
-Owns: which rates are shown. Must not touch: what is counted; the server's admin listener is asked.
+Owns: which rates are shown. Must not touch: what is counted; it asks the server's admin listener.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ def create(
 ) -> None:
     """Create a topic.
 
-    Publishing and producing create topics too, where auto_create_topics is on. To reduce the number
+    Publishing and producing create topics too, if auto_create_topics is on. To reduce the number
     of queues, lower --write-queues first, and --read-queues when consumers have read the others.
     """
 

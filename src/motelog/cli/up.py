@@ -31,13 +31,13 @@ def up(
     json: ServeJson = False,
 ) -> None:
     """Run the roles that a configuration file names."""
-    from motelog.cli.config import tell_unread
+    from motelog.cli.config import warn_unread
     from motelog.cli.serve import serve
     from motelog.config import load_with_origins, unread_variables
     from motelog.core.addresses import format_address
     from motelog.running_config import RunningConfig
 
-    tell_unread(unread_variables())
+    warn_unread(unread_variables())
 
     def read(runtime: Mapping[str, str] | None = None) -> Loaded[MotelogConfig]:
         return loaded_with_log(load_with_origins(config, runtime), log_level, log_format)

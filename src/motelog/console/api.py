@@ -43,7 +43,7 @@ class NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The change is made; if the log stores it, it is in the log."""
+    """The change is made; one that belongs in the log is in the log."""
 
     done: bool = True
 
@@ -100,7 +100,7 @@ class Api:
 
     @cached_property
     def _document(self) -> bytes:
-        """The OpenAPI document, made when it is first asked for: it takes as long as a start."""
+        """The OpenAPI document, made at the first request: making it takes as long as a start."""
         return msgspec.json.encode(openapi(self._endpoints))
 
     async def _openapi(self, request: Request) -> Response:

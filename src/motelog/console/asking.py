@@ -40,7 +40,7 @@ _TRACE_EVERY_S: Final = 0.1
 
 
 class RefusedError(MotelogError):
-    """A question is refused; ``status`` is that of HTTP: 400, 409, or 503 if no answer yet."""
+    """A question is refused; ``status`` is HTTP's: 400, 409, or 503 if there is no answer yet."""
 
     def __init__(self, why: str, status: int = 503) -> None:
         super().__init__(why)

@@ -1,1 +1,1 @@
-"""Several gateway processes that serve as one: who starts them, what they say to each other."""
+"""Several gateway processes that serve as one: starting them, and the messages between them."""

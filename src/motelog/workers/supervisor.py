@@ -183,7 +183,7 @@ class Workers:
 
     @property
     def outage(self) -> str | None:
-        """Return which brokers are unreachable, as the first process that misses one reports it."""
+        """Return which brokers are unreachable, as reported by the first process that lacks one."""
         return next((one.outage for one in self._workers if one.outage), None)
 
     @property
