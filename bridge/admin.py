@@ -163,7 +163,7 @@ class Admin:
     async def rates(self, broker: str, name: str, key: str) -> Rates:
         """Return a broker's counter with one of RocketMQ's statistics names and keys.
 
-        Such as "TOPIC_PUT_NUMS" with key "TOPIC", "GROUP_GET_NUMS" with "TOPIC@GROUP",
+        For example "TOPIC_PUT_NUMS" with key "TOPIC", "GROUP_GET_NUMS" with "TOPIC@GROUP", or
         "BROKER_PUT_NUMS" with the cluster's name. BrokerError if nothing was counted there.
         """
         address = await self._master(broker)
@@ -312,8 +312,9 @@ class Admin:
     ) -> None:
         """Create or change a consumer group; ``settings`` have RocketMQ's names.
 
-        Such as ``{"retryMaxTimes": 3, "consumeEnable": False}``; other settings get their defaults.
-        ``consumeFromMinEnable`` and ``consumeTimeoutMinute`` have no effect, as in RocketMQ.
+        For example ``{"retryMaxTimes": 3, "consumeEnable": False}``. Other settings get their
+        defaults. ``consumeFromMinEnable`` and ``consumeTimeoutMinute`` have no effect, as in
+        RocketMQ.
         """
         body = dumps({"groupName": check_text("group", group), **(settings or {})})
         for address in await self._chosen(brokers):

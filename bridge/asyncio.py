@@ -159,8 +159,8 @@ class AsyncioProducer(OnAsyncio[Producer]):
     ) -> None:
         """Write ``message`` to the connection and return, without an acknowledgement.
 
-        For data of which some may be lost: a broker that refuses the message or ends does not
-        answer. Errors are those of ``send`` before anything is sent, and RemotingError.
+        For data that may be lost: a broker that refuses the message or ends does not answer. Errors
+        are those of ``send`` before anything is sent, and RemotingError.
         """
         await self._call(
             self._service.send_oneway, message, queue=queue, hash_key=hash_key, delay=delay

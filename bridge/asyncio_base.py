@@ -1,10 +1,10 @@
-"""What is written by hand of the clients for asyncio: how a call waits on a loop, the loops.
+"""The hand-written part of the clients for asyncio: how a call waits on a loop, the loops.
 
 Owns: how a call gets into the thread of a client and back (bridge.background), and what cancelling
 it does. Must not touch: decisions of the trio-native classes. ``bridge/asyncio.py`` has the rest of
 the methods, written by ``python -m tests.twins``: each calls the native one of its name.
 Used on one loop, by any number of its tasks.
-Invariants: a cancelled call has ended in the thread before CancelledError goes on; messages of a
+Invariants: a cancelled call has ended in the thread before CancelledError propagates; messages of a
 cancelled poll are handed out again.
 """
 
@@ -39,7 +39,7 @@ HandleSome = Callable[[list[StoredMessage]], object]
 
 
 class OnAsyncio(Generic[Service]):
-    """What all of them share: entering, leaving, and a call."""
+    """What all these clients share: entering, leaving, and a call."""
 
     def __init__(self, service: Service, name: str) -> None:
         self._service = service
@@ -101,7 +101,7 @@ class OnAsyncio(Generic[Service]):
     def _as_async(
         self, function: Callable[[A], Coroutine[Any, Any, T]]
     ) -> Callable[[A], Awaitable[T]]:
-        """Return what awaits, in trio, a coroutine function of the user, which runs on the loop."""
+        """Return a function for trio that awaits a coroutine function of the user on the loop."""
 
         async def on_loop(argument: A) -> T:
             assert self._loop is not None
@@ -125,7 +125,7 @@ class PullConsumerBase(OnAsyncio[LoopedPullConsumer]):
         return message
 
     async def _poll(self, *, timeout_s: float, count_max: int) -> list[StoredMessage]:
-        # What is fetched stays with the others that are unseen until this task takes it.
+        # Fetched messages stay with the other unseen ones until this task takes them.
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:

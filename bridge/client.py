@@ -139,7 +139,7 @@ class Client:
                 await running.end_connections()
 
     def start_soon(self, task: Callable[..., Any], *args: object) -> None:
-        """Run ``task`` until ``leave``; it begins again where it has ended with a MemoryError."""
+        """Run ``task`` until ``leave``; restart it if it ends with a MemoryError."""
         self._open().work.start_soon(run_again, task, *args)
 
     async def request(

@@ -1,4 +1,4 @@
-"""Reading records directly from a broker's files, by a client on its machine with the rights.
+"""Reading records directly from a broker's files, by a client on its machine that may read them.
 
 Owns: MappedLog: the key in the broker's folder, the currently mapped file. Must not touch: sockets;
 which records exist: the broker says so with each pull, whose answer has ConsumeQueue units instead

@@ -267,8 +267,8 @@ class Producer:
     ) -> None:
         """Write ``message`` to the connection and return, without an acknowledgement.
 
-        For data of which some may be lost: a broker that refuses the message or ends does not
-        answer. Errors are those of ``send`` before anything is sent, and RemotingError.
+        For data that may be lost: a broker that refuses the message or ends does not answer. Errors
+        are those of ``send`` before anything is sent, and RemotingError.
         """
         check_arguments((message,), queue, hash_key)
         _, command = await self._command(message, delay)

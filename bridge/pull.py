@@ -286,7 +286,8 @@ class PullConsumer:
         """Return the positions that ``commit`` would store: changed ones, and all now and then.
 
         ``unseen`` has the offset of each queue's first message that was returned but not yet seen
-        by the user. If a queue came from another member whose late commit is ahead, that one stays.
+        by the user. If a queue came from another member whose late commit is ahead, that commit is
+        kept.
         """
         now = trio.current_time()
         found = {

@@ -172,8 +172,8 @@ class SyncProducer(ProducerBase):
     ) -> None:
         """Write ``message`` to the connection and return, without an acknowledgement.
 
-        For data of which some may be lost: a broker that refuses the message or ends does not
-        answer. Errors are those of ``send`` before anything is sent, and RemotingError.
+        For data that may be lost: a broker that refuses the message or ends does not answer. Errors
+        are those of ``send`` before anything is sent, and RemotingError.
         """
         self._call(self._service.send_oneway, message, queue=queue, hash_key=hash_key, delay=delay)
 
@@ -827,7 +827,7 @@ class SyncAdmin(Blocking[Admin]):
     def rates(self, broker: str, name: str, key: str) -> Rates:
         """Return a broker's counter with one of RocketMQ's statistics names and keys.
 
-        Such as "TOPIC_PUT_NUMS" with key "TOPIC", "GROUP_GET_NUMS" with "TOPIC@GROUP",
+        For example "TOPIC_PUT_NUMS" with key "TOPIC", "GROUP_GET_NUMS" with "TOPIC@GROUP", or
         "BROKER_PUT_NUMS" with the cluster's name. BrokerError if nothing was counted there.
         """
         return self._call(self._service.rates, broker, name, key)
@@ -920,8 +920,9 @@ class SyncAdmin(Blocking[Admin]):
     ) -> None:
         """Create or change a consumer group; ``settings`` have RocketMQ's names.
 
-        Such as ``{"retryMaxTimes": 3, "consumeEnable": False}``; other settings get their defaults.
-        ``consumeFromMinEnable`` and ``consumeTimeoutMinute`` have no effect, as in RocketMQ.
+        For example ``{"retryMaxTimes": 3, "consumeEnable": False}``. Other settings get their
+        defaults. ``consumeFromMinEnable`` and ``consumeTimeoutMinute`` have no effect, as in
+        RocketMQ.
         """
         self._call(
             self._service.put_group,

@@ -1,4 +1,4 @@
-"""What is written by hand of the clients for plain threads: the thread, its end, the loops.
+"""The hand-written part of the clients for plain threads: the thread, its end, the loops.
 
 Owns: how a call gets into the thread of a client and back, what has no counterpart in trio.
 Must not touch: decisions of the trio-native classes. ``bridge/sync.py`` has the rest of the
@@ -39,7 +39,7 @@ HandleSome = Callable[[list[StoredMessage]], object]
 
 
 class Blocking(Generic[Service]):
-    """What all of them share."""
+    """What all these clients share."""
 
     def __init__(self, service: Service, name: str) -> None:
         self._background = Background(service, name)
@@ -58,7 +58,7 @@ class Blocking(Generic[Service]):
         self.close()
 
     def _as_async(self, function: Callable[[A], T]) -> Callable[[A], Awaitable[T]]:
-        """Return what awaits a function of the user, which runs in a thread of its own."""
+        """Return an async function that runs a function of the user in a thread of its own."""
 
         async def in_thread(argument: A) -> T:
             return await trio.to_thread.run_sync(function, argument)
@@ -80,7 +80,7 @@ class ProducerBase(Blocking[Producer]):
         """Start a send and return at once; the future has what ``send`` returns or raises.
 
         ``callback`` gets the future when it is done, in the producer's thread: it must not block.
-        Many sends may be on their way; who starts them sees to it that they are not too many.
+        Any number of sends may be under way: the caller must limit it.
         """
         return self._background.start_call(
             self._service.send,
@@ -120,7 +120,7 @@ class PullConsumerBase(Blocking[LoopedPullConsumer]):
 
         Its pulls cost a fraction of ``pull``, which goes through the background thread. It connects
         at the first pull. The caller closes it. With ``may_map`` it reads records in the files of a
-        broker on this machine that lets it (bridge.mapped_log).
+        broker on this machine that allows it (bridge.mapped_log).
         """
         return QueuePuller(
             queue,

@@ -22,7 +22,7 @@ from motelog.core.records.decode import StoredMessage
 
 
 class LoopedPullConsumer(PullConsumer):
-    """A PullConsumer that takes the messages in ``unseen`` as not handed out yet."""
+    """A PullConsumer that treats the messages in ``unseen`` as not handed out yet."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -30,7 +30,7 @@ class LoopedPullConsumer(PullConsumer):
 
     async def fetch(self, *, timeout_s: float = math.inf, count_max: int = 512) -> None:
         """Return when ``unseen`` has messages, fetched or left, or after ``timeout_s``."""
-        if not self.unseen or count_max < 1:  # which is refused
+        if not self.unseen or count_max < 1:  # ``poll_batches`` refuses the latter
             batches = await self.poll_batches(timeout_s=timeout_s, count_max=count_max)
             self.unseen.add(batches)
 

@@ -83,8 +83,8 @@ SUSPEND_S: Final = 1.0
 STOP_S: Final = 10.0
 # A message that no broker accepted back is handled again here after this.
 HANDLE_AGAIN_S: Final = 5.0
-# How long a queue that moves to another member waits for its messages in work, if the other must
-# not handle them before; as long as RocketMQ's members wait.
+# How long a queue that moves to another member waits for its messages in work, if the new member
+# must not handle them earlier; as long as RocketMQ's members wait.
 HAND_OVER_S: Final = 20.0
 # A member that takes a queue over waits this long for the previous one to save its offset.
 TAKE_OVER_S: Final = 0.5

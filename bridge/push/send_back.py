@@ -1,8 +1,9 @@
 """Sends failed messages back to the broker, which delivers them again later.
 
-Owns: SendBack: request code 36, and sending to the group's retry topic if that fails. Must not
-touch: which messages failed. After ``retries_max`` retries, or the number in the group's settings
-if that is None, the broker makes the message a dead letter (topic %DLQ%GROUP).
+Owns: SendBack: request code 36, and sending to the group's retry topic if that fails.
+Must not touch: which messages failed.
+After ``retries_max`` retries, or the number in the group's settings if that is None, the broker
+makes the message a dead letter (topic %DLQ%GROUP).
 Spec: RocketMQ DefaultMQPushConsumerImpl.sendMessageBack, ConsumeMessageOrderlyService.
 """
 
