@@ -2,7 +2,7 @@
 
 Owns: which files there are, when they are reloaded, what happens if a file cannot be read.
 Must not touch: connections (``clients`` checks them again after a change).
-Invariant: a file that cannot be read denies access. At the start it ends the start. Later, all
+Invariant: a file that cannot be read denies access. At the start, the start fails. Later, all
 logins are refused until it is readable again; connected clients keep their rights.
 """
 

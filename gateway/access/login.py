@@ -49,7 +49,7 @@ class Identity:
     ``proof`` is what the login depends on if that can change later: the password's hash.
     ``expires_s`` is when the login ends (seconds since 1970). ``rules`` are those carried by the
     login, in addition to the file's. ``certificate_name`` is that of the client's certificate,
-    whatever the login; empty without a certificate.
+    however it logged in; empty without a certificate.
     """
 
     user_name: str

@@ -117,7 +117,7 @@ def parse_hash(text: str) -> PasswordHash | Verifier:
 
 
 #: Compared if there is no such user, so that this takes as long.
-NOBODY: Final = PasswordHash(_LOG_N, _R, _P, bytes(_SALT_BYTES), bytes(_HASH_BYTES))
+UNKNOWN_USER: Final = PasswordHash(_LOG_N, _R, _P, bytes(_SALT_BYTES), bytes(_HASH_BYTES))
 
 
 def check_user_name(name: str) -> None:
@@ -126,8 +126,8 @@ def check_user_name(name: str) -> None:
         raise ValueError("a user name must have 1 to 256 bytes")
     if not name.isprintable() or ":" in name or name != name.strip() or name.startswith("#"):
         raise ValueError(
-            "a user name has no ':', no control characters, no '#' at its begin and no space at its"
-            " ends"
+            "a user name must not contain ':' or control characters, begin with '#', or begin or"
+            " end with a space"
         )
 
 

@@ -15,8 +15,8 @@ from typing import Final
 
 from motelog.gateway.access.login import Credentials, Denied, Identity, Slow
 from motelog.gateway.access.password_file import (
-    NOBODY,
     PASSWORD_BYTES_MAX,
+    UNKNOWN_USER,
     Stamp,
     file_stamp,
     parse_hash,
@@ -63,7 +63,7 @@ class Passwords:
             return Identity(name, self.name, hash_text)
         if not 0 < len(password) <= PASSWORD_BYTES_MAX:
             return self._wrong()  # whatever the user name
-        fits = NOBODY.fits if hash_text is None else parse_hash(hash_text).fits
+        fits = UNKNOWN_USER.fits if hash_text is None else parse_hash(hash_text).fits
         return Slow(
             self.name, partial(fits, password), partial(self._decide, name, hash_text, password)
         )

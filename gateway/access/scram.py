@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256: a login in which the server never sees the password and proves that it knows it.
+"""SCRAM-SHA-256: a login without sending the password, in which the server proves its identity too.
 
 Owns: the verifier in the password file, the messages of an exchange.
 Must not touch: the packets that carry the messages, who has logged in (``scram_logins``).
@@ -39,7 +39,7 @@ _HASH: Final = re.compile(
     re.ASCII,
 )
 VERIFIER: Final = "$scram-sha-256$"
-#: Header, user name and nonce; what stands behind them are extensions that may be ignored.
+#: Header, user name and nonce; extensions may follow, and are ignored.
 _FIRST: Final = re.compile(
     r"((?:n|y),(?:a=([^,]*))?,)(n=([^,]*),r=([\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]=[^,]*)*)"
 )
@@ -146,7 +146,7 @@ class Exchange:
         return b"v=" + base64.b64encode(shown)
 
 
-def nobody(user_name: str, key: bytes) -> Verifier:
+def unknown_verifier(user_name: str, key: bytes) -> Verifier:
     """Return a verifier that no password fits, for an unknown user; always the same."""
     made = hmac.digest(key, user_name.encode(), "sha512")
     return Verifier(ITERATIONS, made[:_SALT_BYTES], made[-_KEY_BYTES:], made[-_KEY_BYTES:])

@@ -1,8 +1,8 @@
 """Logins by SCRAM-SHA-256, of the users in the password file who have a verifier.
 
-Owns: who an exchange ends with. Must not touch: its messages (``scram``), packets, the file.
-Invariants: a user that there is not, or who has no verifier, gets the same answers as a wrong
-password. Nothing of an exchange gets into a text.
+Owns: the outcome of an exchange. Must not touch: its messages (``scram``), packets, the file.
+Invariants: an unknown user, or one without a verifier, gets the same answers as a wrong password.
+No text contains a part of an exchange.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from motelog.gateway.access.scram import (
     Exchange,
     ScramError,
     Verifier,
-    nobody,
     parse_verifier,
+    unknown_verifier,
 )
 
 
@@ -33,7 +33,7 @@ class ScramLogins:
         self._key = secrets.token_bytes(32)
 
     def log_in(self, shown: Credentials) -> Identity | Denied | None:
-        """A login of one packet is for others."""
+        """Return None: a login of one packet is for other authenticators."""
         return None
 
     def holds(self, identity: Identity) -> bool:
@@ -45,20 +45,20 @@ class ScramLogins:
 
     def finish(self, exchange: Exchange, message: bytes) -> tuple[Identity, bytes] | Denied:
         """Return who the client is and the server's last message."""
-        wrong = Denied(self.name, "wrong", "user name or password are wrong")
+        wrong = Denied(self.name, "wrong", "the user name or password is wrong")
         try:
             shown = exchange.finish(message)
         except ScramError as exc:
             return Denied(self.name, "wrong", f"the login is refused: {exc}")
         hash_text = self._hash_of(exchange.user_name)
-        # The file may have changed meanwhile: what counts is what it says now.
+        # The file may have changed meanwhile: its present content counts.
         if shown is None or hash_text is None or hash_text != exchange.verifier.text:
             return wrong
         return Identity(exchange.user_name, self.name, hash_text), shown
 
     def _find(self, user_name: str) -> Verifier:
-        """Return a user's verifier; of one who has none, one that fits no password."""
+        """Return a user's verifier; for a user without one, a verifier that no password fits."""
         hash_text = self._hash_of(user_name)
         if hash_text is not None and hash_text.startswith(VERIFIER):
             return parse_verifier(hash_text)
-        return nobody(user_name, self._key)
+        return unknown_verifier(user_name, self._key)

@@ -41,7 +41,7 @@ KEYS_MAX: Final = 100
 FETCH_TIMEOUT_S: Final = 10.0
 #: How soon after a fetch a token with an unknown key causes the next one.
 MISSING_MS: Final = 30_000
-#: How long keys are used that cannot be fetched again.
+#: How long keys stay in use if they cannot be fetched again.
 KEPT_MS: Final = 3_600_000
 
 _TOKEN: Final = re.compile(rb"[\w-]+\.[\w-]*\.[\w-]*", re.ASCII)
@@ -153,7 +153,7 @@ class Tokens:
             raise _RefusedError("it is not valid yet")
         user = claims.get(config.jwt_user_claim)
         if not isinstance(user, str):
-            raise _RefusedError(f"it has no text {config.jwt_user_claim!r}")
+            raise _RefusedError(f"its {config.jwt_user_claim!r} is missing or not text")
         check_user_name(user)
         if config.jwt_client_id_claim:
             client_id = claims.get(config.jwt_client_id_claim)

@@ -49,7 +49,7 @@ from motelog.gateway.state.view import ViewError
 from motelog.gateway.turn import Turn
 
 FULL: Final = "as many clients are connected as connections_max allows"
-NOT_OWNED: Final = "the session is another user's"
+NOT_OWNED: Final = "the session belongs to another user"
 
 
 class Admission:
@@ -214,7 +214,7 @@ class Admission:
     ) -> None:
         """Admit a client while the log takes no records, if its session needs none.
 
-        Nor can it be claimed from other gateways.
+        The session cannot be claimed from other gateways then.
         """
         stored = None
         with suppress(ViewError):
@@ -222,7 +222,7 @@ class Admission:
         now_ms = self._journal.clock.now_ms()
         is_kept = stored is not None and not self._expiry.has_expired(stored, now_ms)
         if accepted.expiry_s or is_kept:
-            text = f"sessions cannot be stored for the moment: {why}"
+            text = f"sessions cannot be stored at the moment: {why}"
             self._connections.refuse(connection, refuse_for_now(accepted, text))
             return
         if accepted.client_id in self._claims:
@@ -280,7 +280,7 @@ class Admission:
             if stored is not None and stored.filters:
                 self._shared.check(stored)
         except ViewError as exc:
-            why = f"stored sessions cannot be found for the moment: {exc}"
+            why = f"stored sessions cannot be read at the moment: {exc}"
             self._refuse_claimed(connection, refuse_for_now(accepted, why), claim)
             return
         if stored is not None:

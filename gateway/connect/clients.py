@@ -43,11 +43,11 @@ CONNECTIONS_RESERVED: Final = 256
 _FAULTS: Final = {
     Fault.FRAME_TOO_LARGE: (ReasonCode.PACKET_TOO_LARGE, "packet above Maximum Packet Size"),
     Fault.MALFORMED_LENGTH: (ReasonCode.MALFORMED_PACKET, "remaining length of five bytes"),
-    Fault.IDLE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within the keep alive and a half"),
+    Fault.IDLE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within 1.5 times the keep alive"),
 }
 #: Faults that the frames kernel finds in packets after CONNECT; it reports a code and a position.
 _FRAME_FAULTS: Final = {
-    ReasonCode.TOPIC_NAME_INVALID: "topic name is empty, or holds '+', '#' or a control character",
+    ReasonCode.TOPIC_NAME_INVALID: "topic name is empty, or has '+', '#' or a control character",
     ReasonCode.PROTOCOL_ERROR: "packet identifier is 0, or there is no topic name and no alias",
 }
 
@@ -97,7 +97,7 @@ class Clients:
         peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         #: Work that one peer has caused runs inside it.
         self.boundary = peer_log.boundary(
-            "the gateway failed at what a client sent, others are served"
+            "the gateway failed to handle what a client sent; other clients are served"
         )
 
     def configure(self, config: GatewayConfig) -> None:
@@ -146,7 +146,7 @@ class Clients:
         self._metrics.packets_malformed += 1
         connection = self._turn.connections[number]
         if connection is not None and connection.session is None:
-            refused = refuse_unread(reason_code, "the first packet is no CONNECT")
+            refused = refuse_unread(reason_code, "the first packet is not CONNECT")
             self._connections.refuse(connection, refused)
             return
         what = _FRAME_FAULTS.get(ReasonCode(reason_code), "malformed packet")
@@ -172,7 +172,7 @@ class Clients:
         """Keep a packet if its connection is parked; return whether it is."""
         parked = self._parking.keep(packet)
         if parked is not None and parked.kept_bytes > parked.kept_bytes_max:
-            why = "too much has come behind a CONNECT that waits"
+            why = "too many bytes follow a CONNECT that waits"
             self._connections.refuse_parked(parked, why)
         return parked is not None
 

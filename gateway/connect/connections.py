@@ -70,7 +70,7 @@ class Connections:
         session = connection.session
         if reason is CloseReason.OUTPUT_FULL and session is not None:
             self._peer_log.warning(
-                "a client reads too slowly and is disconnected, its output is full client_id=%r",
+                "a client reads too slowly and is disconnected: its output is full client_id=%r",
                 session.client_id,
             )
         self.forget(connection)
@@ -104,7 +104,7 @@ class Connections:
         if connection.output.output_bytes(number):
             self.cut(connection)
         else:
-            self.close(connection, ReasonCode.QUOTA_EXCEEDED, "all connections hold too much")
+            self.close(connection, ReasonCode.QUOTA_EXCEEDED, "connections hold too much memory")
 
     def close(self, connection: Connection, reason_code: int, why: str) -> None:
         """Send a client the reason why its connection ends, and end it."""

@@ -1,4 +1,4 @@
-"""The parts that those who change sessions and connections share, as two values.
+"""The parts shared by the code that changes sessions and connections, as two values.
 
 Owns: only that. Must not touch: what the parts do.
 """

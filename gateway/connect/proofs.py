@@ -100,12 +100,12 @@ class Proofs:
         if isinstance(found, Denied):
             return Proved(connection, accepted, found)
         identity, shown = found
-        told: dict[PropertyId, PropertyValue] = {
-            **accepted.told,
+        overrides: dict[PropertyId, PropertyValue] = {
+            **accepted.overrides,
             PropertyId.AUTHENTICATION_METHOD: METHOD,  # [MQTT-4.12.0-5]
             PropertyId.AUTHENTICATION_DATA: shown,
         }
-        return Proved(connection, accepted._replace(told=told), identity)
+        return Proved(connection, accepted._replace(overrides=overrides), identity)
 
     def again(self, connection: Connection, session: Session, first_byte: int, body: bytes) -> None:
         """Begin or continue the re-authentication of a connected client. [MQTT-4.12.1-1]
@@ -127,9 +127,9 @@ class Proofs:
                 return
             found = refused
         else:
-            raise ProtocolViolationError("AUTH does not begin a re-authentication by the method")
+            raise ProtocolViolationError("AUTH does not begin a re-authentication with the method")
         if isinstance(found, Denied) or found[0].user_name != identity.user_name:
-            why = found.why if isinstance(found, Denied) else "the client is another user's"
+            why = found.why if isinstance(found, Denied) else "the client belongs to another user"
             raise NotAuthorizedError(why)  # [MQTT-4.12.1-2]
         proved, shown_data = found
         # The connection is the same, and so is the client's certificate.
@@ -163,7 +163,7 @@ class Proofs:
     def _proved(self, proving: _Proving, auth: Auth) -> tuple[Identity, bytes] | Denied:
         """Return the proved identity, and the data that proves this server to the client."""
         if auth.reason_code != ReasonCode.CONTINUE_AUTHENTICATION or auth.method != METHOD:
-            raise ProtocolViolationError("AUTH does not go on with the method that was begun")
+            raise ProtocolViolationError("AUTH does not continue the exchange with its method")
         found = self._scram.finish(proving.exchange, auth.data)
         judged = found if isinstance(found, Denied) else found[0]
         self._access.logins.judge(proving.shown, judged)

@@ -19,7 +19,7 @@ from motelog.gateway.turn import Turn
 
 #: Sessions that one call checks after a change of logins or rights.
 RECHECK_COUNT: Final = 1000
-NO_LONGER: Final = "the client has no right to this any more"
+NO_LONGER: Final = "the client no longer has a right to this"
 
 
 class Rechecks:
@@ -49,7 +49,7 @@ class Rechecks:
     def look(self) -> bool:
         """Check some of the sessions; return whether there are more.
 
-        A client is disconnected if it could not log in any more, or if it has lost the right to a
+        A client is disconnected if it could no longer log in, or if it has lost the right to a
         subscription or to its will. Its rights to publish are looked up again at its next publish.
         """
         names = self._waiting[-RECHECK_COUNT:]
@@ -69,7 +69,7 @@ class Rechecks:
         """Return why a client must be disconnected, None if it may stay."""
         identity, acl, whose = session.identity, self._access.acl, who(session)
         if identity is None or not self._access.logins.holds(identity):
-            return "the client could not log in any more"
+            return "the client could no longer log in"
         if acl is None:
             return None
         if session.has_particulars and session.particulars.will is not None:

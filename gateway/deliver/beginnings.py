@@ -1,10 +1,10 @@
-"""Where sessions begin in queues in which they have no cursor: at the first message since then.
+"""Where a session begins in a queue in which it has no cursor: at the first message since it began.
 
 Owns: Beginnings, the searches that are under way. Must not touch: cursors, what is delivered.
-A queue that a session's record does not name was created since, or was closed and is open again.
-Then it has messages from before the session, which are not for it. A search by time finds the
-first one that is. One search of a queue is under way at a time: thousands of sessions may come back
-at once, and nearly always the first answer is theirs too.
+A queue that a session's record does not name was created later, or was closed and is open again.
+In the second case it has messages that are older than the session and not for it. A search by time
+finds the first one that is for it. One search of a queue is under way at a time: thousands of
+sessions may come back at once, and nearly always the first answer holds for them too.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Beginnings:
             waiting.append((begun_ms, then))
             return None
         self._waiting[queue] = []
-        told = partial(self._told, queue, begun_ms, then)
-        found = self._log_port.offset_at(queue.handle, since_ms, told)
+        found_later = partial(self._found, queue, begun_ms, then)
+        found = self._log_port.offset_at(queue.handle, since_ms, found_later)
         if found is not None:
             del self._waiting[queue]
             self._note(queue, since_ms, found)
@@ -50,7 +50,7 @@ class Beginnings:
         if not queue_offset:
             queue.whole_ms = max(queue.whole_ms, since_ms)
 
-    def _told(
+    def _found(
         self, queue: WatchedQueue, begun_ms: int, then: Callable[[int], None], queue_offset: int
     ) -> None:
         self._note(queue, begun_ms - CLOCKS_MS_MAX, queue_offset)

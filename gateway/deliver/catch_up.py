@@ -222,9 +222,9 @@ class CatchUp:
             waiting += sessions
             return
         self._asking[queue] = []
-        self._log_port.tail(queue.handle, partial(self._tail_told, queue, sessions))
+        self._log_port.tail(queue.handle, partial(self._tail_found, queue, sessions))
 
-    def _tail_told(self, queue: WatchedQueue, sessions: list[Session], tail: int) -> None:
+    def _tail_found(self, queue: WatchedQueue, sessions: list[Session], tail: int) -> None:
         is_lost = False
         for session in sessions:
             begins = session.particulars.since.values() if session.has_particulars else ()

@@ -13,7 +13,7 @@ Spec: MQTT 5.0 sections 3.3, 4.3, 4.6, 4.9.
     grown queue -> read -> plan of the topic name -> fan out
                      window or socket full -> cursor at this record -> PUBACK or drained socket
                               ^-- still full <- read on, match, send -> at the tail: live
-    If records are no longer in memory, the log fetches them first; other queues go on meanwhile.
+    If records are no longer in memory, the log fetches them first; other queues continue meanwhile.
 """
 
 from __future__ import annotations
@@ -371,8 +371,8 @@ class Delivery:
         begun_ms = session.begun_ms
         if begun_ms > self._turn.now_ms:
             return 0  # the clock has been set back: messages since then may have older times
-        told = partial(self._begin_found, session, queue)
-        found = self._beginnings.find(queue, begun_ms, told)
+        found_later = partial(self._begin_found, session, queue)
+        found = self._beginnings.find(queue, begun_ms, found_later)
         if found is None:
             particulars = session.particulars
             particulars.unplaced = particulars.unplaced or set()
@@ -382,7 +382,7 @@ class Delivery:
     def _begin_found(self, session: Session, queue: WatchedQueue, queue_offset: int) -> None:
         session.particulars.unplaced.discard(queue)
         if session.lagging is None or queue not in session.lagging:
-            return  # it has left, or needs the queue no more
+            return  # it has left, or no longer needs the queue
         self._catch_up.place(session, queue, self._not_ahead(session, queue, queue_offset))
 
     def stored_again(self, session: Session, error: MotelogError | None) -> None:
@@ -489,7 +489,7 @@ class Delivery:
     def progress(self) -> list[Progress]:
         """Return the progress since the last call of receivers not at the live positions."""
         changed = self._sender.changed
-        told = []
+        entries = []
         flights: dict[Group, Flights] = {}
         for receiver, before in list(changed.items()):
             if isinstance(receiver, Part):
@@ -504,8 +504,8 @@ class Delivery:
             else:
                 del changed[receiver]
             if now != before:
-                told.append(now)
-        return told
+                entries.append(now)
+        return entries
 
     def progress_of(self, session: Session) -> Progress:
         """Return where a session is not at the live positions."""
@@ -561,7 +561,7 @@ class Delivery:
 
     def _deliver_queue(self, queue: WatchedQueue, now_ms: int) -> bool:
         if queue.is_waiting or self._queues.by_handle.get(queue.handle) is not queue:
-            return False  # the log will call back, or the queue is not needed any more
+            return False  # the log will call back, or the queue is no longer needed
         read = self._log_port.read(
             queue.handle,
             queue.next_offset,

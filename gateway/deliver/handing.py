@@ -94,7 +94,7 @@ class Handing:
         """
         if not records:
             return None
-        part = group.told_by(self.queues.parts[queue_number])
+        part = group.recorded_by(self.queues.parts[queue_number])
         if part is not None and part.is_stored:
             self.sender.note_change(part)
         slice_ = _Slice(self, group, queue_number, now_ms, had)
@@ -299,7 +299,7 @@ class _Slice:
         After a crash another member must not get it. [MQTT-4.8.2-5]
         """
         handing = self._handing
-        part = self._group.told_by(handing.queues.parts[self._queue_number])
+        part = self._group.recorded_by(handing.queues.parts[self._queue_number])
         if part is None or not part.is_stored:
             return
         name = part.client_id

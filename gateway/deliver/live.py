@@ -39,7 +39,7 @@ class Live:
     def send(
         self, plan: Plan, name: bytes, record: BriefRecord, queue: WatchedQueue, now_ms: int
     ) -> None:
-        """Send one record of topic name ``name``, or count why nobody gets it."""
+        """Send one record of topic name ``name``, or count why no client gets it."""
         body, block = body_and_block(record, now_ms, self._metrics.count_left_out)
         if body is None:
             self._metrics.messages_undeliverable += 1

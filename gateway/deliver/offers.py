@@ -160,7 +160,7 @@ class Offers:
         """Count messages that a session does not get because of its quota."""
         if "quota" not in session.particulars.dropped:
             self._log.warning(
-                "messages are passed over that wait for a client: it lags by more than"
+                "messages that wait for a client are skipped: it lags by more than"
                 " gateway.session_messages_max, session_bytes_max or session_age_max_s allows"
                 " client_id=%r",
                 session.client_id,

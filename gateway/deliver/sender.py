@@ -304,7 +304,7 @@ class Sender:
     ) -> bool:
         """Send a message in flight once more; return False if it must wait for the socket.
 
-        ``options`` are those of the subscriptions that want it now, 0 if none wants it any more.
+        ``options`` are those of the subscriptions that still want it, 0 if none does.
         The flight is given up if the message cannot be sent at all. [MQTT-4.4.0-1]
         """
         connection = session.connection

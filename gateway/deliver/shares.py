@@ -295,13 +295,13 @@ class Shares:
         for session in [one for one in group.parted if not self.unacknowledged(group, one)]:
             del group.parted[session]
         found: Flights = {}
-        tellers = [group.told_by(number) for number in range(PARTS)]
+        recorders = [group.recorded_by(number) for number in range(PARTS)]
         parts = self._queues.parts
         receivers = chain(group.sessions(), group.parted)
         for flight in chain(group.front, *(self.unacknowledged(group, one) for one in receivers)):
-            teller = tellers[parts[read_flight(flight).queue_number]]
-            if teller is not None:
-                found.setdefault(teller, []).append(flight)
+            recorder = recorders[parts[read_flight(flight).queue_number]]
+            if recorder is not None:
+                found.setdefault(recorder, []).append(flight)
         return found
 
     def _stored_flights(self, flights: Iterable[int]) -> tuple[StoredFlight, ...]:
@@ -359,7 +359,7 @@ class Shares:
         roomy, self.roomy = self.roomy, {}
         for session in roomy:
             awaiting = session.particulars.awaiting
-            # Groups that get nothing wait again, behind the others: each is served once.
+            # Groups that get nothing wait again, after the others: each is served once.
             for _ in range(len(awaiting)):
                 if not (awaiting and session.inflight.room):
                     break
@@ -399,7 +399,7 @@ class Shares:
             tail = (
                 None
                 if group in early
-                else self._log_port.tail(queue.handle, partial(self._tail_told, group, queue))
+                else self._log_port.tail(queue.handle, partial(self._tail_found, group, queue))
             )
             # If the log has lost its end, new messages will take those offsets.
             if tail is None or begin <= tail:
@@ -407,7 +407,7 @@ class Shares:
                 return
         self._reached(group, queue)
 
-    def _tail_told(self, group: Group, queue: WatchedQueue, tail: int) -> None:
+    def _tail_found(self, group: Group, queue: WatchedQueue, tail: int) -> None:
         if group.since.get(queue, 0) > tail:
             group.since[queue] = tail
             self.early.get(queue, {}).pop(group, None)

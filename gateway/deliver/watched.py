@@ -107,7 +107,7 @@ class WatchedQueues:
         #: subscriptions that may match any topic.
         self._wanted: dict[str, dict[int, int]] = {}
         self._wanted_any = 0
-        #: Topics (all of them if ``_is_any_idle``) with queues that may not be needed any more.
+        #: Topics (all of them if ``_is_any_idle``) with queues that may no longer be needed.
         self._idle: dict[str, None] = {}
         self._is_any_idle = False
         #: Queue topic -> its queues, and whether a bucket determines one of them.
@@ -214,7 +214,7 @@ class WatchedQueues:
                 self._idle[topic] = None
 
     def let_go(self) -> None:
-        """Stop reading the queues that are not needed any more."""
+        """Stop reading the queues that are no longer needed."""
         idle, self._idle = self._idle, {}
         if self._is_any_idle:
             self._is_any_idle = False
@@ -286,7 +286,7 @@ class WatchedQueues:
                     queue.next_offset = tail
 
     def _unwatch(self, topic: str) -> None:
-        """Stop reading the queues of ``topic`` that are not needed any more."""
+        """Stop reading the queues of ``topic`` that are no longer needed."""
         for handle in set(self._queues_of(topic)[0]).difference(self._wanted_of(topic)):
             queue = self.by_handle.pop(handle, None)
             if queue is not None:
@@ -323,7 +323,7 @@ class WatchedQueues:
         return self._log_port.find_queue(self._log_port.describe(handle)) is not None
 
     def count_gone(self, metrics: GatewayMetrics, client_id: str, names: Iterable[str]) -> None:
-        """Count and log the queues among these names that the log does not have any more.
+        """Count and log the queues among these names that the log no longer has.
 
         They are queues in which a session or a shared subscription had a cursor. The cursor of
         retained messages is not among them: it does not belong to a queue that is watched.
@@ -332,8 +332,8 @@ class WatchedQueues:
             if self._log_port.find_queue(name) is None:
                 metrics.cursors_dropped += 1
                 self._gone.warning(
-                    "a session or shared subscription goes on without a queue that is gone: what"
-                    " waited there does not come; was its topic deleted? client_id=%r queue=%s",
+                    "a session or shared subscription continues without a queue that is gone; its"
+                    " messages there are lost: was the topic deleted? client_id=%r queue=%s",
                     client_id,
                     name,
                 )

@@ -48,8 +48,8 @@ class Terms(NamedTuple):
     """The terms for all clients that ask for the same.
 
     ``expiry_s`` is how long the session outlives the connection, ``idle_s_max`` how many seconds
-    the client may be silent before it counts as gone, 0 for no limit. ``told`` has the properties
-    that differ from what the client asked for.
+    the client may be silent before it counts as gone, 0 for no limit. ``overrides`` has the
+    properties that differ from what the client asked for.
     """
 
     version: int
@@ -61,7 +61,7 @@ class Terms(NamedTuple):
     packet_bytes_max: int
     topic_alias_max: int
     wants_reasons: bool
-    told: dict[PropertyId, PropertyValue]
+    overrides: dict[PropertyId, PropertyValue]
 
 
 class Accepted(NamedTuple):
@@ -80,7 +80,7 @@ class Accepted(NamedTuple):
     packet_bytes_max: int
     topic_alias_max: int
     wants_reasons: bool
-    told: dict[PropertyId, PropertyValue]
+    overrides: dict[PropertyId, PropertyValue]
     client_id: str
     will: StoredWill | None
     identity: Identity | None
@@ -174,8 +174,8 @@ class ConnectRules:
             connect = decode_connect(first_byte, body)
         except GatewayError as exc:
             version = claimed_version(body)
-            told = reason_string(str(exc))
-            connack = encode_connack(version, exc.reason_code, properties=told)
+            reason = reason_string(str(exc))
+            connack = encode_connack(version, exc.reason_code, properties=reason)
             return Refused(exc.reason_code, str(exc), client_id="", connack=connack)
         return self._refusal(connect) or self._accept(connect, connect.client_id or new_client_id())
 
@@ -222,9 +222,9 @@ class ConnectRules:
             connect=connect,
         )
         if connect.version == 5:
-            own = self._told_of_its_own(connect, client_id)
+            own = self._own_overrides(connect, client_id)
             if own:
-                accepted = accepted._replace(told={**terms.told, **own})
+                accepted = accepted._replace(overrides={**terms.overrides, **own})
             connack = self.connack(accepted, session_present=False)
             if len(connack) > accepted.packet_bytes_max:
                 # No part of it may be omitted.
@@ -233,7 +233,7 @@ class ConnectRules:
                 return _refusal_of(connect, ReasonCode.PACKET_TOO_LARGE, why)
         return accepted
 
-    def _told_of_its_own(
+    def _own_overrides(
         self, connect: Connect, client_id: str
     ) -> dict[PropertyId, PropertyValue] | None:
         """Return the properties that contain the client's identifier; None for nearly all."""
@@ -261,15 +261,15 @@ class ConnectRules:
     ) -> Terms:
         """Return the terms for a client that asks for this; None: not in the CONNECT."""
         config = self._config
-        told: dict[PropertyId, PropertyValue] = {}
+        overrides: dict[PropertyId, PropertyValue] = {}
         asked_s, asked_keep_alive_s = expiry_s or 0, keep_alive_s
         if version == 5:
             keep_alive_s = min(keep_alive_s or 65535, config.keep_alive_max_s)
             if keep_alive_s != asked_keep_alive_s:
-                told[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
+                overrides[PropertyId.SERVER_KEEP_ALIVE] = keep_alive_s
             given_s = min(asked_s, config.session_expiry_max_s)
             if given_s != asked_s:
-                told[PropertyId.SESSION_EXPIRY_INTERVAL] = given_s
+                overrides[PropertyId.SESSION_EXPIRY_INTERVAL] = given_s
         else:
             # MQTT 3 has no way to change it: its clients get the keep alive that they asked for.
             given_s = 0 if clean_start else min(EXPIRY_NEVER, config.session_expiry_max_s)
@@ -283,20 +283,20 @@ class ConnectRules:
             packet_bytes_max=packet_bytes_max or PACKET_BYTES_LIMIT,
             topic_alias_max=min(topic_alias_max or 0, config.topic_alias_max),
             wants_reasons=wants_reasons != 0,
-            told=told,
+            overrides=overrides,
         )
 
     def connack(self, accepted: Accepted, *, session_present: bool) -> bytes:
         """Return the CONNACK that accepts; for MQTT 5 with what differs from the request."""
-        if not accepted.told:
+        if not accepted.overrides:
             return self._connacks[accepted.version, session_present]
-        return self._encode(accepted.version, session_present, accepted.told)
+        return self._encode(accepted.version, session_present, accepted.overrides)
 
     def _encode(
-        self, version: int, session_present: bool, told: dict[PropertyId, PropertyValue]
+        self, version: int, session_present: bool, overrides: dict[PropertyId, PropertyValue]
     ) -> bytes:
         return encode_connack(
-            version, ReasonCode.SUCCESS, session_present, properties={**self._limits, **told}
+            version, ReasonCode.SUCCESS, session_present, properties={**self._limits, **overrides}
         )
 
 

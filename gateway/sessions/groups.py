@@ -146,7 +146,7 @@ class Group:
         """Whether a member can take messages, and this gateway delivers some."""
         return bool(self._ring) and any(part.is_held for part in self.parts)
 
-    def told_by(self, number: int) -> Part | None:
+    def recorded_by(self, number: int) -> Part | None:
         """Return the part that records a message of part ``number``, None if none is held.
 
         It is another one if the part has moved to another gateway with the message in flight here.
@@ -198,7 +198,7 @@ class Group:
         return iter(self._members)
 
     def await_room(self) -> None:
-        """Have each member tell when it has room; costs what finding that none has did."""
+        """Have each member report when it has room; costs as much as finding that none has."""
         for session in self._members:
             session.particulars.awaiting[self] = None
 

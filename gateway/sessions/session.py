@@ -85,7 +85,7 @@ class Particulars:
         self.replays: dict[str, Any] = {}
         #: "$share/{group}/{filter}" -> the group that the session is a member of.
         self.shares: dict[str, Group] = {}
-        #: Those of them that have been without a member with room since this one had some last.
+        #: Those of them in which no member has had room since this one last had some.
         self.awaiting: dict[Group, None] = {}
         #: Whether subscriptions were dropped at a reconnect because the client lost the right.
         self.withdrawn = False

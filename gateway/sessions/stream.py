@@ -27,7 +27,7 @@ _DIGITS_MAX: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """Where a replay begins in each queue: at the later one of the two."""
+    """Where a replay begins in each queue: at the later of the two."""
 
     time_ms: int = 0
     queue_offset: int = 0
@@ -40,10 +40,10 @@ def unprefixed(topic_filter: str) -> str:
 
 def stream_start(properties: Properties) -> StreamStart:
     """Return where the streams of a SUBSCRIBE begin; ValueError says what is wrong."""
-    told = [value for name, value in properties.user_properties if name == STREAM_OFFSET]
-    if len(told) != 1:
+    starts = [value for name, value in properties.user_properties if name == STREAM_OFFSET]
+    if len(starts) != 1:
         raise ValueError(f"a stream needs one user property {STREAM_OFFSET}")
-    return parse_start(told[0])
+    return parse_start(starts[0])
 
 
 def parse_start(text: str) -> StreamStart:

@@ -116,8 +116,8 @@ def subscribe(
         decisions.append(decision)
     suback = reasoned = encode_suback(version, packet.packet_id, codes)
     if reasons:
-        told = reason_string("; ".join(reasons))
-        reasoned = encode_suback(version, packet.packet_id, codes, told)
+        reason = reason_string("; ".join(reasons))
+        reasoned = encode_suback(version, packet.packet_id, codes, reason)
     return Subscribed(tuple(decisions), suback, reasoned)
 
 

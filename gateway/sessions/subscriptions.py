@@ -6,17 +6,17 @@ Invariants (``_check``): each (filter, subscriber) pair exists once; no node or 
 Spec: MQTT 5.0 section 4.7; overlapping subscriptions 3.3.4.
 
     nearly all filters:  options -> { filter: subscriber, or _Several when there are more }
-    of rare shapes:      text to the first "+" -> a trie of the levels behind it, in which
+    of rare shapes:      text to the first "+" -> a trie of the levels after it, in which
                          "+" and "#" are levels like others
 
 Nearly all filters of a fleet are exact, or one device's ("dev42/#", "dev/42/+/set"), and have one
 subscriber. Such a filter costs its slot in a dict (some 50 bytes) and no object of its own. There
-is a dict for each value of the options, of which a process sees a handful. A topic name is looked
-up there as it is, and as each filter that it could match: its branches with "/#" behind them, and
-one text for each shape of filters with "+". A shape is where the "+" are and how many levels there
-are; the million filters "dev/{id}/+/set" have one. Who invents shapes must not make each match
-dearer, so there are at most SHAPES_MAX. Filters of further shapes are in tries: these cost more
-memory, and time only where they match.
+is a dict for each value of the options; a process sees a handful of them. A topic name is looked up
+there as it is, and as each filter that it could match: its branches with "/#" appended, and one
+text for each shape of filters with "+". A shape is where the "+" are and how many levels there are;
+the million filters "dev/{id}/+/set" have one. A client that invents shapes must not make each match
+more expensive, so there are at most SHAPES_MAX. Filters of further shapes are in tries: these cost
+more memory, and cost time only if they match.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ RETAIN_AS_PUBLISHED: Final = 0x08
 #: Our own bit: the subscription has an identifier, which the session keeps.
 HAS_IDENTIFIER: Final = 0x40
 
-#: Our own bit, of merged options alone: some of the subscriptions have No Local, and some do not.
+#: Our own bit, only in merged options: some of the subscriptions have No Local, and some do not.
 SOME_NO_LOCAL: Final = 0x80
 
 #: Shapes of filters with "+" that are looked up like exact filters.
 SHAPES_MAX: Final = 16
 
-#: Options that make each message be made and checked for the receiver alone.
+#: Options for which each message is encoded and checked for the receiver alone.
 PARTICULAR: Final = NO_LOCAL | SOME_NO_LOCAL | RETAIN_AS_PUBLISHED | HAS_IDENTIFIER
 
-#: The options in place of a table's, where each subscriber of a filter has its own: in a trie.
+#: In place of a table's options, for a filter in a trie, whose subscribers have their own.
 VARIOUS: Final = -1
 
 #: (options, filter) of the subscribers that have both in common; they come and go, it stays.
@@ -75,7 +75,7 @@ class SubscriptionTree(Generic[S]):
         self.on_entry: Callable[[str], None] = _ignore
         #: Called with the filter of each other entry whose subscribers or options have changed.
         self.on_change: Callable[[str], None] = _ignore
-        #: How many subscriptions were added, replaced or removed; a match is true meanwhile.
+        #: How many subscriptions were added, replaced or removed; a match holds until this changes.
         self.changes = 0
         self._tables: dict[int, dict[str, S | _Several[S]]] = {}
         self._branches_count = 0  # pairs in the tables whose filter has a "#" and no "+"
@@ -123,14 +123,14 @@ class SubscriptionTree(Generic[S]):
     def match(self, topic_name: str) -> dict[S, int]:
         """Return each subscriber that wants ``topic_name``, with the options to deliver by.
 
-        A subscriber with several matching filters is there once. Its QoS is the highest of them
+        A subscriber with several matching filters is in it once. Its QoS is the highest of them
         [MQTT-3.3.4-2]. No local is set if it is set for all of them, another option if for one.
         With SOME_NO_LOCAL, ``own`` has the options for what the subscriber has published itself.
         """
         return self.merged(self.entries(topic_name))
 
     def own(self, topic_name: str, subscriber: S) -> dict[str, int]:
-        """Return the filters by which a subscriber gets what it has published, with their options.
+        """Return the filters by which a subscriber gets its own messages, with their options.
 
         Those without No Local. [MQTT-3.8.3-3]
         """
@@ -203,7 +203,7 @@ class SubscriptionTree(Generic[S]):
     def _take_out(self, topic_filter: str, subscriber: S) -> bool:
         if self._remove_from_tables(topic_filter, subscriber):
             return True
-        # Even if its shape has room: that may be newer than the filter.
+        # Even if there is room for its shape now: the room may be newer than the filter.
         return "+" in topic_filter and self._remove_from_trie(topic_filter, subscriber)
 
     def _add_to_table(self, topic_filter: str, subscriber: S, options: int) -> None:

@@ -85,7 +85,7 @@ class SharedSubscriptions:
         """Make a session a member, or replace a member's options.
 
         ``since`` has the offsets at which the group begins if it is not stored; the default is the
-        tail. GatewayError if the stored groups cannot be read for the moment.
+        tail. GatewayError if the stored groups cannot be read at the moment.
         """
         group = self._groups.get(name)
         was_stored = group is not None and group.expiry_s > 0
@@ -199,7 +199,7 @@ class SharedSubscriptions:
             stored = self._find(name) if is_alone else {}
         except ViewError as exc:
             raise GatewayError(
-                f"stored groups cannot be found for the moment: {exc}",
+                f"stored groups cannot be read at the moment: {exc}",
                 reason_code=ReasonCode.SERVER_BUSY,
             ) from exc
         if stored:

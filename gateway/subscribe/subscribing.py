@@ -101,7 +101,7 @@ class Subscribing:
         waits = self._waiting.get(session)
         if waits is not None:
             if len(waits.later) == WAITING_MAX:
-                why = "too many SUBSCRIBE and UNSUBSCRIBE wait for an earlier one"
+                why = "too many SUBSCRIBE and UNSUBSCRIBE packets wait for an earlier one"
                 raise GatewayError(why, reason_code=ReasonCode.QUOTA_EXCEEDED)
             waits.later.append((first_byte, body))
         elif first_byte >> 4 == PacketType.SUBSCRIBE:

@@ -131,7 +131,7 @@ def test_fault_is_told_to_version_5(fault: Fault, reason_code: int) -> None:
 @pytest.mark.parametrize(
     ("packet", "reason"),
     [
-        ("32 06 0001 2b 0001 00", "topic name is empty, or holds '+', '#' or a control character"),
+        ("32 06 0001 2b 0001 00", "topic name is empty, or has '+', '#' or a control character"),
         ("32 06 0001 61 0000 00", "packet identifier is 0, or there is no topic name and no alias"),
         ("30 03 0000 00", "packet identifier is 0, or there is no topic name and no alias"),
         ("36 06 0001 61 0001 00", "malformed packet"),
@@ -152,7 +152,7 @@ def test_first_packet_that_is_no_connect_is_called_so(caplog: pytest.LogCaptureF
     stage.turn((1, b"\xc0\x00"), opened=[1])
     assert (stage.sent(1), stage.output.closed) == ([], [1])
     [record] = caplog.records
-    assert record.getMessage().endswith("reason_code=0x82 why=the first packet is no CONNECT")
+    assert record.getMessage().endswith("reason_code=0x82 why=the first packet is not CONNECT")
 
 
 def test_connection_that_ended_earlier_in_a_turn_is_counted_once() -> None:
@@ -298,7 +298,10 @@ def test_a_fault_of_the_gateway_ends_the_connection_whose_packet_it_was_alone(
     stage.turn((2, SUBSCRIBE_V5), closed=[(1, CloseReason.PEER)])
     assert stage.sent(2) == [bytes.fromhex("9004 0001 00 01")]
     record = caplog.records[0]
-    assert record.getMessage() == "the gateway failed at what a client sent, others are served"
+    assert (
+        record.getMessage()
+        == "the gateway failed to handle what a client sent; other clients are served"
+    )
     assert record.exc_info is not None
 
 
@@ -316,7 +319,7 @@ def test_an_end_that_the_gateway_fails_at_ends_nobody_else(
     monkeypatch.setattr(stage.clients._connections, "forget", fail)
     stage.turn((2, b"\xc0\x00"), closed=[(1, CloseReason.PEER)])
     assert stage.sent(2) == [b"\xd0\x00"]
-    assert "the gateway failed at what a client sent" in caplog.text
+    assert "the gateway failed to handle what a client sent" in caplog.text
 
 
 def test_a_connection_that_the_gateway_fails_to_end_in_order_is_cut(

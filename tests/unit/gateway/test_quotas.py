@@ -50,7 +50,7 @@ def test_session_that_was_away_gets_the_youngest(
     settle(stage)
     assert payloads(stage, 1) == numbers(15, 25)
     assert stage.metrics.messages_dropped_quota == dropped(stage) == 15
-    told = [r for r in caplog.records if "passed over" in r.getMessage()]
+    told = [r for r in caplog.records if "are skipped" in r.getMessage()]
     assert [record.levelno for record in told] == [logging.WARNING]
     assert "'dev'" in told[0].getMessage()
 

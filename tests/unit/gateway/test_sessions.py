@@ -1345,7 +1345,7 @@ def test_places_in_queues_that_are_gone_are_counted_and_logged(
     stage = restart(stage)
     assert connect(stage, 1)
     assert stage.metrics.cursors_dropped == 8
-    assert "goes on without a queue that is gone" in caplog.text
+    assert "continues without a queue that is gone" in caplog.text
 
 
 # --- $SYS topics -----------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_while_no_session_can_be_stored_only_clients_connect_that_need_none(
         refused.send(connect_packet(5, client_id, **how))
         connack = refused.read_connack()
         assert connack.reason_code == ReasonCode.SERVER_UNAVAILABLE
-        why = "sessions cannot be stored for the moment: the broker is away"
+        why = "sessions cannot be stored at the moment: the broker is away"
         assert connack.properties.reason_string == why
     # Whoever is connected goes on, and so do clients whose sessions end with their connections.
     clean = gateway.connect(5, "clean")
