@@ -59,7 +59,7 @@ class LocalLog:
         self.topics = api.topics
         self.on_topic_created = api.on_topic_created
         self.delayed = api.delayed
-        self._tell_settled: Callable[[Settled], None] = no_listener
+        self._settled_listener: Callable[[Settled], None] = no_listener
         self._answers: AnswerQueue[Ticket] = AnswerQueue(
             api.acknowledge, clock=api.clock, answer=self._answer, refuse=self._refuse
         )
@@ -138,7 +138,7 @@ class LocalLog:
 
     def _refused_late(self, ticket: Ticket, error: StoreError) -> None:
         if self._failed(ticket, error).is_settled:
-            self._tell_settled([(ticket, error)])
+            self._settled_listener([(ticket, error)])
 
     def _failed(self, ticket: Ticket, error: StoreError) -> Ticket:
         """Return the ticket of a failed append: settled, or queued after those that wait."""
@@ -153,7 +153,7 @@ class LocalLog:
         """Return None: a message and its copy are one append."""
 
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
-        self._tell_settled = listener
+        self._settled_listener = listener
 
     def fence(self, run: Callable[[], int]) -> None:
         """Do nothing: no message waits for its mark."""
@@ -175,11 +175,11 @@ class LocalLog:
             ticket.is_settled = True
             # A ticket whose append failed keeps that error.
             ticket.error = ticket.error or error
-        self._tell_settled([(ticket, ticket.error) for ticket in tickets])
+        self._settled_listener([(ticket, ticket.error) for ticket in tickets])
 
     def close(self) -> None:
         self._answers.close()
-        self._tell_settled = no_listener  # tickets that wait in line settle later
+        self._settled_listener = no_listener  # tickets that wait in line settle later
 
     # --- read ----------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class Reads(Generic[Reader]):
         return None
 
     def forget(self, reader: Reader) -> None:
-        """Forget the reads of ``reader``: it does not read any more."""
+        """Forget the reads of ``reader``, which no longer reads."""
         self._attempts.pop(reader, None)
 
     def _at_hand(self, reader: Reader, queue: QueueHandle, attempt: _Attempt) -> None:

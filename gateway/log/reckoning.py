@@ -12,13 +12,13 @@ when a time is over (``state.journal``, ``connect.run``, ``log.remote``).
 
 Ticks wait for no publishes: each queue of a remote log is sent to by itself, and the queues of the
 gateways' own topics need no place among the sends that a broker may have under way. A tick waits
-for its own broker while that is away, as the ticks of all gateways do. They count silence in ticks
-that they have read back, so ``append_wait_s`` may be longer than LOST_TICKS: an outage counts as
-none.
+for its own broker while that is away, as the ticks of all gateways do. Gateways count silence in
+ticks that they have read back, so ``append_wait_s`` may be longer than LOST_TICKS: an outage does
+not count as silence.
 
-When a run is over, another gateway may look for the message of a QoS 2 mark and take it for not
-stored. So a message is not sent later than ``append_wait_s`` after its mark was made, and an answer
-takes ANSWER_S: after ``arrival_ms_max`` it has arrived, or never will.
+When a run is over, another gateway may look for the message of a QoS 2 mark and conclude that it is
+not stored. So a message is not sent later than ``append_wait_s`` after its mark was made, and an
+answer takes ANSWER_S: after ``arrival_ms_max`` it has arrived, or never will.
 """
 
 from __future__ import annotations

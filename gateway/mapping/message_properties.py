@@ -88,7 +88,7 @@ def delivery_properties(
     """Return the property block for MQTT 5 receivers, b"" if empty; None if the message expired.
 
     A receiver gets the remaining expiry interval. [MQTT-3.3.2-6] A message that ``was_sent`` before
-    does not expire any more; its remaining interval may be 0. [MQTT-4.3.3-7] ``left_out`` is called
+    no longer expires; its remaining interval may be 0. [MQTT-4.3.3-7] ``left_out`` is called
     with the number of illegal properties; a list that cannot be read counts as one.
     """
     stored = _read(text, left_out)

@@ -154,7 +154,7 @@ def encode_publishes(list messages not None, int version):
 cdef Py_ssize_t _publish_bytes(
     bytes topic, bytes payload, int first_byte, int version, bytes properties
 ) except -1:
-    """Return the length of a PUBLISH behind its fixed header; ValueError if there is none."""
+    """Return the length of a PUBLISH after its fixed header; ValueError if it cannot be one."""
     cdef Py_ssize_t topic_bytes = PyBytes_GET_SIZE(topic)
     cdef Py_ssize_t payload_bytes = PyBytes_GET_SIZE(payload)
     cdef Py_ssize_t block_bytes = 0 if properties is None else PyBytes_GET_SIZE(properties)
@@ -306,7 +306,7 @@ cdef tuple _split_body(
     if packet_type == 0 or (packet_type == AUTH and version != 5):
         return _fault(connection, MALFORMED_PACKET, 0)
     expected = 2 if packet_type == PUBREL or packet_type == SUBSCRIBE or packet_type == UNSUBSCRIBE else 0
-    # [MQTT-2.1.3-1]; 3.1 alone lets DUP stand in the packets whose flags are 2.
+    # [MQTT-2.1.3-1]; only 3.1 allows DUP in the packets whose flags are 2.
     if flags != expected and not (version == 3 and expected == 2 and flags == 0x0A):
         return _fault(connection, MALFORMED_PACKET, 0)
     if PUBACK <= packet_type <= PUBCOMP:
@@ -392,7 +392,7 @@ cdef tuple _split_ack(
 
 
 cdef Py_ssize_t _get_varint(const uint8_t *body, Py_ssize_t body_bytes, Py_ssize_t *at) noexcept nogil:
-    """Return the integer at ``at`` and move that behind it; -1, unmoved, if cut, long or padded."""
+    """Return the integer at ``at`` and move ``at`` past it; -1, unmoved, if cut, long or padded."""
     cdef Py_ssize_t value = 0
     cdef Py_ssize_t i
     for i in range(4):
@@ -410,7 +410,7 @@ cdef Py_ssize_t _get_varint(const uint8_t *body, Py_ssize_t body_bytes, Py_ssize
 cdef Py_ssize_t _topic_fault(
     const uint8_t *topic, Py_ssize_t topic_bytes, int *reason_code
 ) noexcept nogil:
-    """Return where the first character begins that may not stand in a topic name, or -1."""
+    """Return where the first character begins that is illegal in a topic name, or -1."""
     cdef Py_ssize_t i
     cdef Py_ssize_t length
     cdef uint8_t odd = 0

@@ -54,8 +54,8 @@ def decode_auth(version: int, first_byte: int, body: bytes) -> Auth:
 def encode_auth(auth: Auth) -> bytes:
     """Return the AUTH packet, which names its method. [MQTT-4.12.0-5]"""
     assert auth.method is not None
-    told: dict[PropertyId, PropertyValue] = {
+    properties: dict[PropertyId, PropertyValue] = {
         PropertyId.AUTHENTICATION_METHOD: auth.method,
         PropertyId.AUTHENTICATION_DATA: auth.data,
     }
-    return packet(PacketType.AUTH, bytes((auth.reason_code,)) + length_and_properties(told))
+    return packet(PacketType.AUTH, bytes((auth.reason_code,)) + length_and_properties(properties))

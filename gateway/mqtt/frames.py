@@ -1,7 +1,7 @@
 """Whole MQTT frames -> plain tuples, and one PUBLISH -> bytes for many receivers.
 
-Owns: the kernel (_frames.pyx) and its reference (_frames_py.py), and the contract of both. Must not
-touch: sessions, topic aliases, the meaning of properties; callers handle those.
+Owns: the kernel (_frames.pyx) and its reference (_frames_py.py), and the contract of both.
+Must not touch: sessions, topic aliases, the meaning of properties; callers handle those.
 
 One uniform 6-tuple per frame, in the order of the index:
 

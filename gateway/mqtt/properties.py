@@ -65,8 +65,8 @@ def encode_properties(
     """Return the block without its length; ValueError if a value does not fit its type.
 
     USER_PROPERTY takes a tuple of pairs, SUBSCRIPTION_IDENTIFIER an integer or a tuple of them.
-    With ``left_out``, which is called with a count, what ``decode_properties`` would refuse is
-    left out.
+    With ``left_out``, values that ``decode_properties`` would refuse are left out, and it is called
+    with their number.
     """
     parts = []
     for property_id, value in (properties or {}).items():
@@ -145,9 +145,9 @@ def _check_together(values: dict[str, Any], packet_type: int, *, from_server: bo
     if "subscription_identifiers" not in values or from_server:
         return
     if packet_type == PacketType.PUBLISH:  # [MQTT-3.3.4-6]
-        raise ProtocolViolationError("a client's PUBLISH holds a subscription identifier")
+        raise ProtocolViolationError("a client's PUBLISH has a subscription identifier")
     if len(values["subscription_identifiers"]) > 1:  # section 3.8.2.1.2
-        raise ProtocolViolationError("a SUBSCRIBE holds two subscription identifiers")
+        raise ProtocolViolationError("a SUBSCRIBE has two subscription identifiers")
 
 
 class _Kind(IntEnum):

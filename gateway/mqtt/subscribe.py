@@ -7,7 +7,7 @@ Spec: MQTT 5.0 sections 3.8 to 3.11.
     options:      retain handling 5..4 | retain as published 3 | no local 2 | QoS 1..0 (v5)
     UNSUBSCRIBE:  packet id u16 | properties (v5) | { filter string } ...
     SUBACK:       packet id u16 | properties (v5) | { reason code u8 } ...
-    UNSUBACK:     the same in v5; packet id u16 alone before
+    UNSUBACK:     the same in v5; only the packet id u16 before
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def decode_subscribe(version: int, first_byte: int, body: bytes) -> Subscribe:
 
 
 def encode_subscribe(version: int, subscribe: Subscribe) -> bytes:
-    """Return the whole SUBSCRIBE packet; options other than the QoS are sent to MQTT 5 alone."""
+    """Return the whole SUBSCRIBE packet; only MQTT 5 has options other than the QoS."""
     parts = [_head(version, subscribe.packet_id, subscribe.properties.as_dict())]
     for entry in subscribe.entries:
         parts.append(encode_string(entry.topic_filter))
@@ -106,7 +106,7 @@ def encode_unsuback(
     codes: Iterable[int] = (),
     properties: Mapping[PropertyId, PropertyValue] | None = None,
 ) -> bytes:
-    """Return the UNSUBACK packet; ``codes`` are sent to MQTT 5 alone, one per topic filter."""
+    """Return the UNSUBACK packet; only MQTT 5 has ``codes``, one per topic filter."""
     encoded = bytes(codes) if version == 5 else b""
     return packet(PacketType.UNSUBACK, _head(version, packet_id, properties) + encoded)
 
@@ -139,7 +139,7 @@ def _decode_answer(version: int, packet_type: PacketType, body: bytes) -> Subscr
 def _begin(
     packet_type: PacketType, version: int, first_byte: int, body: bytes
 ) -> tuple[FieldReader, int, Properties]:
-    """Read what stands before the topic filters; the reader goes on at the first."""
+    """Read the part before the topic filters; the reader continues at the first filter."""
     check_flags(version, first_byte, _FLAGS)
     reader = FieldReader(body)
     packet_id = _read_packet_id(reader)
@@ -157,7 +157,7 @@ def _check_filter(topic_filter: str, before_it: int) -> None:
 
 
 def _entry(version: int, topic_filter: str, options: int) -> SubscribeEntry:
-    if options < 3:  # a QoS alone, as in nearly every packet
+    if options < 3:  # only a QoS, as in nearly every packet
         return SubscribeEntry(topic_filter, options)
     qos = options & 3
     if qos == 3:

@@ -36,7 +36,7 @@ def check_topic_name(name: str | bytes) -> None:
         raise TopicNameError("topic name is empty")
     found = _NOT_IN_NAME.search(name)
     if found:  # [MQTT-4.7.0-1] [MQTT-4.7.3-2]
-        raise TopicNameError(f"topic name holds {found.group()!r}")
+        raise TopicNameError(f"topic name contains {found.group()!r}")
     if len(name) * 4 > STRING_BYTES_MAX and len(name.encode()) > STRING_BYTES_MAX:  # [MQTT-4.7.3-3]
         raise TopicNameError("topic name is longer than 65,535 bytes")
 
@@ -53,7 +53,7 @@ def check_topic_filter(topic_filter: str) -> None:
     # Nearly every filter is printable; checking that costs a tenth of the search.
     found = None if topic_filter.isprintable() else _NOT_IN_FILTER.search(topic_filter)
     if found:  # [MQTT-4.7.3-2]
-        raise TopicFilterError(f"topic filter holds {found.group()!r}")
+        raise TopicFilterError(f"topic filter contains {found.group()!r}")
     if len(topic_filter) * 4 > STRING_BYTES_MAX and len(topic_filter.encode()) > STRING_BYTES_MAX:
         raise TopicFilterError("topic filter is longer than 65,535 bytes")  # [MQTT-4.7.3-3]
     shared = parse_shared(topic_filter)
@@ -86,7 +86,7 @@ def parse_shared(topic_filter: str) -> tuple[str, str] | None:
 
 
 def matched_filter(topic_filter: str) -> str:
-    """Return what topic names are matched against: of a shared subscription, its inner filter."""
+    """Return the filter that topic names are matched against: a shared subscription's inner one."""
     shared = parse_shared(topic_filter)
     return topic_filter if shared is None else shared[1]
 
@@ -111,9 +111,9 @@ def matches(topic_filter: str, name: str) -> bool:
 
 
 def name_pattern(topic_filter: str) -> re.Pattern[bytes]:
-    """Return what fits, as a whole, the topic names in UTF-8 that a filter ``matches``.
+    """Return a pattern whose full matches are the topic names in UTF-8 that a filter ``matches``.
 
-    For many names: what it costs to make is that of ``matches`` for a hundred.
+    For many names: making it costs as much as ``matches`` for a hundred.
     """
     levels = topic_filter.split("/")
     # [MQTT-4.7.2-1]

@@ -74,7 +74,7 @@ _PASSING_CODES: Final = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE}
 )
 _NOT_ACKNOWLEDGED: Final = (
-    "a broker has not acknowledged an append, whose publishers are refused"
+    "a broker has not acknowledged an append, and its publishers are refused"
     " queue=%s messages=%d error=%s"
 )
 _NOT_BEHIND: Final[Mapping[int, Sequence[Ticket]]] = {}
@@ -99,7 +99,7 @@ class Appends:
         self._wait_s = wait_s
         self._waiting_bytes_max = waiting_bytes_max
         self._hold = hold
-        self._tell_settled: Callable[[Settled], None] = no_listener
+        self._settled_listener: Callable[[Settled], None] = no_listener
         self._run: Callable[[], int] = _the_only_run
         self._held = Held()
         #: Parts that are not over, and their bytes by broker.
@@ -116,7 +116,7 @@ class Appends:
 
     def on_settled(self, listener: Callable[[Settled], None]) -> None:
         """Call ``listener`` with the tickets that settle."""
-        self._tell_settled = listener
+        self._settled_listener = listener
 
     def fence(self, run: Callable[[], int]) -> None:
         """Refuse messages that wait for marks if ``run`` has changed; see ``LogPort.fence``."""
@@ -204,7 +204,7 @@ class Appends:
         count, waiting = self._links.count, self._waiting_bytes
         waiting_bytes = waiting[broker_name] if count > 1 else waiting.total()
         if waiting_bytes > self._waiting_bytes_max // (count + 1 if count > 1 else 1):
-            text = f"{waiting_bytes} bytes wait for {broker_name or 'new topics'} already"
+            text = f"{waiting_bytes} bytes already wait for {broker_name or 'new topics'}"
             return BrokerError(ResponseCode.SYSTEM_BUSY, text)
         return None
 
@@ -215,7 +215,7 @@ class Appends:
             self._waiting_bytes[part.broker_name] += part.body_bytes
             if not part.waits_for:
                 self._go_on((part,))
-        del self._over[known:]  # these settled within the append: only their tickets tell
+        del self._over[known:]  # these settled within the append: the listener is not called
 
     def _go_on(self, parts: Iterable[Part]) -> None:
         """Queue parts that wait for no ticket, or refuse them because of one."""
@@ -285,7 +285,7 @@ class Appends:
     def _take(self, waiting: deque[Part]) -> list[Part]:
         """Return the parts of the next send: the first one, and those after it that fit.
 
-        Parts whose marks may not count any more are refused: another gateway may have the session.
+        Parts whose marks may no longer count are refused: another gateway may have the session.
         So are parts with messages that have been withdrawn.
         """
         run, now = self._run(), trio.current_time()
@@ -294,7 +294,7 @@ class Appends:
             part = waiting[0]
             error: MotelogError | None = None
             if part.run not in (None, run) or (part.run is not None and now > part.deadline):
-                error = BrokerError(ResponseCode.SYSTEM_BUSY, "its marks may not count any more")
+                error = BrokerError(ResponseCode.SYSTEM_BUSY, "its marks may no longer count")
             elif self._withdrawn.ends and self._withdrawn.has(part):
                 error = OutcomeUnknownError("an earlier message of its publisher was refused")
             if error is not None:
@@ -344,7 +344,7 @@ class Appends:
                 again = [part for part in parts if part.deadline > now]
                 parts = [part for part in parts if part.deadline <= now]
         elif isinstance(error, BrokerError) and len(parts) > 1:
-            # The broker has stored none of it. One append must not fail for another's fault.
+            # The broker has stored none of it. One append must not fail because of another's fault.
             again, parts = parts, []
             for part in again:
                 part.is_alone = True
@@ -379,7 +379,7 @@ class Appends:
         over, self._over = self._over, []
         if over:
             self._progress.set()
-            self._tell_settled(over)
+            self._settled_listener(over)
 
 
 def _command(group: str, queue: RemoteQueue, parts: list[Part]) -> RemotingCommand:

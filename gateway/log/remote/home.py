@@ -78,17 +78,17 @@ class Home:
         self._entry = Entry(0, broker)
 
     async def written(self) -> str | None:
-        """Return the broker that is written down, None if none is; NoNameServerError."""
+        """Return the broker that is written down, None without one; NoNameServerError."""
         entry = await self._read()
         return None if entry is None else entry.broker
 
     async def write(self, broker: str) -> None:
-        """Make a broker the home; NoNameServerError if no name server takes that."""
+        """Make a broker the home; NoNameServerError if no name server stores that."""
         before = await self._read()
         entry = Entry(1 if before is None else before.number + 1, broker)
         await self._write(entry, self._client.namesrv_addresses)
         if await self._read() != entry:
-            raise NoNameServerError("no name server has taken the new home: see the log above")
+            raise NoNameServerError("no name server has stored the new home: see the log above")
 
     async def find(self) -> str:
         """Return the broker's name; it is chosen if no name server knows one.
@@ -167,7 +167,7 @@ class Home:
                 check(await self._client.request(address, command))
             except (BrokerError, RemotingError) as exc:
                 self._faults.warning(
-                    "a name server does not keep which broker has the gateways' state address=%s"
+                    "a name server does not store which broker has the gateways' state address=%s"
                     " error=%s",
                     address,
                     exc,

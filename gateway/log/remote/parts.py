@@ -145,11 +145,11 @@ class Held:
 
 
 class Withdrawn:
-    """The publishers whose messages, appended until then, are not to be sent any more."""
+    """The publishers whose messages, appended until then, must no longer be sent."""
 
     def __init__(self) -> None:
         #: End of a publisher's property texts -> the number that the next part had when it was
-        #: withdrawn, and the time after which no earlier one waits any more.
+        #: withdrawn, and the time after which no earlier one still waits.
         self.ends: dict[bytes, tuple[int, float]] = {}
 
     def note(self, end: bytes, now: float, for_s: float) -> None:

@@ -334,7 +334,7 @@ class Reads:
             topic, queue_id = queue.name.topic.encode(), queue.name.queue_id
             # The kernels that read these bytes later trust them.
             if not in_queue(result.records, topic, queue_id, queue_offset, result.next_offset):
-                text = f"what the broker sent for offset {queue_offset} is not of this queue"
+                text = f"the broker's answer for offset {queue_offset} is not of this queue"
                 raise RecordError(text, offset_bytes=0)
         return result
 

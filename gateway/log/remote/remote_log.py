@@ -153,8 +153,8 @@ class RemoteLog:
 
     def delayed(self, message: Any, delay_ms: int) -> Any:
         place, body, properties, *rest = message
-        told = encode_properties({TIMER_DELAY_MS: str(delay_ms)})
-        return (DelayedPlace(place), body, properties + told, *rest)
+        delay = encode_properties({TIMER_DELAY_MS: str(delay_ms)})
+        return (DelayedPlace(place), body, properties + delay, *rest)
 
     # --- read ----------------------------------------------------------------------------
 

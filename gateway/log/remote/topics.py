@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 LIST_INTERVAL_S: Final = 1.0
 #: Routes of known topics are checked again after this time; the client requests them as often.
 ROUTES_INTERVAL_S: Final = 30.0
-#: How long a broker's refusal is remembered, and how long that no broker could be asked.
+#: How long a broker's refusal is remembered, and how long a failure to ask any broker.
 REFUSED_S: Final = 60.0
 UNASKED_S: Final = 2.0
 REFUSALS_MAX: Final = 10_000
@@ -116,7 +116,7 @@ class Topics:
         self._refuse = refuse
         self._topics: dict[str, Topic] = {}
         self._queues: dict[MessageQueue, RemoteQueue] = {}
-        #: Topics that were asked for before the first listing.
+        #: Topics that were requested before the first listing.
         self._wanted: list[Topic] = []
         self.is_running = False
         #: Name -> (topic, why it was refused, until when that is remembered).
