@@ -114,7 +114,7 @@ def random_skip() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a gateway stands on. ``access`` is None if clients do not log in."""
+    """What a gateway is built on. ``access`` is None if clients do not log in."""
 
     config: GatewayConfig
     log: LogPort

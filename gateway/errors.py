@@ -103,7 +103,7 @@ class TraceRefusedError(GatewayError):
 
 
 class QuotaExceededError(GatewayError):
-    """A limit of the operator, or of what a record holds, does not allow it."""
+    """A limit of the operator, or of a record, does not allow it."""
 
     reason_code = 0x97
 

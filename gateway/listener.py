@@ -214,10 +214,10 @@ class Listener:
     def _lose(self, received: reactor.Turn) -> None:
         """Disconnect the clients of a turn for which there is not enough memory.
 
-        They send again what is not acknowledged. What was collected before is appended, but there
-        is no client left to answer.
+        They send unacknowledged messages again. What was collected before is appended, but no
+        client is left to answer.
         """
-        self._faults.fault("a turn lacks memory, and its clients are closed: free memory")
+        self._faults.fault("a turn lacks memory, and its clients are disconnected: free memory")
         numbers = memoryview(received.index).cast("B").cast("I")
         for i in range(0, 4 * received.frames, 4):
             self._clients.shed(numbers[i])
@@ -299,7 +299,7 @@ class Listener:
                 return
             self._clients.failed(number)
             return
-        # Any other packet takes effect after the publishes that came before it.
+        # Any other packet takes effect after the publishes before it.
         self._commit.run()
         if self._turn.ended:
             self._clients.end_all()

@@ -38,7 +38,7 @@ DELIVER_MS_BOUNDS: Final = (
 PLAIN: Final = "tcp"
 
 _DROPPED: Final = "Messages that a client with a matching subscription did not get."
-_ACCESS_REFUSED: Final = "What clients asked for and have no right to."
+_ACCESS_REFUSED: Final = "Requests of clients that had no right to them."
 _LOGINS: Final = {
     (authenticator, outcome): (
         f"logins_{authenticator}_{outcome}",
@@ -59,10 +59,10 @@ class GatewayMetrics:
         counter("connections_refused", "Connections refused before or at CONNECT.")
     )
     connections_shed: int = counted(
-        counter("connections_shed", "Connections ended as all together held too much.")
+        counter("connections_shed", "Connections ended because all together held too much memory.")
     )
     connections_held_bytes_now: int = counted(
-        gauge("connections_held_bytes", "Bytes of waiting output and of packets not come whole.")
+        gauge("connections_held_bytes", "Bytes of waiting output and of incomplete packets.")
     )
     sessions_now: int = counted(gauge("sessions", "Sessions whose client is connected."))
     sessions_taken_over: int = counted(
@@ -90,7 +90,7 @@ class GatewayMetrics:
         counter("messages_appended", "Messages that the log has taken.")
     )
     messages_delivered: int = counted(
-        counter("messages_delivered", "Messages sent to clients, each for each of them.")
+        counter("messages_delivered", "Messages sent to clients, counted for each client.")
     )
     messages_dropped_qos0: int = counted(counter("messages_dropped", _DROPPED, reason="slow"))
     messages_dropped_too_large: int = counted(
@@ -126,7 +126,7 @@ class GatewayMetrics:
         gauge("retained_bytes", "Bytes of their topic names, payloads and properties.")
     )
     retained_refused: int = counted(
-        counter("retained_refused", "Publishes that were not retained, as a limit was reached.")
+        counter("retained_refused", "Publishes that were not retained because of a limit.")
     )
     publishes_not_allowed: int = counted(
         counter("access_refused", _ACCESS_REFUSED, action="publish")
@@ -229,7 +229,7 @@ def _packets(
 
 _COUNTED: Final = table_of(GatewayMetrics)
 _RECEIVED: Final = _packets(
-    "received_packets", "Packets from clients; those with a right length.", _FROM_SERVERS
+    "received_packets", "Packets from clients; those with a valid length.", _FROM_SERVERS
 )
 _SENT: Final = _packets(
     "sent_packets", "Packets to clients, as they are queued on their connections.", _FROM_CLIENTS
@@ -244,7 +244,7 @@ GATEWAY_METRICS: Final[dict[str, Shown]] = {
     "sent_bytes": counter("sent_bytes", "Bytes of packets queued on connections of clients."),
     "acknowledge_us": histogram(
         "publish_acknowledge_seconds",
-        "Time from the packet that was read to its PUBACK or PUBREC, for each.",
+        "Time from reading a PUBLISH to its PUBACK or PUBREC.",
         ACKNOWLEDGE_US_BOUNDS,
         unit=1e-6,
     ),

@@ -89,7 +89,7 @@ class Gateway:
 
     @property
     def access_fault(self) -> str | None:
-        """The fault because of which no client can log in; None if there is no fault."""
+        """Why no client can log in; None while all files are readable."""
         return None if self._access is None else self._access.fault
 
     def configure(self, config: GatewayConfig) -> None:

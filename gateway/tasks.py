@@ -22,7 +22,7 @@ from motelog.gateway.state.starting import READ_BACK_MAX
 
 #: State records that are appended again in one tick.
 REWRITES_MAX: Final = 100
-#: How often it is checked whether a paused client may be read again.
+#: How often to check whether a paused client may be read again.
 RESUME_S: Final = 0.05
 HOUR_MS: Final = 3_600_000
 #: After a read, how long records of other gateways, and claims for them, wait so that more are read

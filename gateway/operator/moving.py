@@ -2,12 +2,12 @@
 
 Owns: the order of the steps. Must not touch: where the home is written down (``log.remote.home``),
 records of sessions and retained messages (``state``).
-Invariant: the old home counts until everything is at the new one and its brokers have said so.
+Invariant: the old home counts until everything is at the new one, as its broker has confirmed.
 
     read all at the old home -> append it at the new one -> write the new home down
        crash here, or there:  the old home counts, and the move can be repeated
 
-What the new home has of an earlier time is ended there. What the old home has stays: nobody reads
+Earlier state at the new home is ended there. The state at the old home stays, and no gateway reads
 it.
 """
 
@@ -40,7 +40,7 @@ from motelog.gateway.state.view import View
 
 #: The name under which it takes part as a gateway.
 GATEWAY: Final = "motelog-move"
-#: How long a broker may take to make the topics, or to be back.
+#: How long a broker may take to create the topics, or to come back.
 ASKED_S: Final = 10.0
 #: Sessions or retained messages of one append.
 BATCH: Final = 200
@@ -138,7 +138,9 @@ async def move_home(to: str, *, loses: bool = False, **servers: Any) -> Moved:
 async def _old_home(new: _Home, servers: dict[str, Any]) -> str | None:
     broker = await new.log.home.written()
     if broker is None:
-        raise MovingError("no name server knows where gateways have their state: start one first")
+        raise MovingError(
+            "no name server knows which broker has the gateways' state: start a gateway"
+        )
     return broker
 
 

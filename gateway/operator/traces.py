@@ -104,7 +104,7 @@ class Traces:
             trace.over = "the connection has ended"
             trace.due_ms = self._clock.monotonic_ms()
         elif trace.observer.is_full:
-            self._end(trace, "it has seen as many packets as it may")
+            self._end(trace, "it has reached its number of packets")
         elif self._clock.monotonic_ms() >= trace.due_ms:
             self._end(trace, "its time is over")
 

@@ -121,7 +121,7 @@ cdef class Router:
 
 
 cdef inline Py_ssize_t _level_bytes(const uint8_t *text, Py_ssize_t text_bytes) noexcept nogil:
-    """Return how many bytes stand before the next slash or the end."""
+    """Return how many bytes there are before the next slash or the end."""
     cdef const void *slash = memchr(text, c"/", text_bytes)
     return text_bytes if slash == NULL else <const uint8_t *> slash - text
 

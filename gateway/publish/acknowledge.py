@@ -56,7 +56,7 @@ _NUMBER_AT: Final = 2
 #: steps whose records are in one queue, so that their tickets keep the order of the packets.
 _IN_LINE: Final = frozenset({PacketType.PUBACK, PacketType.PUBREC})
 
-_NOT_TOLD: Final = "a client is not answered, as memory is lacking: free memory"
+_NO_ANSWER: Final = "a client gets no answer because memory is lacking: free memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Answers:
         self._refusals = LimitedByKey(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
         #: Ticket -> the answers and callbacks that wait for it. All waiting answers of a connection
         #: are at one ticket, in their order: at the one in ``_places`` if tickets settle in any
-        #: order. When it has settled, those that must wait longer go on to their own tickets.
+        #: order. When it has settled, those that must wait longer move to their own tickets.
         self._waiting: dict[Ticket, list[Owed | Then]] = {}
         self._places: dict[Connection | None, Ticket] = {}
 
@@ -151,7 +151,7 @@ class Answers:
         *,
         began_ns: int = 0,
     ) -> None:
-        """Send answers of which each has a ticket, and tickets settle in any order.
+        """Send answers that each have a ticket, and whose tickets settle in any order.
 
         An answer waits for those before it of its own connection [MQTT-4.6.0-2], and for no others.
         """
@@ -188,7 +188,7 @@ class Answers:
             try:
                 then(ticket.error)
             except NO_MEMORY:
-                self._faults.fault(_NOT_TOLD)
+                self._faults.fault(_NO_ANSWER)
         else:
             self._waiting.setdefault(ticket, []).append(then)
 
@@ -262,7 +262,7 @@ class Answers:
         for client_id, count in Counter(map(_client_id, self._connections_of(acks))).items():
             self._refusals.warning(
                 client_id,
-                "the log refuses publishes, whose client must send them again client_id=%r "
+                "the log refuses publishes; their client must send them again client_id=%r "
                 "reason=%s publishes=%d",
                 client_id, error, count=count,
             )  # fmt: skip
@@ -333,12 +333,12 @@ class Answers:
                     try:
                         owed(error)
                     except NO_MEMORY:
-                        self._faults.fault(_NOT_TOLD)
+                        self._faults.fault(_NO_ANSWER)
                     continue
                 acks = self._still_open(owed)
                 is_behind = has_gone_on or owed.ticket is not ticket
                 if is_behind and self._is_apart and owed.kind in _IN_LINE:
-                    # It may have to wait on, and then so do those after it of its connection.
+                    # It may have to wait longer, and then so do later ones of its connection.
                     has_gone_on = True
                     self._send_ready(ready)
                     own, began_ns = repeat(owed.ticket), owed.began_ns
@@ -352,7 +352,7 @@ class Answers:
         self._send_ready(ready)
 
     def _leave(self, waiting: Iterable[Owed | Then]) -> None:
-        """Note that the answers at a settled ticket need not wait there any more."""
+        """Note that the answers at a settled ticket need no longer wait there."""
         leave = self._places.pop
         for owed in waiting:
             if isinstance(owed, Owed) and owed.kind in _IN_LINE:

@@ -100,7 +100,7 @@ class Exchanges:
             is_stored = known is None or self._has_message(session.client_id, known, queue)
             if is_stored is None:
                 # The client reconnects and sends it again; by then the records are in memory.
-                why = "the log is not at hand to look up a message that is sent again"
+                why = "the log cannot be read now to look up a message that is sent again"
                 self._turn.end(connection, ReasonCode.SERVER_BUSY, why)
                 return None
             if is_stored:
@@ -264,7 +264,7 @@ class Exchanges:
             why = "PUBREC for a message with QoS 1"
             self._turn.end(connection, ReasonCode.PROTOCOL_ERROR, why)
         elif is_refused and flight < 0:
-            why = "PUBREC refuses a message that an earlier one has taken"
+            why = "PUBREC refuses a message that an earlier PUBREC has accepted"
             self._turn.end(connection, ReasonCode.PROTOCOL_ERROR, why)
         elif is_refused:  # the client does not accept the message [MQTT-4.4.0-2]
             self._end(session, packet_id)

@@ -216,11 +216,11 @@ class Publishing:
 
         None if the message must not be appended, for example because the log has it already.
         """
-        told = self._exchanges.take(connection, packet_id, message[0])
-        if told is None:
+        text = self._exchanges.take(connection, packet_id, message[0])
+        if text is None:
             return None
         self._turn.recs.append((connection.number, packet_id))
-        return (*message[:2], message[2] + told, *message[3:])
+        return (*message[:2], message[2] + text, *message[3:])
 
     def _refuse(
         self, connection: Connection, qos: int, packet_id: int, topic: bytes, error: GatewayError

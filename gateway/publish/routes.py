@@ -148,7 +148,7 @@ class Routes:
             self._log_port.create_topic(topic, self._topic_queue_count)
         except BrokerError as exc:
             logger.warning(
-                "the log refuses a queue topic, its publishes go to the default topic"
+                "the log refuses a queue topic; its publishes go to the default topic"
                 " topic=%s default_topic=%s remark=%r",
                 topic, self._mapping.default_topic, exc.remark,
             )  # fmt: skip
@@ -192,7 +192,7 @@ class Routes:
         self._refused.add(topic)
         if len(self._refused) == REFUSALS_MAX:
             logger.warning(
-                "the log has refused so many queue topics that it is asked for no more:"
+                "the log has refused so many queue topics that no more are requested:"
                 " publishes with a new first level go to the default topic"
                 " count=%d default_topic=%s",
                 len(self._refused), self._mapping.default_topic,
@@ -215,7 +215,7 @@ class Routes:
     def _on_topic_refused(self, topic: str) -> None:
         """Send names for ``topic``, which could not be created, to the default topic."""
         logger.warning(
-            "the log could not create a queue topic, its publishes go to the default topic"
+            "the log could not create a queue topic; its publishes go to the default topic"
             " topic=%s default_topic=%s",
             topic, self._mapping.default_topic,
         )  # fmt: skip

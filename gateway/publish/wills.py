@@ -52,7 +52,7 @@ class Wills:
     def publish(self, whose: Who, will: StoredWill) -> None:
         """Append a will. A will that the log refuses is lost, and a line is logged.
 
-        So is a will that its client has no right to publish any more. A Message Expiry Interval
+        So is a will that its client no longer has a right to publish. A Message Expiry Interval
         begins now, as for a publish. [MQTT-3.1.3-9]
         """
         client_id = whose.client_id

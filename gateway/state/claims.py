@@ -144,7 +144,7 @@ class Claims:
         #: In the order in which they began, except those that have waited behind another.
         self._wanted: dict[str, Claim] = {}
         self.new: list[Claim] = []
-        #: Client identifiers of claims behind which another waits; some entries are outdated.
+        #: Client identifiers of claims that another waits behind; some entries are outdated.
         self._followed: dict[str, None] = {}
         #: Client identifiers of claims whose turn may have come.
         self._ready: dict[str, None] = {}
@@ -226,7 +226,7 @@ class Claims:
     def clear(self) -> None:
         """End all claims, as this gateway's run is over."""
         for client_id in list(self._wanted):
-            self.overtake(client_id, "this gateway begins again")
+            self.overtake(client_id, "this gateway begins a new run")
         self.new.clear()
         self.given_up.clear()
 
@@ -320,7 +320,7 @@ class Claims:
                 is_elsewhere = not is_its_turn and self._journal.is_elsewhere(client_id)
                 is_early = is_its_turn and self._is_early(claim)
             except ViewError as exc:
-                self._end(claim, f"stored sessions cannot be found for the moment: {exc}")
+                self._end(claim, f"stored sessions cannot be read at the moment: {exc}")
                 continue
             if is_early:
                 self._early[client_id] = None
@@ -373,7 +373,7 @@ class Claims:
                     claim,
                     "another gateway has not handed it over in time"
                     if claim.at >= 0
-                    else "the log has not given the claim back in time",
+                    else "the log has not returned the claim in time",
                 )
             elif self._is_gone(claim):
                 self._end(claim, "the log has deleted the record of the claim")

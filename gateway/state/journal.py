@@ -143,7 +143,7 @@ class SessionJournal:
         self._unread = Unread()
         # Ticks: positions in the log, entries for the next tick, queues that were left since, and
         # the content of the last tick.
-        self._told: dict[str, int] = {}
+        self._written_positions: dict[str, int] = {}
         self._owed: dict[str, Progress] = {}
         self._left: set[str] = set()
         self._tick: tuple[Ticket, dict[str, Progress], set[str]] = (SETTLED, {}, set())
@@ -340,18 +340,20 @@ class SessionJournal:
         for entry in progress:
             owed[entry.client_id] = entry
         self._left.update(left)
-        ticket, told, told_left = self._tick
+        ticket, entries, left_then = self._tick
         if not ticket.is_settled:
             self._silent.clear()
             return ticket
         if ticket.error is not None:
-            for client_id, entry in told.items():
+            for client_id, entry in entries.items():
                 owed.setdefault(client_id, entry)
-            self._told.clear()
-            self._left |= told_left
+            self._written_positions.clear()
+            self._left |= left_then
         for queue in self._left:
-            self._told.pop(queue, None)
-        moved = {queue: at for queue, at in positions.items() if self._told.get(queue) != at}
+            self._written_positions.pop(queue, None)
+        moved = {
+            queue: at for queue, at in positions.items() if self._written_positions.get(queue) != at
+        }
         silence_ms = self.ticked_ms - self._appended_ms
         is_silent = self._has_saved and silence_ms >= SILENCE_MS_MAX
         if not (moved or owed or self._left or is_silent or self.others_live):
@@ -364,7 +366,7 @@ class SessionJournal:
         records.append(TickRecord(*self._head(), moved, (), self._heard, tuple(sorted(self._left))))
         ticket = self._append(records)
         self._last_tick = self._number
-        self._told.update(moved)
+        self._written_positions.update(moved)
         self._tick = (ticket, owed, self._left)
         self._owed, self._left = {}, set()
         if not ticket.is_settled and self.others_live and self.after is not _at_once:

@@ -86,7 +86,7 @@ class Packing:
                 session.will,
                 session.replays,
                 numbered(state.pinned),
-                state.is_told,
+                state.has_progress,
                 state.is_claimed,
                 session.owner,
                 session.begun_ms,
@@ -106,7 +106,7 @@ class Packing:
             will,
             replays,
             pinned,
-            is_told,
+            has_progress,
             is_claimed,
             owner,
             begun_ms,
@@ -126,7 +126,7 @@ class Packing:
             owner,
             begun_ms,
         )
-        return SessionState(session, run, at, named(pinned), is_told, is_claimed)
+        return SessionState(session, run, at, named(pinned), has_progress, is_claimed)
 
     def _numbered(self, by_queue: Mapping[str, int]) -> Mapping[int, int]:
         if not by_queue:  # most are empty

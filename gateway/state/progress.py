@@ -76,15 +76,15 @@ class SessionState(msgspec.Struct, frozen=True):
     ``session`` is the last whole record with later flights, received identifiers and delivered
     places; its cursors are still those of the record. ``at`` is the record's place, ``run`` the run
     that wrote it, or AWAY: then only whole records follow. ``pinned`` has the cursors that no
-    position moves. ``is_told``: a Progress entry has come since the record. ``is_claimed``: the run
-    got the session by a claim, so a run without a claim cannot take the session from it.
+    position moves. ``has_progress``: a Progress entry has come since the record. ``is_claimed``:
+    the run got the session by a claim, so a run without a claim cannot take the session from it.
     """
 
     session: StoredSession
     run: int
     at: int
     pinned: dict[str, int] = {}
-    is_told: bool = False
+    has_progress: bool = False
     is_claimed: bool = False
 
     def cursor(self, queue: str, positions: Mapping[str, Position]) -> int:
@@ -95,7 +95,7 @@ class SessionState(msgspec.Struct, frozen=True):
         cursor = self.session.cursors.get(queue, 0)
         if self.session.left_ms is None:
             position = positions.get(queue)
-            if position is not None and (self.is_told or position.at > self.at):
+            if position is not None and (self.has_progress or position.at > self.at):
                 return max(cursor, position.queue_offset)
         return cursor
 
@@ -124,17 +124,17 @@ class SessionState(msgspec.Struct, frozen=True):
         cursors = self.session.cursors
         if freed := self.freed(entry.cursors):
             cursors = cursors | freed
-        told = msgspec.structs.replace(
+        changed = msgspec.structs.replace(
             self,
             session=msgspec.structs.replace(
                 self.session, cursors=cursors, inflight=entry.inflight, replays=entry.replays
             ),
             pinned=entry.cursors,
-            is_told=True,
+            has_progress=True,
         )
-        delivered = told.not_passed(told.places(), positions)
-        session = msgspec.structs.replace(told.session, delivered=delivered)
-        return msgspec.structs.replace(told, session=session)
+        delivered = changed.not_passed(changed.places(), positions)
+        session = msgspec.structs.replace(changed.session, delivered=delivered)
+        return msgspec.structs.replace(changed, session=session)
 
     def freed(self, pinned: Mapping[str, int]) -> dict[str, int]:
         """Return the cursors that are pinned, and are not in ``pinned``."""
@@ -168,7 +168,7 @@ class SessionState(msgspec.Struct, frozen=True):
 
 
 class Changing:
-    """A state that marks and new filters change, each at constant cost however much there is.
+    """A state that marks and new filters change, each at constant cost whatever its size.
 
     It must not be changed after ``state``.
     """
@@ -232,7 +232,7 @@ class Changing:
         self._cursors.update(change.cursors)
         session = msgspec.structs.replace(session, cursors=self._cursors, replays=progress.replays)
         self._state = msgspec.structs.replace(
-            self._state, session=session, pinned=progress.cursors, is_told=True
+            self._state, session=session, pinned=progress.cursors, has_progress=True
         )
         self._flights = {flight.packet_id: flight for flight in progress.inflight}
         self._delivered.update(((f.queue, f.queue_offset), None) for f in progress.inflight)
@@ -263,12 +263,12 @@ def state_of(record: SessionRecord, at: int) -> SessionState:
 
 
 def move(
-    positions: dict[str, Position], left: Iterable[str], told: Mapping[str, int], at: int
+    positions: dict[str, Position], left: Iterable[str], moved: Mapping[str, int], at: int
 ) -> None:
     """Record the live positions of the tick at ``at``, and the queues that it has left."""
     for queue in left:
         positions.pop(queue, None)
-    for queue, queue_offset in told.items():
+    for queue, queue_offset in moved.items():
         known = positions.get(queue)
         positions[queue] = Position(queue_offset, at, known.first_at if known is not None else at)
 

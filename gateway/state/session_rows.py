@@ -244,7 +244,7 @@ class SessionRows:
                 changes += self._apply(record, decode_record(record.body))
             except (msgspec.DecodeError, ValueError, RecursionError) as exc:
                 self._faults.warning(
-                    "a record of a session cannot be read and is left out queue_offset=%d error=%s",
+                    "a record of a session cannot be read and is ignored queue_offset=%d error=%s",
                     record.queue_offset,
                     exc,
                 )
@@ -490,12 +490,12 @@ class SessionRows:
             self.heard.append(client_id)
 
     def _move(self, run: Run, record: TickRecord, at: int) -> None:
-        # This makes a row the same however many records are read at once.
+        # So a row does not depend on how many records are read at once.
         for client_id, (changing, _) in list(self._changing.items()):
             if changing.run == run.key:
                 self._end_changing(client_id)
-        told, number = record.positions, self._packing.number
-        move(run.positions, record.left, told, at)
+        positions, number = record.positions, self._packing.number
+        move(run.positions, record.left, positions, at)
         for queue in record.left:
             self._view.execute(
                 "DELETE FROM positions WHERE run = ? AND queue = ?",
@@ -503,7 +503,7 @@ class SessionRows:
             )
         self._view.execute_many(
             "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)",
-            [(run.number, number(queue), *run.positions[queue]) for queue in told],
+            [(run.number, number(queue), *run.positions[queue]) for queue in positions],
         )
 
     def _changing_by(self, client_id: str, run: Run) -> Changing | None:
@@ -541,7 +541,7 @@ class SessionRows:
         execute_many = self._view.execute_many
         ended: list[tuple[str]] = []
         whole: list[tuple[Any, ...]] = []
-        told: list[tuple[Any, ...]] = []
+        updated: list[tuple[Any, ...]] = []
         for client_id, state in self._changed.items():
             if state is None or client_id in self._changed_ms:
                 self._write_shared(client_id, state)
@@ -552,14 +552,14 @@ class SessionRows:
             row = (run, due, self._packing.pack(state), client_id)
             store_ms = self._changed_ms.get(client_id)
             if store_ms is None:
-                told.append(row)
+                updated.append(row)
             else:
                 whole.append((state.at, store_ms, *row))
         if ended:
             self.count -= execute_many("DELETE FROM sessions WHERE client_id = ?", ended)
-        if told:
+        if updated:
             execute_many(
-                "UPDATE sessions SET run = ?, due = ?, state = ? WHERE client_id = ?", told
+                "UPDATE sessions SET run = ?, due = ?, state = ? WHERE client_id = ?", updated
             )
         if whole:
             # The place of a row is its primary key, so the row is replaced.

@@ -54,7 +54,7 @@ class StoredFlight(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredReplay(msgspec.Struct, frozen=True, array_like=True):
-    """Retained messages that a subscription has still to get: those after topic name ``after``.
+    """Retained messages that a subscription still has to get: those after topic name ``after``.
 
     Only records of ``MQTT_RETAINED`` before ``before`` are older than the subscription.
     """

@@ -1,7 +1,7 @@
 """What a gateway has appended to ``MQTT_SESSION`` and not read back yet, by client.
 
-Owns: the changes, and the moves of positions, since the view's last record of this run. Must not
-touch: the log, the view's rows (``session_rows``), live sessions.
+Owns: the changes, and the moves of positions, since the view's last record of this run.
+Must not touch: the log, the view's rows (``session_rows``), live sessions.
 Invariant: a change whose ticket has an error is ignored; if it is in the log after all, it is found
 when it is read back.
 """

@@ -54,14 +54,14 @@ class ViewError(MotelogError):
 
 
 class ViewBusyError(ViewError):
-    """A checkpoint has the view for a moment."""
+    """A checkpoint is using the view for a moment."""
 
 
 class ViewPart(Protocol):
-    """The tables of one topic, and what is held of them in memory."""
+    """The tables of one topic, and what is kept of them in memory."""
 
     def open(self) -> None:
-        """Create the tables unless they exist, and load what is held in memory."""
+        """Create the tables unless they exist, and load what is kept in memory."""
         ...
 
 
@@ -129,7 +129,7 @@ class View:
             part.open()
 
     def close(self) -> None:
-        """Let go of the file; blocks while its content is made durable."""
+        """Close the file; blocks while its content is made durable."""
         if self._connection is not None and self.fault is None:
             with suppress(sqlite3.DatabaseError):
                 self.checkpoint()

@@ -40,7 +40,7 @@ _FILES: Final = ("_file", "_ca", "_certificate")
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a key or variable of this name holds a secret, not the name of a file."""
+    """Return whether a key or variable of this name has a secret as value, not a file's name."""
     last = name.rpartition(".")[2].lower()
     return bool(_IS_NAME.search(last)) and not last.endswith(_FILES)
 

@@ -60,7 +60,7 @@ def test_trace_ends_by_time_by_number_and_with_its_connection() -> None:
     answers = [stage.operator.read_trace(name, 0) for name in names]
     assert [one.over for one in answers if one is not None] == [
         "its time is over",
-        "it has seen as many packets as it may",
+        "it has reached its number of packets",
         "the connection has ended",
     ]
     assert answers[1] is not None

@@ -160,7 +160,7 @@ async def test_a_client_is_traced(autojump_clock: trio.testing.MockClock) -> Non
     observer.received(b"\xc0\0\xc0\0\xc0\0")
     status, read = await ask(apis, "GET", f"{path}&after=1")
     assert [(one["number"], one["type"]) for one in read["packets"]] == [(2, "PINGREQ")]
-    assert read["over"] == "it has seen as many packets as it may"
+    assert read["over"] == "it has reached its number of packets"
     assert await ask(apis, "DELETE", path) == (200, {"done": True})
     assert (await ask(apis, "DELETE", "/clients/trace?trace=x"))[0] == 404
 
