@@ -60,7 +60,8 @@ class CommitFailedError(ClientError):
     """The offsets of some queues are not committed; those of all others are.
 
     ``failures`` maps these queues to their errors, the first of which is the cause. It is safe to
-    commit again. Until then their messages come again if another consumer reads the queues.
+    commit again. Until then their messages are delivered again if another consumer reads the
+    queues.
     """
 
     def __init__(self, failures: Mapping[MessageQueue, MotelogError]) -> None:

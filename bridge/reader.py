@@ -207,7 +207,7 @@ def _log_moved(queue: MessageQueue, asked_offset: int, result: PullResult) -> No
     logger.warning(
         "the broker has no message at this offset; reading continues at next, and messages "
         "between the two %s queue=%s offset=%d min=%d max=%d next=%d",
-        "are skipped" if asked_offset < result.next_offset else "come again",
+        "are skipped" if asked_offset < result.next_offset else "are read again",
         queue,
         asked_offset,
         result.min_offset,

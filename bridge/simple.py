@@ -9,7 +9,7 @@ acknowledge at once. Needs RocketMQ 5 or our broker. Spec: RocketMQ's SimpleCons
                             -> several: they notify when there are messages, which are then popped
 
 Only a pop takes messages into work, and only one is in flight per call. So no message is taken
-without being returned, unless an answer is lost; its messages then come again after their time.
+without being returned, unless an answer is lost: its messages are delivered again after their time.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class SimpleConsumer:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """Unregister from the brokers. Unacknowledged messages come again after their time."""
+        """Unregister from the brokers. Unacknowledged messages are delivered again later."""
         await self._client.leave()
 
     async def subscribe(self, topic: str, *, tags: str = TAGS_ALL, sql: str | None = None) -> None:

@@ -570,7 +570,7 @@ class PushConsumer:
         except MotelogError as exc:
             logger.warning(
                 "offsets could not be saved; the next save includes them, and after the last save "
-                "messages come again group=%s queues=%d error=%s",
+                "messages are delivered again group=%s queues=%d error=%s",
                 self.group,
                 len(changed),
                 exc,

@@ -236,7 +236,7 @@ class ProcessQueue(Reading):
         self._count(messages, 1)
 
     def move_to(self, next_offset: int) -> None:
-        """Continue elsewhere. If the broker lost its end, the present messages will come again."""
+        """Continue elsewhere. If the broker lost its end, the present messages are sent again."""
         assert not isinstance(self.next_offset, Start)
         if next_offset < self.next_offset:
             self._count(self._ready.clear(), -1)

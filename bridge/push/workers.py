@@ -37,7 +37,7 @@ QUICK_S: Final = 0.002
 EACH_S_MIN: Final = 1e-6
 #: After this time the rest of a batch of single messages goes back, for the other workers.
 LONG_S: Final = 0.05
-#: The time per message is measured over so many. The fastest such part counts: others may have
+#: The time per message is measured over this many. The fastest such part counts: others may have
 #: waited for unrelated threads of this process.
 PART: Final = 32
 

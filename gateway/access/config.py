@@ -158,7 +158,7 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         for key in ("jwt_keys_url", "http_url"):
             url = getattr(self, key)
             if url and not is_url(url):
-                text = f"{key} is not https://HOST/PATH; http:// is allowed to this machine only"
+                text = f"{key} is not https://HOST/PATH; http:// is allowed only to this machine"
                 yield SectionFault(text, (key,))
         if self.acl_file and not (self.has_logins or self.allow_anonymous):
             text = (

@@ -3,7 +3,7 @@
 Owns: which authenticator decides, how many logins wait and how long, what is counted.
 Must not touch: connections and sessions (``clients`` uses the answer), passwords and tokens.
 Invariants: the event loop never hashes. The queue is bounded, and so is each wait: a client that is
-not checked in time is told that the server is busy. What cannot be checked is refused.
+not checked in time is told that the server is busy. A login that cannot be checked is refused.
 
     log_in -> Identity or Denied at once            known password, token, no credentials
         '---> Slow -> wait -> next, work, done -> then(Identity or Denied)

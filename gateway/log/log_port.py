@@ -100,7 +100,7 @@ class Waiting(Protocol):
 
 
 def choose_queue(selector: str, queue_count: int) -> int:
-    """Return the queue id that a selector chooses in a topic, which is the same for every port."""
+    """Return the queue id that a selector chooses in a topic; every port uses this choice."""
     return crc32(selector.encode()) % queue_count
 
 
@@ -183,7 +183,7 @@ class LogPort(Protocol):
     def append(self, messages: list[Any]) -> Ticket:
         """Take a batch of ``core.records.append.AppendMessage`` whose first items are handles.
 
-        Until the ticket has settled, the batch is taken and no more is promised. If it settles with
+        Until the ticket has settled, the batch is taken and nothing is promised. If it settles with
         an error, none of the batch may be acknowledged, though some of it may be in the log. The
         listener is not called with a ticket that is settled on return. The caller may reuse the
         list on return. Messages of one queue keep their order; at a port with ``append_apart``
@@ -324,7 +324,7 @@ class LogPort(Protocol):
         """Settle tickets, or refuse those that wait too long, until cancelled.
 
         Started when the topics are known. Messages appended before ``close`` still reach the log,
-        if that takes no more than seconds. Afterwards no listener is called with a ticket.
+        if that takes only seconds. Afterwards no listener is called with a ticket.
         """
         ...
 

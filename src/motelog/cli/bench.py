@@ -242,7 +242,7 @@ def _text(report: BenchReport) -> str:
         ("latency p90", f"{report.latency_us_p90:,.0f} us"),
         ("latency p99", f"{report.latency_us_p99:,.0f} us"),
         ("latency p99.9", f"{report.latency_us_p99_9:,.0f} us"),
-        ("lost, doubled", f"{report.lost:,}, {report.duplicates:,}"),
+        ("lost, duplicate", f"{report.lost:,}, {report.duplicates:,}"),
         ("errors", f"{report.errors:,}"),
         ("client CPU", f"{report.client_cpu_us:.2f} us each"),
     ]

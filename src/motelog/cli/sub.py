@@ -1,6 +1,6 @@
 """``motelog sub``: print the MQTT messages that match topic filters, with mosquitto_sub's options.
 
-Owns: which messages are asked for and how they are printed. Must not touch: packets (mqtt_client),
+Owns: which messages are requested and how they are printed. Must not touch: packets (mqtt_client),
 format strings (message_format), the options shared with ``pub`` (mqtt_options).
 """
 

@@ -55,7 +55,7 @@ class MqttTreeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, msgspec.Meta(description="The names one level below this one; empty: the first level.")
     ] = ""
     minutes: Annotated[
-        int, msgspec.Meta(ge=1, le=1440, description="Messages stored in the last so many minutes.")
+        int, msgspec.Meta(ge=1, le=1440, description="Only messages of this many past minutes.")
     ] = 10
 
 

@@ -86,7 +86,7 @@ async def test_a_pull_that_lacks_memory_is_made_again(
         (
             20,
             (0, 20),
-            "WARNING.*messages between the two come again .* offset=32 .* max=20 next=20",
+            "WARNING.*messages between the two are read again .* offset=32 .* max=20 next=20",
         ),
         (
             50,
