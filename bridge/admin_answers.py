@@ -274,7 +274,7 @@ def converted(value: object, kind: type[T], *, strict: bool = True) -> T:
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as exc:
-        raise RemotingDecodeError(f"the answer's body: {exc}") from exc
+        raise RemotingDecodeError(f"the answer's body is malformed: {exc}") from exc
 
 
 def properties_of(text: bytes) -> dict[str, str]:

@@ -60,7 +60,7 @@ _ADVICE: Final[dict[int, str]] = {
     ResponseCode.FLOW_CONTROL: "the broker is overloaded, send more slowly",
     ResponseCode.NO_PERMISSION: "check the permissions of the topic, the group and the account",
     ResponseCode.TOPIC_NOT_EXIST: "create the topic, for example with `motelog topic create`",
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, such as with `Admin.put_group`",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, as `Admin.put_group` does",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server may be of another kind or too old",
 }
 

@@ -38,7 +38,7 @@ async def user_topics(client: Client, *, timeout_s: float) -> list[str]:
         topics = msgspec.convert(names, _Topics).topic_list
         cluster = msgspec.convert(await ask(RequestCode.GET_BROKER_CLUSTER_INFO), _Cluster)
     except msgspec.ValidationError as exc:
-        raise RemotingDecodeError(f"a name server's answer: {exc}") from None
+        raise RemotingDecodeError(f"a name server's answer is malformed: {exc}") from None
     # Apache's brokers have topics named after brokers and clusters, and one for replies.
     own = {*(cluster.broker_addr_table or ()), *(cluster.cluster_addr_table or ())}
     return sorted(

@@ -176,5 +176,5 @@ def _decode(body: bytes, kind: type[T]) -> list[T]:
     try:
         found: T | list[T] = msgspec.json.decode(body, type=kind | list[kind])  # type: ignore[valid-type]  # a type in a variable
     except msgspec.DecodeError as exc:
-        raise RemotingDecodeError(f"the answer's body: {exc}") from exc
+        raise RemotingDecodeError(f"the answer's body is malformed: {exc}") from exc
     return found if isinstance(found, list) else [found]

@@ -123,7 +123,7 @@ class GatewayMetrics:
     )
     retained_messages_now: int = counted(gauge("retained_messages", "Retained messages."))
     retained_bytes_now: int = counted(
-        gauge("retained_bytes", "Bytes of their topic names, payloads and properties.")
+        gauge("retained_bytes", "Bytes of retained messages: topic names, payloads, properties.")
     )
     retained_refused: int = counted(
         counter("retained_refused", "Publishes that were not retained because of a limit.")
@@ -229,7 +229,7 @@ def _packets(
 
 _COUNTED: Final = table_of(GatewayMetrics)
 _RECEIVED: Final = _packets(
-    "received_packets", "Packets from clients; those with a valid length.", _FROM_SERVERS
+    "received_packets", "Packets from clients, if their length is valid.", _FROM_SERVERS
 )
 _SENT: Final = _packets(
     "sent_packets", "Packets to clients, as they are queued on their connections.", _FROM_CLIENTS

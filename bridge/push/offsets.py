@@ -201,7 +201,7 @@ def decode_offset_table(body: bytes) -> dict[MessageQueue, int]:
             return {_queue(key): offset for key, offset in table.items()}
         rows = msgspec.convert(found, list[_ResetRow])
     except (msgspec.DecodeError, AttributeError) as exc:
-        raise RemotingDecodeError(f"offsets of a reset: {exc}") from exc
+        raise RemotingDecodeError(f"the offsets of a reset: {exc}") from exc
     return {MessageQueue(row.topic, row.brokerName, row.queueId): row.offset for row in rows}
 
 

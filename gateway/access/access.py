@@ -90,7 +90,7 @@ class Access:
         clock: Clock,
         listeners: Sequence[ListenerConfig] = (),
     ) -> None:
-        """``listeners`` are those besides the plain one, which accepts any login."""
+        """``listeners`` are those other than the plain one, which accepts any login."""
         #: Listener number -> its logins, empty for all.
         self.logins_of: tuple[tuple[str, ...], ...] = ((), *(one.logins for one in listeners))
         chain: list[Authenticator] = []

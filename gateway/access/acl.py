@@ -178,7 +178,7 @@ def _fault(text: str, path: str, number: int, table: Mapping[str, Any], exc: Exc
     elif at:
         fault = f"{key}: {fault[: at.start()]}"
         if key in ("allow", "deny") and isinstance(table[key], list):
-            fault += f"; there are {', '.join(get_args(Action))}"
+            fault += f"; the values are {', '.join(get_args(Action))}"
     # The rule's first line, if the fault is not of one key, or the rule has no line for it.
     line = lines.get(("rule", number - 1, key or ""), lines.get(("rule", number - 1)))
     place = path if line is None else f"{path}:{line}"

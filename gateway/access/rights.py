@@ -60,8 +60,8 @@ def contains(outer: str, inner: str) -> bool:
         if i == len(inner_levels):
             return False
         if inner_levels[i] == "#":
-            # It matches the parent too, which no filter with a level here does. Except that both
-            # need at least one level.
+            # It matches the parent too, which no filter with a level here does. Only "+/#"
+            # contains "#": both need at least one level.
             return i == 0 and outer_levels == ["+", "#"]
         if level != "+" and level != inner_levels[i]:
             return False

@@ -1,4 +1,4 @@
-"""What of the log a lagging session gets: which records it wants, and how each is offered to it.
+"""Which records of the log a lagging session gets, and how each is offered to it.
 
 Owns: the receivers of the topic names of a slice. Must not touch: cursors (``catch_up``), how the
 log is read (``elevator``), how one message is sent (``sender``).

@@ -366,7 +366,7 @@ def count_lost(metrics: GatewayMetrics, queue_name: str, begin: int, end: int) -
     metrics.messages_lost_to_retention += end - begin
     logger.warning(
         "retention has deleted messages before their delivery: keep the log longer, or find out"
-        " why receivers lag so far queue=%s queue_offset=%d count=%d",
+        " why receivers are so far behind queue=%s queue_offset=%d count=%d",
         queue_name,
         begin,
         end - begin,

@@ -1,4 +1,4 @@
-"""How long gateways of the same brokers wait before they count one of them as lost: one reckoning.
+"""How long gateways of the same brokers wait before they count one of them as lost.
 
 Owns: these times, each computed from TICK_S and LOST_TICKS. Must not touch: clocks, what is done
 when a time is over (``state.journal``, ``connect.run``, ``log.remote``).

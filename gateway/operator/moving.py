@@ -78,7 +78,7 @@ class _Home:
         others = [name for name, _, is_own in self.journal.gateways() if not is_own]
         if others:
             names = ", ".join(sorted(others))
-            raise MovingError(f"gateways are running, stop them first: {names}")
+            raise MovingError(f"gateways are running; stop them first: {names}")
 
     def tick(self) -> None:
         """Show each second that it is here: a gateway that starts meanwhile waits for it."""

@@ -96,7 +96,7 @@ class Routes:
                 f"topic name of {len(topic)} bytes, at most {self._topic_bytes_max} are allowed"
             )
         if topic.startswith(b"$"):
-            raise TopicNameError("topic names that begin with '$' are the server's")
+            raise TopicNameError("topic names that begin with '$' are reserved for the server")
         level = topic.partition(b"/")[0]
         if self._levels.get(level, self._router.others) is not self._by_name.routes:
             return self._make(topic, client_id, user_name)

@@ -122,7 +122,7 @@ class Group:
         self.parts = tuple(Part(self, number) for number in range(PARTS))
         #: Queue -> queue offset to continue from, for the queues in which the group lags.
         self.lagging: dict[Any, int] | None = None
-        #: The same for queues of parts of other gateways: the first message since then.
+        #: The same for queues of parts that are not held here: the first message for the part.
         self.standing: dict[Any, int] = {}
         #: Queue -> queue offset at which the subscription begins, if the cursor is lower.
         self.since: dict[Any, int] = {}

@@ -83,7 +83,7 @@ MQTT_LOGIN = (
     '[access] password_file = "PATH" (or insecure = "I know")'
 )
 MQTT_ANONYMOUS = (
-    "logins = [...] to it, with those of [access] but anonymous, or take allow_anonymous out of"
+    "logins = [...] to it, with those of [access] except anonymous, or take allow_anonymous out of"
     ' [access] (or insecure = "I know")'
 )
 REMOTING_LOGIN = (

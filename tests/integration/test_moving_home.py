@@ -50,7 +50,7 @@ def move_there_and_back(folder: Path, namesrv: str) -> None:
         first = GatewayProcess(folder / "first", namesrv=namesrv)
         with first:
             keep_sessions_and_messages(first.address)
-            assert "gateways are running, stop them first: " in refused(namesrv, "broker-b")
+            assert "gateways are running; stop them first: " in refused(namesrv, "broker-b")
             assert first.stop() == 0
         end_before_it_is_written(namesrv)
         assert "the state of gateways is at broker-a already" in refused(namesrv, "broker-a")

@@ -102,10 +102,10 @@ class Appends:
         self._settled_listener: Callable[[Settled], None] = no_listener
         self._run: Callable[[], int] = _the_only_run
         self._held = Held()
-        #: Parts that are not over, and their bytes by broker.
+        #: The number of unfinished parts, and their bytes by broker.
         self._under_way = 0
         self._waiting_bytes: Counter[str | None] = Counter()
-        #: Tickets that have settled and that the listener does not know yet.
+        #: Tickets that have settled and that the listener has not heard of yet.
         self._over: list[tuple[Ticket, MotelogError | None]] = []
         #: Queues with parts that no task sends yet, and whether a task is about to start.
         self._wanting: dict[RemoteQueue, None] = {}
@@ -274,7 +274,7 @@ class Appends:
                 error = await self._send(link, queue, parts)
             except NO_MEMORY:
                 self._refusals.fault("a send to a broker lacks memory: free memory")
-                error = OutcomeUnknownError("no memory for what a broker has been sent")
+                error = OutcomeUnknownError("memory ran out after a send to a broker")
             is_busy = isinstance(error, BrokerError) and error.code in _PASSING_CODES
             self._sent(link, queue, parts, error, is_passing=is_busy)
             self._settle()
@@ -315,7 +315,7 @@ class Appends:
         if link.away_since is not None:
             return _away(link)
         command = _command(self._group, queue, parts)
-        # State of gateways does not wait for publishes, which may be slow at all other queues.
+        # The state of gateways does not wait for publishes, which may be slow at all other queues.
         window = nullcontext() if queue.name.topic in GATEWAY_TOPICS else link.window
         try:
             async with window:

@@ -103,7 +103,7 @@ class BrokerLinks:
         try:
             info = msgspec.convert(loads(answer.body), _ClusterInfo, strict=False)
         except msgspec.ValidationError as exc:
-            raise RemotingDecodeError(f"brokers of the name server: {exc}") from exc
+            raise RemotingDecodeError(f"the name server's list of brokers: {exc}") from exc
         brokers = info.brokerAddrTable
         self.learn({name: broker.brokerAddrs for name, broker in brokers.items()})
         clusters = info.clusterAddrTable

@@ -400,7 +400,7 @@ async def _ask_list(client: Client) -> list[str]:
     try:
         return msgspec.convert(loads(answer.body), _TopicList).topicList
     except msgspec.ValidationError as exc:
-        raise RemotingDecodeError(f"topics of the name server: {exc}") from exc
+        raise RemotingDecodeError(f"the name server's list of topics: {exc}") from exc
 
 
 def _gone(topic: str) -> BrokerError:

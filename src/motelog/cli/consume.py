@@ -51,7 +51,7 @@ class Reading:
     count: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None
     seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop after this time.")] = None
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop at the message that is the last one now.")
+        bool, typer.Option("--until-end", help="Stop after the message that is now the last one.")
     ] = False
     commit: Annotated[
         bool, typer.Option("--commit", help="Commit the group's offsets when it stops.")

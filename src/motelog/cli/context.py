@@ -63,7 +63,7 @@ class Cluster:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Use TLS to name servers and brokers, as --tls of the commands; a"
+            help="Use TLS to name servers and brokers, like --tls of the commands; a"
             " tls.properties file names the client's certificate and key too.",
         ),
     ] = None

@@ -190,9 +190,7 @@ def repair(
         write_json({"process_id": process_id, **asdict(report), "steps": steps})
         stop(Status.FAILED if report.damage else 0)
     if process_id is not None:
-        write(
-            f"the store is open in process {process_id}; this is what a start would do if that died"
-        )
+        write(f"the store is open in process {process_id}; if that died, a start would do this")
     _write_repair(report, steps)
     stop(Status.FAILED if report.damage else 0)
 

@@ -82,7 +82,7 @@ def create(
     else:
         write(text)
         write_note(
-            f"{name} may {role.value}; keep this token: it is not stored and shown only once"
+            f"{name} has the role {role.value}; keep this token: it is not stored or shown again"
         )
 
 

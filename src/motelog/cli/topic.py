@@ -322,7 +322,8 @@ def tree(
         str, typer.Option(metavar="WHERE", help="Count messages from here on: begin, 1h, a time.")
     ] = "1h",
     count: Annotated[
-        int, typer.Option(min=1, help="Read at most the newest messages of each queue, this many.")
+        int,
+        typer.Option(min=1, help="Read at most this many of each queue's newest messages."),
     ] = 10_000,
     queue_topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="Read this queue topic. [default: all]")

@@ -58,7 +58,9 @@ class PurgeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     left_before_ms: Annotated[
         int | None,
-        msgspec.Meta(description="Only clients that disconnected before, in ms since 1970."),
+        msgspec.Meta(
+            description="Only clients that disconnected before this time, in ms since 1970."
+        ),
     ] = None
     dry_run: Annotated[
         bool, msgspec.Meta(description="End nothing; return what would be ended.")
@@ -124,7 +126,7 @@ class GatewayApi:
             ),
             Endpoint(
                 trace,
-                "Trace the packets of a client for a time, without their payloads",
+                "Trace the packets of a client for a limited time, without their payloads",
                 StartTraceQuery,
                 Trace,
                 self.start_trace,

@@ -149,7 +149,7 @@ def test_faults_of_the_file_say_where_what_and_what_may_be() -> None:
         "[[rule]]\nallow = ['publish']\ntopic = ['a']": "acl:8: rule 2: there is no key 'topic'; a"
         " rule has topics, allow, deny, users, anonymous, qos_max",
         "[[rule]]\ntopics = ['a']\nallow = ['write']": "acl:8: rule 2: allow: Invalid enum value"
-        " 'write'; there are publish, subscribe, retain",
+        " 'write'; the values are publish, subscribe, retain",
         "[[rule]]\nallow = ['publish']\ntopics = 'a'": "acl:8: rule 2: topics: Expected `array`,"
         " got `str`",
         "[[rule]]\ntopics = ['a']": "acl:6: rule 2: a rule must have either allow or deny",
