@@ -49,7 +49,7 @@ def page() -> str:
 def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
     answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
     yield f"### {method} {path.removeprefix('/api/v1')}\n"
-    role = operation["description"].removeprefix("For the role ").partition(" ")[0]
+    role = operation["description"].removeprefix("Requires the role ").partition(" ")[0]
     yield f"{operation['summary']}. Role: {role.rstrip('.')}. Answer: {_type(answer)}.\n"
     parameters = [one for one in operation["parameters"] if one["in"] == "query"]
     if {"after", "limit"} <= {one["name"] for one in parameters}:
