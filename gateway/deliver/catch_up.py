@@ -67,7 +67,7 @@ class CatchUp:
         self._resent = resent
         self._quota = quota
         self._wake = wake
-        #: Queue whose tail a broker was asked for -> the sessions of the next request.
+        #: Queue whose tail was requested from a broker -> the sessions of the next request.
         self._asking: dict[WatchedQueue, list[Session]] = {}
         #: Receivers that have room again and wait for ``serve``.
         self.returning: dict[Session, None] = {}

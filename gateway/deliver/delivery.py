@@ -231,7 +231,7 @@ class Delivery:
         if not self._journal.others_live:
             return
         # A message is retained before it is published. So the retained copies of messages that the
-        # queues had before the subscription are below the tail that is asked for afterwards.
+        # queues had before the subscription are below the tail that is requested afterwards.
         missing = {queue for queue in self._queues.needed(topic_filter) if not queue.is_known}
 
         def known(queue: WatchedQueue) -> None:

@@ -50,7 +50,7 @@ class LocalLog:
 
     def __init__(self, api: BrokerApi) -> None:
         self._api = api
-        # Queues whose tail was asked for, named as the broker names queues that readers wait for.
+        # Queues whose tail was requested, named as the broker names queues that readers wait for.
         self._awaited: set[tuple[bytes, int]] = set()
         # The hot calls go straight to the broker.
         self._append = api.line.append

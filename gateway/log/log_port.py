@@ -305,7 +305,7 @@ class LogPort(Protocol):
     def follow(self, wake: Callable[[], None]) -> Growth:
         """Return a Growth that notes the queues that grow from now on, by any append.
 
-        It notes the queues whose tail was asked for, and possibly others. ``wake`` is called each
+        It notes the queues whose tail was requested, and possibly others. ``wake`` is called each
         time that its queues stop being empty, possibly within an append: it must not append.
         """
         ...

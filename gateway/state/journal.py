@@ -124,8 +124,8 @@ class SessionJournal:
         self._own_runs.add(self._run)
         self._number = 0
         self._is_abandoned = False
-        # The record that asks the log whether this run lives, and when it was appended; None if it
-        # certainly does.
+        # The record that asks the log whether this run lives, and when it was appended; None if the
+        # run certainly lives.
         self._question: tuple[int, Ticket, int] | None = None
         #: When this run was last known to live.
         self.ticked_ms = self.clock.monotonic_ms()

@@ -89,7 +89,7 @@ class RetainedStore:
         self._rows = RetainedRows(view)
         self._follower = Follower(log, view, MQTT_RETAINED_TOPIC, self._rows)
         self._number = 0
-        # Callbacks for the tail that the log has been asked for, and for the next request.
+        # Callbacks for the tail that was requested from the log, and for the next request.
         self._asking: list[Callable[[int], None]] = []
         self._asking_next: list[Callable[[int], None]] = []
         self._unread = UnreadRetained()

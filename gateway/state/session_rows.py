@@ -182,8 +182,9 @@ class SessionRows:
         #: News read back since the list was last emptied, in the order of the log.
         self.heard: list[Heard] = []
         self._heard_before = 0
-        #: Client identifiers whose changes are reported in ``heard``; those whose claims are.
+        #: Client identifiers whose changes are reported in ``heard``.
         self.awaited: set[str] = set()
+        #: Client identifiers whose claims are reported there.
         self.present: Container[str] = ()
         # Within one transaction: the new states of sessions; None for a session that has ended.
         self._changed: dict[str, SessionState | None] = {}

@@ -119,7 +119,7 @@ class RemoteQueue:
     def take_end(self, queue_offset: int) -> int:
         """Return where a reader at the end continues: there, or where records were lost.
 
-        A reader may be ahead of the follower, if it has just asked for the tail.
+        A reader may be ahead of the follower, if it has just requested the tail.
         """
         lost_from, self.lost_from = self.lost_from, None
         return queue_offset if lost_from is None else min(queue_offset, lost_from)

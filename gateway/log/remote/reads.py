@@ -93,7 +93,7 @@ class Reads:
         self._kept_bytes = 0
         self._fetches: dict[tuple[RemoteQueue, int], Fetch] = {}
         self._fetching = trio.Semaphore(FETCHES_AT_ONCE)
-        #: Number of tails that brokers have been asked for and have not returned yet.
+        #: Number of tails that were requested from brokers and have not been returned yet.
         self.tails_asked = 0
         self._growth: list[NotedGrowth] = []
         #: How long a follower rests after each chunk, by topic.

@@ -168,7 +168,7 @@ def _folder(data: Path | None, *, ephemeral: bool) -> Iterator[Path]:
 
 
 def _free_addresses(listen: dict[str, str]) -> dict[str, str]:
-    """Return addresses whose ports are free; print which ones differ from those asked for."""
+    """Return addresses whose ports are free; print which ones differ from the requested ones."""
     from motelog.cli.addresses import next_free
     from motelog.cli.port_owner import port_owner
     from motelog.core.addresses import parse_address

@@ -340,7 +340,7 @@ async def connect(
 async def _open_stream(
     host: str, port: int, bind: str | None, tls: ssl.SSLContext | None
 ) -> trio.abc.Stream:
-    """Return a stream to the server, after a TLS handshake if TLS is asked for."""
+    """Return a stream to the server, after a TLS handshake if TLS is wanted."""
     try:
         stream = await trio.open_tcp_stream(host, port, local_address=bind)
     except (OSError, ValueError) as exc:  # ValueError: not an address, so it cannot be bound

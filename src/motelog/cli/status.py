@@ -21,7 +21,7 @@ class Status(IntEnum):
     USAGE = 2
     """The command line is wrong."""
     NOT_FOUND = 3
-    """What was asked for does not exist."""
+    """The requested object does not exist."""
     UNREACHABLE = 4
     """No server answers at that address, or it went away."""
     REFUSED = 5

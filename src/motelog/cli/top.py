@@ -81,7 +81,7 @@ def row(line: dict[str, Any]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number in at most the width of a column less one."""
+    """Return a number that leaves at least one blank in a column."""
     if value < 9.95:
         return f"{value:.1f}".removesuffix(".0")
     for unit in ("", "k", "M"):
