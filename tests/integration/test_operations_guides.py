@@ -13,18 +13,21 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.request import urlopen
 
 import paho.mqtt.client as paho
 import pytest
+import trio
 from cryptography import x509
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.certificates import certificates
 from tests.support.cli import motelog_here
+from tests.support.java import VERSION_5, ApacheServer
 from tests.support.listeners import ListenerServer
 from tests.support.ports import free_port, free_ports
 from tests.support.repository import ROOT
@@ -135,28 +138,69 @@ def wait_for(found: Callable[[], T | None], said: Path) -> T:
 
 def test_tls_in_ten_minutes_runs_as_it_is_printed(tmp_path: Path) -> None:
     made, configured, started, published, refused = blocks("tls.md")
-    ports = dict(zip(("8883", "NAMESRV", "BROKER", "GATEWAY", "ADMIN"), free_ports(5), strict=True))
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "MOTELOG__BROKER__STORE__COMMITLOG_FILE_BYTES": "1MiB",
-        **{
-            f"MOTELOG__{name}__LISTEN": f"127.0.0.1:{port}"
-            for name, port in ports.items()
-            if name != "8883"
-        },
+    names = ("NAMESRV", "BROKER", "GATEWAY", "ADMIN")
+    port, *ports = free_ports(1 + len(names))
+    listens = {
+        f"MOTELOG__{name}__LISTEN": f"127.0.0.1:{one}"
+        for name, one in zip(names, ports, strict=True)
     }
+    run = Shell(
+        tmp_path,
+        {"MOTELOG__BROKER__STORE__COMMITLOG_FILE_BYTES": "1MiB", **listens},
+        {"8883": str(port), "--until-end": f"--until-end --namesrv 127.0.0.1:{ports[0]}"},
+    )
+    assert "dev42.key" in run(made)
+    assert "valid" in run(configured)
+    with run.server(started):
+        assert run(published).rstrip().endswith("21.5")
+        assert run(refused) == "refused\n"
 
-    def run(script: str) -> str:
-        script = script.replace("8883", str(ports["8883"]))
-        script = script.replace(
-            "--until-end", f"--until-end --namesrv 127.0.0.1:{ports['NAMESRV']}"
+
+@pytest.mark.java
+@pytest.mark.timeout(400)
+async def test_in_front_of_a_cluster_runs_as_it_is_printed(tmp_path: Path) -> None:
+    reached, configured, started, published = blocks("rocketmq-cluster.md")
+    mqtt, admin = free_ports(2)
+    async with ApacheServer(VERSION_5, tmp_path / "store") as apache:
+        run = Shell(
+            tmp_path,
+            {},
+            {
+                "127.0.0.1:9876": apache.namesrv_address,
+                "1883": str(mqtt),
+                "127.0.0.1:8080": f"127.0.0.1:{admin}",
+            },
         )
+
+        def try_all() -> None:
+            assert apache.broker_address in run(reached)
+            assert "valid" in run(configured)
+            with run.server(started):
+                assert run(published).rstrip().endswith("21.5")
+
+        await trio.to_thread.run_sync(try_all)
+
+
+class Shell:
+    """Runs a guide's blocks in one folder, with other addresses than those that are printed."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], instead: dict[str, str]) -> None:
+        self._folder = folder
+        self._environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            **environment,
+        }
+        self._instead = instead
+
+    def __call__(self, script: str) -> str:
+        for printed, here in self._instead.items():
+            script = script.replace(printed, here)
         result = subprocess.run(
             ["sh", "-ec", script],
-            cwd=tmp_path,
-            env=environment,
+            cwd=self._folder,
+            env=self._environment,
             capture_output=True,
             text=True,
             timeout=120,
@@ -165,21 +209,21 @@ def test_tls_in_ten_minutes_runs_as_it_is_printed(tmp_path: Path) -> None:
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 
-    assert "dev42.key" in run(made)
-    assert "valid" in run(configured)
-    command = started.strip().removesuffix("&").split()
-    server = subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        assert server.stdout.readline() == "Motelog is ready.\n"
-        assert run(published).rstrip().endswith("21.5")
-        assert run(refused) == "refused\n"
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=60)
+    @contextmanager
+    def server(self, started: str) -> Iterator[None]:
+        """Run the block that starts a server, for the length of the block."""
+        command = started.strip().removesuffix("&").split()
+        server = subprocess.Popen(
+            [sys.executable, "-m", *command], cwd=self._folder, env=self._environment,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "Motelog is ready.\n"
+            yield
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.communicate(timeout=60)
 
 
 def test_certificates_of_the_development_authority(tmp_path: Path) -> None:
