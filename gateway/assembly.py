@@ -11,12 +11,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from motelog.core.clock import Clock
 from motelog.gateway.access.access import Access
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.connect.admission import Admission
-from motelog.gateway.connect.clients import CONNECTIONS_RESERVED, Clients
+from motelog.gateway.connect.clients import Clients
 from motelog.gateway.connect.connections import Connections
 from motelog.gateway.connect.expiry import Expiry
 from motelog.gateway.connect.life import Life
@@ -55,6 +56,12 @@ from motelog.gateway.subscribe.sharing import SharedSubscriptions
 from motelog.gateway.subscribe.storing import Storing
 from motelog.gateway.subscribe.subscribing import Subscribing
 from motelog.gateway.turn import Turn
+
+#: Connections beyond ``connections_max``, for peers that have not sent CONNECT. With them, a full
+#: gateway can still answer a CONNECT: it refuses a new client, but a client whose old connection is
+#: half-open can take over its session. If these are taken too, further peers wait until one of them
+#: sends CONNECT or times out.
+CONNECTIONS_RESERVED: Final = 256
 
 
 @dataclass(frozen=True, slots=True)

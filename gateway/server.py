@@ -31,9 +31,8 @@ from motelog.core.net.reactor import Framing, Reactor
 from motelog.core.threads import run_in_thread
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.config import AccessConfig
-from motelog.gateway.assembly import GatewayParts, Surroundings, assemble
+from motelog.gateway.assembly import CONNECTIONS_RESERVED, GatewayParts, Surroundings, assemble
 from motelog.gateway.config import LIVE, GatewayConfig
-from motelog.gateway.connect.clients import CONNECTIONS_RESERVED
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.metrics import PLAIN, GatewayMetrics
 from motelog.gateway.operator.operator import Operator

@@ -34,11 +34,6 @@ from motelog.gateway.turn import Packet, Turn
 
 logger = logging.getLogger(__name__)
 
-#: Connections beyond ``connections_max``, for peers that have not sent CONNECT. With them, a full
-#: gateway can still answer a CONNECT: it refuses a new client, but a client whose old connection is
-#: half-open can take over its session. If these are taken too, further peers wait until one of them
-#: sends CONNECT or times out.
-CONNECTIONS_RESERVED: Final = 256
 
 _FAULTS: Final = {
     Fault.FRAME_TOO_LARGE: (ReasonCode.PACKET_TOO_LARGE, "packet above Maximum Packet Size"),

@@ -32,7 +32,6 @@ from motelog.gateway.deliver.live import Live
 from motelog.gateway.deliver.marking import Marking
 from motelog.gateway.deliver.offers import Offers
 from motelog.gateway.deliver.outgoing import (
-    TOPIC_PROPERTY,
     native_topic_name,
 )
 from motelog.gateway.deliver.plans import Plans
@@ -43,6 +42,7 @@ from motelog.gateway.deliver.shares import Flights, Shares
 from motelog.gateway.deliver.sys_topics import SysTopics
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead
+from motelog.gateway.mapping.message_properties import TOPIC_PROPERTY
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode

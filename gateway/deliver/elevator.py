@@ -30,13 +30,13 @@ from sortedcontainers import SortedDict
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.offers import Offers
 from motelog.gateway.deliver.outgoing import (
-    TOPIC_PROPERTY,
     BriefRecord,
     OutgoingMessage,
     native_topic_name,
 )
 from motelog.gateway.deliver.watched import WatchedQueue, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead, Waiting
+from motelog.gateway.mapping.message_properties import TOPIC_PROPERTY
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.sessions.session import Session
 

@@ -13,7 +13,6 @@ from motelog.core.message import (
     MQTT_PROPERTIES,
     MQTT_QOS,
     MQTT_RETAIN,
-    MQTT_TOPIC,
     SYS_FLAG_COMPRESSED,
     TAGS,
     decode_properties,
@@ -36,7 +35,6 @@ from motelog.gateway.sessions.subscriptions import HAS_IDENTIFIER, SubscriptionT
 #: A native producer's compressed body is inflated to at most this size for an MQTT client.
 _INFLATED_BYTES_MAX: Final = 4_194_304
 
-TOPIC_PROPERTY: Final = MQTT_TOPIC.encode()
 V5_PROPERTIES: Final = f"{MQTT_PROPERTIES}\x01".encode()
 AT_MOST_ONCE: Final = f"{MQTT_QOS}\x010\x02".encode()
 EXACTLY_ONCE: Final = f"{MQTT_QOS}\x012\x02".encode()

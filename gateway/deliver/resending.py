@@ -12,11 +12,12 @@ from typing import Final
 
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.offers import Offers
-from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY, OutgoingMessage, native_topic_name
+from motelog.gateway.deliver.outgoing import OutgoingMessage, native_topic_name
 from motelog.gateway.deliver.replay import QUEUE_NAME
 from motelog.gateway.deliver.watched import WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.log.reads import Reads
+from motelog.gateway.mapping.message_properties import TOPIC_PROPERTY
 from motelog.gateway.mqtt.topics import matches
 from motelog.gateway.sessions.inflight import read_flight
 from motelog.gateway.sessions.session import Session

@@ -22,6 +22,7 @@ import msgspec
 from motelog.core.message import (
     MQTT_CLIENT_ID,
     MQTT_PROPERTIES,
+    MQTT_TOPIC,
     NAME_END,
     VALUE_END,
     encode_properties,
@@ -41,6 +42,8 @@ class StoredProperties(msgspec.Struct, frozen=True, omit_defaults=True, rename="
     user: tuple[tuple[str, str], ...] = ()
 
 
+#: Property with the topic name of an MQTT message, as ``decode_brief`` takes it.
+TOPIC_PROPERTY: Final = MQTT_TOPIC.encode()
 _NONE: Final = StoredProperties()
 _EXPIRY_S_MAX: Final = 0xFFFFFFFF
 _encoder: Final = msgspec.json.Encoder()

@@ -126,3 +126,8 @@ def name_pattern(topic_filter: str) -> re.Pattern[bytes]:
                 b"[^/]*" if level == "+" else re.escape(level.encode())
             )
     return re.compile(pattern, re.DOTALL)
+
+
+def is_shared(topic_filter: str) -> bool:
+    """Whether a legal topic filter is that of a shared subscription."""
+    return topic_filter.startswith(SHARED_PREFIX)

@@ -13,7 +13,7 @@ from typing import Final
 
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import LogPort
-from motelog.gateway.mqtt.topics import matches
+from motelog.gateway.mqtt.topics import is_shared, matches
 from motelog.gateway.operator.answers import MessageReceiver, MessageReceivers, Place
 from motelog.gateway.operator.sessions import OperatorSessions
 from motelog.gateway.sessions.groups import Group, Part, part_number
@@ -21,7 +21,6 @@ from motelog.gateway.sessions.inflight import Flight, group_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK
 from motelog.gateway.state.stored import FlightState, StoredSession
-from motelog.gateway.subscribe.sharing import is_shared
 
 #: Most receivers in one answer; further ones are only counted.
 RECEIVERS_MAX: Final = 100

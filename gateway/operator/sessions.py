@@ -16,13 +16,13 @@ from motelog.gateway.connect.parts import SessionParts
 from motelog.gateway.errors import GatewayError, SessionInUseError
 from motelog.gateway.log.log_port import SETTLED, After, Then
 from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.mqtt.topics import is_shared
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.state.claims import ClaimKind
 from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import ViewError
-from motelog.gateway.subscribe.sharing import is_shared
 
 
 class OperatorSessions:

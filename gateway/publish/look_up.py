@@ -12,9 +12,9 @@ from typing import Final
 from motelog.core.errors import MotelogError
 from motelog.core.message import MQTT_CLIENT_ID, MQTT_PACKET_ID, decode_properties
 from motelog.core.records.decode import decode_brief
-from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle, Waiting
 from motelog.gateway.log.reckoning import CLOCKS_MS_MAX
+from motelog.gateway.mapping.message_properties import TOPIC_PROPERTY
 from motelog.gateway.state.stored import Received
 
 #: Records that are searched: more than one append holds, and more than come in CLOCKS_MS_MAX.

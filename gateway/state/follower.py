@@ -13,16 +13,15 @@ from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
 
 from motelog.core.limited_log import LimitedLog
-from motelog.core.message import MQTT_TOPIC
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.log.reads import Reads
+from motelog.gateway.mapping.message_properties import TOPIC_PROPERTY
 from motelog.gateway.state.view import Applied, View, ViewBusyError, ViewError, ViewPart
 
 logger = logging.getLogger(__name__)
 
 _BYTES_MAX: Final = 262_144
-_NAME: Final = MQTT_TOPIC.encode()
 
 
 class ReadBack(NamedTuple):
@@ -194,7 +193,7 @@ class Follower:
 
 def read_back(records: bytes) -> list[ReadBack]:
     """Return the records of a read."""
-    brief: list[tuple[Any, ...]] = decode_brief(records, _NAME)
+    brief: list[tuple[Any, ...]] = decode_brief(records, TOPIC_PROPERTY)
     return [
         ReadBack(r[0], None if r[1] is None else r[1].decode(errors="replace"), r[3], r[4], r[6])
         for r in brief

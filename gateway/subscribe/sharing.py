@@ -25,7 +25,7 @@ from motelog.gateway.errors import GatewayError
 from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
-from motelog.gateway.mqtt.topics import SHARED_PREFIX
+from motelog.gateway.mqtt.topics import SHARED_PREFIX, is_shared
 from motelog.gateway.sessions.groups import (
     PARTS,
     Group,
@@ -42,11 +42,6 @@ from motelog.gateway.state.view import ViewError
 from motelog.gateway.subscribe.dividing import Dividing, of_part
 
 _OPTIONS = QOS_MASK | RETAIN_AS_PUBLISHED
-
-
-def is_shared(topic_filter: str) -> bool:
-    """Whether a legal topic filter is that of a shared subscription."""
-    return topic_filter.startswith(SHARED_PREFIX)
 
 
 class SharedSubscriptions:

@@ -15,12 +15,13 @@ import msgspec
 from motelog.core.errors import MotelogError
 from motelog.gateway.deliver.delivery import Delivery
 from motelog.gateway.log.log_port import Then
+from motelog.gateway.mqtt.topics import is_shared
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Particulars, Session
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.state.stored import FiltersChange, Received, StoredFilter, StoredSession
-from motelog.gateway.subscribe.sharing import SharedSubscriptions, is_shared
+from motelog.gateway.subscribe.sharing import SharedSubscriptions
 from motelog.gateway.turn import Changed
 
 #: A session with more filters is not stored whole at each SUBSCRIBE: the changes are stored.

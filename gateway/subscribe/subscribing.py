@@ -27,7 +27,7 @@ from motelog.gateway.deliver.sys_topics import SYS_PREFIX
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
-from motelog.gateway.mqtt.topics import matched_filter
+from motelog.gateway.mqtt.topics import is_shared, matched_filter
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
@@ -40,7 +40,7 @@ from motelog.gateway.sessions.subscribe_rules import (
     unsubscribe,
 )
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
-from motelog.gateway.subscribe.sharing import SharedSubscriptions, is_shared
+from motelog.gateway.subscribe.sharing import SharedSubscriptions
 from motelog.gateway.turn import Turn
 
 logger = logging.getLogger(__name__)

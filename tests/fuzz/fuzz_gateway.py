@@ -32,7 +32,7 @@ from motelog.core.net.reactor import CloseReason, Fault
 from motelog.core.records.decode import decode_brief
 from motelog.core.topic_names import MQTT_RETAINED_TOPIC, MQTT_SESSION_TOPIC
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.deliver.outgoing import TOPIC_PROPERTY
+from motelog.gateway.mapping.message_properties import TOPIC_PROPERTY
 from motelog.gateway.mapping.topic_rule import TopicRule
 from motelog.gateway.mqtt.acks import encode_ack
 from motelog.gateway.mqtt.connect import encode_connect
