@@ -27,7 +27,7 @@ from motelog.gateway.deliver.sys_topics import SYS_PREFIX
 from motelog.gateway.errors import GatewayError
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
-from motelog.gateway.mqtt.topics import is_shared, matched_filter
+from motelog.gateway.mqtt.topics import SHARED_PREFIX, matched_filter
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import Session
@@ -229,7 +229,7 @@ class Subscribing:
         self, session: Session, granted: Granted, starts: dict[str, Starts]
     ) -> None:
         topic_filter = granted.topic_filter
-        if is_shared(topic_filter):
+        if topic_filter.startswith(SHARED_PREFIX):
             self._shared.join(session, topic_filter, granted.options, granted.identifier)
             return
         is_new = self._subscriptions.add(topic_filter, session, granted.options)
@@ -265,7 +265,7 @@ class Subscribing:
         unsubscribed = unsubscribe(session, connection.version, first_byte, body)
         connection.check_size(unsubscribed.unsuback)
         for topic_filter in unsubscribed.removed:
-            if is_shared(topic_filter):
+            if topic_filter.startswith(SHARED_PREFIX):
                 self._shared.leave(session, topic_filter)
             else:
                 self._remove_subscription(session, topic_filter)
