@@ -374,14 +374,14 @@ class Topics:
         found: Sequence[MessageQueue],
         route: TopicRoute,
     ) -> tuple[RemoteQueue, ...]:
-        """Return the queues of a route in the order in which they became known.
+        """Return the queues of a route, in an order that is the same for all gateways.
 
         A broker that is not in the route is away, and keeps its queues: otherwise the messages of
         one device would change queues with each restart of a broker.
         """
-        queues = dict.fromkeys(map(self._queue, found))
-        kept = [q for q in known if q in queues or q.name.broker_name not in route.addresses]
-        return tuple(dict.fromkeys((*kept, *queues)))
+        kept = [queue for queue in known if queue.name.broker_name not in route.addresses]
+        queues = {*kept, *map(self._queue, found)}
+        return tuple(sorted(queues, key=lambda one: (one.name.broker_name, one.name.queue_id)))
 
     def _queue(self, name: MessageQueue) -> RemoteQueue:
         queue = self._queues.get(name)

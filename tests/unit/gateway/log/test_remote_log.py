@@ -218,6 +218,29 @@ async def test_queues_that_are_added_to_a_topic_are_told_of(
         await eventually(lambda: sum(map(len, cluster.brokers[0].records.values())) == 1)
 
 
+async def test_gateways_have_the_same_order_of_queues_whenever_they_have_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
+    async with fake_cluster("b", "a") as cluster:
+        late = cluster.brokers.pop()
+        async with remote_log(cluster) as early:
+            assert [str(queue) for queue in early.queues("T")] == ["T/b/0", "T/b/1"]
+            cluster.brokers.append(late)
+            cluster.topics["a"] = 1  # it registers its own name
+            await eventually(lambda: len(early.queues("T")) == 4)
+            async with remote_log(cluster) as other:
+                assert early.queues("T") != other.queues("T")  # handles of their own
+                for log in (early, other):
+                    names = ["T/a/0", "T/a/1", "T/b/0", "T/b/1"]
+                    assert [str(queue) for queue in log.queues("T")] == names
+                for number in range(8):
+                    chosen = {
+                        log.describe(log.queue_of("T", str(number))) for log in (early, other)
+                    }
+                    assert len(chosen) == 1
+
+
 async def test_a_refusal_counts_for_a_while_and_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
