@@ -162,4 +162,4 @@ class Withdrawn:
         if part.place.topic in GATEWAY_TOPICS:
             return False
         ends = tuple(end for end, (number, _) in self.ends.items() if part.number < number)
-        return any(text.endswith(ends) for _, _, text in part.items)
+        return bool(ends) and any(text.endswith(ends) for _, _, text in part.items)
