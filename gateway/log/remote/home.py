@@ -113,8 +113,8 @@ class Home:
 
     async def look(self) -> None:
         """Write the entry where it is missing; log if gateways have another home by now."""
-        if self._entry is None:
-            return
+        if self._entry is None or not self._entry.number:
+            return  # it is not known, or only taken
         try:
             entry = await self._read(self._entry)
         except NoNameServerError:

@@ -125,6 +125,12 @@ async def test_a_gateway_sees_that_the_home_has_moved_and_restores_lost_entries(
     await one.look()
     assert "has another home: restart this gateway broker=b instead_of=a" in caplog.text
     assert one.broker == "a"
+    taken = servers.home()
+    taken.take("c")  # nothing is said about it, nor written
+    servers.values.clear()
+    await taken.look()
+    assert not servers.values
+    assert (await taken.find(), taken.broker) == ("c", "c")
 
 
 # --- the topics there ------------------------------------------------------------------------
