@@ -537,7 +537,7 @@ async def test_a_client_that_is_refused_says_why_and_no_secret(
             with pytest.raises(BrokerError) as refused:
                 await producer.send(Message("jobs", b"body"))
         assert refused.value.code == NO_PERMISSION
-        expected = "signed requests only" if credentials is None else "is not known here"
+        expected = "accepts only signed requests" if credentials is None else "is not known here"
         assert expected in str(refused.value)
         assert "access control has refused a request" in caplog.text
         for text in (str(refused.value), repr(refused.value), caplog.text):

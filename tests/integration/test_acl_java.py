@@ -91,7 +91,7 @@ async def test_java_clients_and_tools_with_a_login(
         where = ("-n", namesrv, "-b", stack.broker_address)
         create = ("updateTopic", *where, "-t", "orders", "-r", "1", "-w", "1")
         refused = await run_tool(version, tmp_path / "nobody", *create)
-        assert "signed requests only" in refused
+        assert "accepts only signed requests" in refused
         assert "create topic to" in await run_tool(version, tmp_path / "home", *create)
         await routed(stack, "orders")
 
