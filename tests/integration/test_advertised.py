@@ -66,7 +66,7 @@ def test_a_server_with_tls_everywhere_tells_what_it_advertises(tmp_path: Path) -
         found = json.loads(motelog("doctor", "--json", *namesrv).stdout)["findings"]
         (broker,) = [one for one in found if one["name"].startswith("broker ")]
         assert broker["level"] == "ok", broker
-        assert broker["text"] == f"{server.ready['broker']} answers by TLS"
+        assert broker["text"] == f"{server.ready['broker']} answers over TLS"
 
 
 async def test_brokers_that_clients_would_not_reach_are_told_with_what_to_set(

@@ -185,7 +185,7 @@ def test_certificates_are_read_on_command_and_each_file_is_told_of(
         told = [json.loads(line) for line in done.stdout.splitlines()]
         assert len(told) == 16
         for one in told:
-            wanted = f"cannot use {revoked}: " if one["path"] == revoked else "is not taken"
+            wanted = f"cannot use {revoked}: " if one["path"] == revoked else "is not used"
             assert one["fault"].startswith(wanted)
         plain = motelog(*reload[:2], *reload[3:])
         assert plain.returncode == 1
