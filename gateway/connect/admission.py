@@ -196,11 +196,13 @@ class Admission:
     def _admit(self, connection: Connection, accepted: Accepted) -> None:
         """Continue with a CONNECT after its login, if there is one; it may have to wait."""
         refusal = self._journal.refusal
+        unstored = None if refusal is None else refusal()
         if not self._has_room(accepted.client_id):
             self._connections.refuse(connection, refuse_for_now(accepted, FULL))
-        elif refusal is not None and (why := refusal()) is not None:
-            self._admit_unstored(connection, accepted, why)
-        elif not self._journal.others_live:
+        elif unstored is not None and self._needs_records(accepted):
+            why = f"sessions cannot be stored at the moment: {unstored}"
+            self._connections.refuse(connection, refuse_for_now(accepted, why))
+        elif unstored is not None or not self._journal.others_live:  # then there are no claims
             if accepted.client_id in self._claims:
                 self._claims.overtake(accepted.client_id)
             self._accept(connection, accepted, 0)
@@ -209,25 +211,14 @@ class Admission:
         else:
             self._claim(self._parking.park(connection, accepted, KEPT_BYTES_MAX))
 
-    def _admit_unstored(
-        self, connection: Connection, accepted: Accepted, why: MotelogError
-    ) -> None:
-        """Admit a client while the log takes no records, if its session needs none.
-
-        The session cannot be claimed from other gateways then.
-        """
+    def _needs_records(self, accepted: Accepted) -> bool:
+        """Whether a client's session, or the end of its stored one, has to be in the log."""
         stored = None
         with suppress(ViewError):
             stored = self._journal.load(accepted.client_id)
         now_ms = self._journal.clock.now_ms()
         is_kept = stored is not None and not self._expiry.has_expired(stored, now_ms)
-        if accepted.expiry_s or is_kept:
-            text = f"sessions cannot be stored at the moment: {why}"
-            self._connections.refuse(connection, refuse_for_now(accepted, text))
-            return
-        if accepted.client_id in self._claims:
-            self._claims.overtake(accepted.client_id)
-        self._accept(connection, accepted, 0)
+        return accepted.expiry_s > 0 or is_kept
 
     def _has_room(self, client_id: str) -> bool:
         """Return whether the client may connect: there is room, or it takes over a connection."""

@@ -122,20 +122,23 @@ async def move_home(to: str, *, loses: bool = False, **servers: Any) -> Moved:
     MotelogError if a server cannot be asked.
     """
     async with _home(to, servers) as new:
-        before = None if loses else await _old_home(new, servers)
+        before = None if loses else await _old_home(new)
         if before == to:
             raise MovingError(f"the state of gateways is at {to} already")
+        names, topics = list[str](), set[bytes]()
         if before is None:
-            counts = await _copy(None, new)
+            await _end_others(new, names, topics)
         else:
             async with _home(before, servers) as old:
-                counts = await _copy(old, new)
+                names, topics = await _copy(old, new)
+                await _end_others(new, names, topics)
                 old.check_alone()
         await new.log.home.write(to)
-        return Moved(before, to, *counts)
+        sessions = sum(not name.startswith(SHARED_PREFIX) for name in names)
+        return Moved(before, to, sessions, len(topics))
 
 
-async def _old_home(new: _Home, servers: dict[str, Any]) -> str | None:
+async def _old_home(new: _Home) -> str:
     broker = await new.log.home.written()
     if broker is None:
         raise MovingError(
@@ -183,24 +186,27 @@ async def _made(log: RemoteLog, broker: str) -> None:
         await trio.sleep(0.05)
 
 
-async def _copy(old: _Home | None, new: _Home) -> tuple[int, int]:
-    """Make the state of ``new`` that of ``old``; return how many sessions and messages it has."""
-    names = old.names() if old is not None else []
-    for name in set(new.names()).difference(names):
-        await new.stored(new.journal.end(name))
+async def _copy(old: _Home, new: _Home) -> tuple[list[str], set[bytes]]:
+    """Append the state of ``old`` at ``new``; return the names of its sessions and messages."""
+    names = old.names()
     for begin in range(0, len(names), BATCH):
-        assert old is not None, "it has names"
         found = [old.session(name) for name in names[begin : begin + BATCH]]
         ticket = new.journal.save_all((one, ()) for one in found if one is not None)
         await new.stored(ticket)
         old.tick()
     topics: set[bytes] = set()
-    for rows in old.messages() if old is not None else ():
+    for rows in old.messages():
         await new.stored(new.retained.adopt(rows))
-        old.tick()  # type: ignore[union-attr]  # it has messages
         topics.update(row[1] for row in rows)
+        old.tick()
+    return names, topics
+
+
+async def _end_others(new: _Home, names: list[str], topics: set[bytes]) -> None:
+    """End the sessions and remove the messages that ``new`` has of an earlier time."""
+    for name in set(new.names()).difference(names):
+        await new.stored(new.journal.end(name))
     for rows in new.messages():
         gone = [row for row in rows if row[1] not in topics]
         if gone:
             await new.stored(new.retained.adopt(gone, are_removed=True))
-    return sum(not name.startswith(SHARED_PREFIX) for name in names), len(topics)

@@ -280,7 +280,7 @@ def keep_a_session(address: tuple[str, int]) -> None:
 
 
 def is_refused(address: tuple[str, int]) -> bool:
-    """Whether a client with a session that lasts is refused for now."""
+    """Whether a client is refused whose session outlives its connection."""
     codes: list[int] = []
     client = paho.Client(
         CallbackAPIVersion.VERSION2, client_id="new", protocol=MQTTProtocolVersion.MQTTv5

@@ -33,9 +33,7 @@ KEY: Final = "home"
 #: Gateways that start for the first time may choose at the same moment: the last entry counts for
 #: all, so each reads it again after this time.
 SETTLE_S: Final = 0.5
-
-
-#: Answers of name servers that have no entry, or keep none.
+#: Answers of name servers that have no entry, or cannot have any.
 _NO_ENTRY: Final = (ResponseCode.QUERY_NOT_FOUND, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
 
