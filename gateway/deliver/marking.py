@@ -16,6 +16,7 @@ from motelog.core.errors import MotelogError
 from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
+from motelog.gateway.mqtt.packing import numbered
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.inflight import read_flight
 from motelog.gateway.sessions.session import Session
@@ -106,7 +107,6 @@ class Marking:
         for connection, packet, number_at, packet_id in waiting:
             if connection.session is not None:
                 # ``take`` has promised it room.
-                number = packet_id.to_bytes(2, "big")
-                data = packet[:number_at] + number + packet[number_at + 2 :]
+                data = numbered(packet, number_at, packet_id)
                 connection.output.send(connection.number, data)
                 self._metrics.messages_delivered += 1

@@ -1,6 +1,6 @@
-"""The fixed header before a packet body.
+"""The fixed header before a packet body, and the identifier in it.
 
-Owns: first byte and remaining length. Must not touch: bodies.
+Owns: first byte and remaining length, filling in an identifier. Must not touch: bodies.
 Spec: MQTT 5.0 section 2.1.
 
     packet:  type << 4 | flags | remaining length varint | body
@@ -29,3 +29,8 @@ def check_flags(version: int, first_byte: int, expected: int) -> None:
     flags = first_byte & 0x0F
     if flags != expected and not (version == 3 and expected == 2 and flags == 0x0A):
         raise MalformedPacketError(f"reserved flags are {flags:04b}, must be {expected:04b}")
+
+
+def numbered(packet: bytes, number_at: int, packet_id: int) -> bytes:
+    """Return a packet with its packet identifier, which belongs at byte ``number_at``."""
+    return packet[:number_at] + packet_id.to_bytes(2, "big") + packet[number_at + 2 :]

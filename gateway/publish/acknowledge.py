@@ -33,6 +33,7 @@ from motelog.gateway.errors import GatewayError, OutcomeUnknownError
 from motelog.gateway.log.log_port import SETTLED, LogPort, Settled, Then, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
+from motelog.gateway.mqtt.packing import numbered
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.connection import Connection
 from motelog.gateway.sessions.publish_rules import refuse_publish
@@ -386,8 +387,7 @@ def _send_anyway(output: Output, packet: bytes, acks: Acks, skipped: Container[i
     """
     for number, packet_id in acks:
         if number in skipped:
-            number_bytes = packet_id.to_bytes(2, "big")
-            output.send(number, packet[:_NUMBER_AT] + number_bytes + packet[_NUMBER_AT + 2 :])
+            output.send(number, numbered(packet, _NUMBER_AT, packet_id))
 
 
 def _client_id(connection: Connection | None) -> str:
