@@ -86,8 +86,20 @@ class BusyError(StoreError):
     """Other batches have waited for the log for so long that this batch is not appended."""
 
 
-class FlushTimeoutError(StoreError):
+class StoredError(StoreError):
+    """The batch is in the log, but not where an acknowledgement would promise it to be."""
+
+
+class FlushTimeoutError(StoredError):
     """The batch is in the log, but did not reach the disk within the allowed time."""
+
+
+class SlaveTimeoutError(StoredError):
+    """The batch is in the log, but did not reach a slave within the allowed time."""
+
+
+class NoSlaveError(StoredError):
+    """The batch is in the log, but no slave is there to take a copy, or all are far behind."""
 
 
 class StoreDamagedError(StoreError):

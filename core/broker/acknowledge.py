@@ -4,8 +4,9 @@ Owns: the rule (Acknowledge and its policies); AnswerQueue, the answers by end o
 of the log, and how long they may wait. Must not touch: an answer's bytes, connections, the disk.
 
     policy        acknowledged_offset
-    Appended      the end of the log             (flush = "async")
-    Durable       the end on the disk            (flush = "sync")
+    Appended      the end of the log                       (flush = "async")
+    Durable       the end on the disk                      (flush = "sync")
+    Copied        the lesser of one of these and of what a slave has   (replicate = "sync")
 
     append -> may_answer? -> yes: answered at once, nothing is queued
                           -> no: add -> want, once for all turns in a row
@@ -23,18 +24,28 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import trio
 
+from motelog.core.broker.replication.master import Master
 from motelog.core.clock import Clock
-from motelog.core.errors import FlushTimeoutError, StoreError, StoreFencedError
+from motelog.core.errors import (
+    FlushTimeoutError,
+    NoSlaveError,
+    SlaveTimeoutError,
+    StoredError,
+    StoreError,
+    StoreFencedError,
+)
 from motelog.core.lasting import run_again
 from motelog.core.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
 Answers = TypeVar("Answers")
+
+_EVERYTHING: Final = (1 << 63) - 1
 
 
 class Acknowledge(Protocol):
@@ -56,6 +67,15 @@ class Acknowledge(Protocol):
         ...
 
     @property
+    def failed_offset(self) -> int:
+        """Return the offset up to which answers are refused because of ``failure``."""
+        ...
+
+    def lateness(self, end_offset: int) -> StoredError:
+        """Return why an append that ends at ``end_offset`` is not acknowledged in time."""
+        ...
+
+    @property
     def listeners(self) -> list[Callable[[], None]]:
         """Called when ``acknowledged_offset`` has grown, and when ``failure`` is set.
 
@@ -71,6 +91,8 @@ class Acknowledge(Protocol):
 class Appended:
     """A record may be acknowledged as soon as it is in the log."""
 
+    failed_offset = _EVERYTHING
+
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self.timeout_ms = store.config.flush_timeout_ms
@@ -84,12 +106,17 @@ class Appended:
     def failure(self) -> StoreError | None:
         return _fence(self._store)
 
+    def lateness(self, end_offset: int) -> StoredError:
+        return _late_on_disk(self.timeout_ms)
+
     def want(self, end_offset: int) -> None:
         """Do nothing: appended records may be acknowledged."""
 
 
 class Durable:
     """A record may be acknowledged when it is on the disk."""
+
+    failed_offset = _EVERYTHING
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -105,10 +132,66 @@ class Durable:
     def failure(self) -> StoreError | None:
         return _fence(self._store)
 
+    def lateness(self, end_offset: int) -> StoredError:
+        return _late_on_disk(self.timeout_ms)
+
+
+class Copied:
+    """A record may be acknowledged when ``here`` allows it and a slave has it.
+
+    Without a slave near enough it is refused as soon as ``here`` allows it (SLAVE_NOT_AVAILABLE).
+    """
+
+    def __init__(self, here: Acknowledge, copies: Master, *, timeout_ms: int) -> None:
+        self._here = here
+        self._copies = copies
+        self.timeout_ms = max(timeout_ms, here.timeout_ms if isinstance(here, Durable) else 0)
+        self.listeners: list[Callable[[], None]] = []
+        here.listeners.append(self._tell)
+        copies.listeners.append(self._tell)
+
+    @property
+    def acknowledged_offset(self) -> int:
+        return min(self._here.acknowledged_offset, self._copies.confirmed_offset)
+
+    @property
+    def failure(self) -> StoreError | None:
+        fence = self._here.failure
+        if fence is not None or self._copies.is_followed:
+            return fence
+        return NoSlaveError("stored, but no slave is there, or all are far behind")
+
+    @property
+    def failed_offset(self) -> int:
+        here = self._here
+        return here.failed_offset if here.failure is not None else here.acknowledged_offset
+
+    def lateness(self, end_offset: int) -> StoredError:
+        if self._here.acknowledged_offset < end_offset:
+            return self._here.lateness(end_offset)
+        return SlaveTimeoutError(
+            f"stored, but at no slave within {self.timeout_ms} ms: it may be there later"
+        )
+
+    def want(self, end_offset: int) -> None:
+        self._here.want(end_offset)
+        if not self._copies.is_followed:
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in self.listeners:
+            listener()
+
 
 def policy_of(store: MessageStore) -> Acknowledge:
-    """Return the policy of the store's configuration."""
+    """Return the policy of the store's configuration, without copies."""
     return Durable(store) if store.config.flush == "sync" else Appended(store)
+
+
+def _late_on_disk(timeout_ms: int) -> FlushTimeoutError:
+    return FlushTimeoutError(
+        f"stored, but not on the disk within {timeout_ms} ms: it may be there later"
+    )
 
 
 def _fence(store: MessageStore) -> StoreError | None:
@@ -197,11 +280,12 @@ class AnswerQueue(Generic[Answers]):
             released.append(entries.popleft().answers)
         refused = []
         if failure is not None:
-            refused = [entry.answers for entry in entries]
-            entries.clear()
+            failed_offset = self._acknowledge.failed_offset
+            while entries and entries[0].end_offset <= failed_offset:
+                refused.append(entries.popleft().answers)
         if released:
             if self._late_count:
-                logger.warning("the disk keeps up again appends_too_late=%d", self._late_count)
+                logger.warning("answers are in time again appends_too_late=%d", self._late_count)
                 self._late_count = 0
             self._answer(released)
         if failure is not None and refused:
@@ -211,18 +295,19 @@ class AnswerQueue(Generic[Answers]):
         """Refuse the answers whose time is over; return after how many ms to call this again."""
         entries, now_ms = self._entries, self._clock.monotonic_ms()
         refused = []
+        end_offset = 0
         while entries and entries[0].deadline_ms <= now_ms:
-            refused.append(entries.popleft().answers)
+            entry = entries.popleft()
+            refused.append(entry.answers)
+            end_offset = entry.end_offset
         timeout_ms = self._acknowledge.timeout_ms
         if refused:
-            error = FlushTimeoutError(
-                f"stored, but not on the disk within {timeout_ms} ms: it may be there later"
-            )
+            error = self._acknowledge.lateness(end_offset)
             if not self._late_count:
                 logger.warning(
-                    "the disk is too slow: sends that wait for it are refused, and clients may send"
-                    " stored messages again timeout_ms=%d acknowledged_offset=%d",
-                    timeout_ms, self._acknowledge.acknowledged_offset,
+                    "sends are refused because of a slow disk or slave, and clients may send stored"
+                    " messages again acknowledged_offset=%d error=%s",
+                    self._acknowledge.acknowledged_offset, error,
                 )  # fmt: skip
             self._late_count += len(refused)
             self._refuse(refused, error)

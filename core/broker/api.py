@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from motelog.core.broker.acknowledge import policy_of
+from motelog.core.broker.acknowledge import Acknowledge, policy_of
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.broker.waiting.append_line import AppendLine
 from motelog.core.broker.waiting.cold_reads import ColdReads
@@ -67,6 +67,7 @@ class BrokerApi:
         clock: Clock,
         store_host: bytes,
         cold_reads_max: int,
+        acknowledge: Acknowledge | None = None,
     ) -> None:
         self._store = store
         #: The usage of the disk, and why messages are refused while it has no room for them.
@@ -76,7 +77,7 @@ class BrokerApi:
         #: The clock that dates messages: it knows its jumps, even across a restart.
         self.steady_clock = store.clock
         self.store_host = store_host
-        self.acknowledge = policy_of(store)
+        self.acknowledge = acknowledge or policy_of(store)
         # The hot calls go straight to the store.
         self.read = store.reader.read
         self.follow = store.readable.follow

@@ -17,9 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from motelog.core.acl.addresses import parse_addresses
 from motelog.core.acl.files import read_credentials
 from motelog.core.acl.gate import AclGate
 from motelog.core.addresses import format_address
+from motelog.core.broker.acknowledge import Copied, policy_of
 from motelog.core.broker.admin.admin import Admin
 from motelog.core.broker.admin.state import StateAdmin
 from motelog.core.broker.api import BrokerApi
@@ -40,6 +42,8 @@ from motelog.core.broker.processors.send import SendProcessor
 from motelog.core.broker.processors.send_back import SendBackProcessor
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.registration import BrokerAddress, Registrar
+from motelog.core.broker.replication.master import Master
+from motelog.core.broker.shown.copies import master_status
 from motelog.core.broker.shown.properties import shown_properties
 from motelog.core.broker.shown.runtime_info import RuntimeInfo
 from motelog.core.broker.shown.stats import BrokerStats
@@ -61,6 +65,7 @@ from motelog.core.remoting.pulls import split_pulls
 from motelog.core.remoting.sends import split_sends
 from motelog.core.remoting.server import Connection, ConnectionLimits, Processor, RemotingServer
 from motelog.core.remoting.tls import Tls, read_tls
+from motelog.core.replication.role import ALONE, Role
 from motelog.core.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -123,9 +128,9 @@ class Processors:
         pop_state: PopState,
         queues: ClusterQueues,
         *,
-        port: int,
+        address: ServedAt,
     ) -> Processors:
-        """Make the processors of a broker that listens on ``port``."""
+        """Make the processors of a broker that is served at ``address``."""
         flow = FlowControl(shared.config, shared.api.line, shared.store, shared.clock)
         send = SendProcessor(shared, flow)
         reply = ReplyProcessor(shared)
@@ -159,10 +164,17 @@ class Processors:
                 shared,
                 StateAdmin(
                     shared,
-                    properties=shown_properties(shared.config, port=port),
+                    properties=shown_properties(
+                        shared.config,
+                        shared.role,
+                        port=address.port,
+                        ha_port=address.ha_port,
+                        file_bytes=shared.store.pieces.file_bytes,
+                    ),
                     switches=_switches(shared, reply, recall, flow),
                     runtime=runtime,
                     delay_offsets=schedule.level_offsets,
+                    copies=lambda: master_status(shared.store.end_offset, shared.master),
                 ),
             ),
             runtime,
@@ -256,6 +268,7 @@ class BrokerParts:
     filter_gate: FilterGate
     acl: AclGate | None
     server: RemotingServer
+    master: Master | None
 
     def sample(self) -> dict[str, float]:
         """Return the counters since the start and, named ``*_now``, the gauges."""
@@ -313,6 +326,15 @@ class Access:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ServedAt:
+    """The addresses of a broker: the one that clients use, and the ports on which it listens."""
+
+    clients: tuple[str, int]
+    port: int
+    ha_port: int = 0
+
+
 def make_schedule(config: BrokerConfig, store: MessageStore) -> ScheduleService:
     """Return the delivery of delayed messages; ``load`` it when the store is open."""
     return ScheduleService(
@@ -333,27 +355,28 @@ def assemble(
     tables: Tables,
     saved: SavedTables,
     *,
-    address: tuple[str, int],
-    port: int,
+    address: ServedAt,
+    role: Role,
     access: Access,
     reader_key: str | None = None,
 ) -> BrokerParts:
-    """Make a broker on an open store; it listens on ``port`` and clients use ``address``."""
+    """Make a broker on an open store, served at ``address``."""
     shared = make_shared(
         config,
         clock,
         store,
         tables,
-        store_host=encode_host(*address),
+        store_host=encode_host(*address.clients),
         acl=access.acl,
         reader_key=reader_key,
+        role=role,
     )
     api, stats = shared.api, shared.stats
     ledger = Ledger()
     check_back = make_check_back(shared, ledger)
-    registrars = _make_registrars(config, tables, address, access)
+    registrars = _make_registrars(config, tables, address, role, access)
     queues = ClusterQueues(tables.topics, registrars, clock, name=config.name)
-    processors = Processors.of(shared, schedule, ledger, pop_state, queues, port=port)
+    processors = Processors.of(shared, schedule, ledger, pop_state, queues, address=address)
     settings_gate = SettingsGate(
         tables.topics,
         tables.groups,
@@ -379,6 +402,7 @@ def assemble(
         filter_gate,
         access.acl,
         _make_server(config, processors, guarded, access.acl),
+        shared.master,
     )
 
 
@@ -432,14 +456,22 @@ def make_shared(
     store_host: bytes,
     acl: AclGate | None = None,
     reader_key: str | None = None,
+    role: Role = ALONE,
 ) -> Shared:
     """Return the objects that the processors of a broker on ``store`` share."""
+    master = None
+    if role.feeds:  # without ha_peers it listens where this machine alone can connect
+        master = Master(store.pieces, parse_addresses(config.ha_peers or ("*",)), clock)
+    acknowledge = policy_of(store)
+    if master is not None and role.waits_for_slaves:
+        acknowledge = Copied(acknowledge, master, timeout_ms=config.slave_timeout_ms)
     api = BrokerApi(
         store,
         tables.topics,
         clock=clock,
         store_host=store_host,
         cold_reads_max=config.held_pulls_max,
+        acknowledge=acknowledge,
     )
     filters = SqlFilters(is_enabled=config.enable_property_filter, is_loaded=False)
     stats = BrokerStats(
@@ -448,7 +480,7 @@ def make_shared(
         messages_in=lambda: store.stats.put_messages,
         take_grown=lambda: store.readable.take_grown(),
     )
-    return Shared(config, clock, store, api, tables, filters, stats, acl, reader_key)
+    return Shared(config, clock, store, api, tables, filters, stats, acl, reader_key, role, master)
 
 
 def make_reader_key(config: BrokerConfig) -> str | None:
@@ -495,12 +527,18 @@ def _guarded(
 def _make_registrars(
     config: BrokerConfig,
     tables: Tables,
-    address: tuple[str, int],
+    address: ServedAt,
+    role: Role,
     access: Access,
 ) -> list[Registrar]:
-    host, port = address
+    host, port = address.clients
     broker = BrokerAddress(
-        config.cluster, config.name, format_address(host, port), permission=config.permission
+        config.cluster,
+        config.name,
+        format_address(host, port),
+        role.broker_id,
+        ha_address=format_address(host, address.ha_port) if role.feeds else "",
+        permission=config.permission,
     )
     return [
         Registrar(

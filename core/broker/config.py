@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from motelog.core.addresses import parse_address
+from motelog.core.acl.addresses import parse_addresses
+from motelog.core.addresses import format_address, parse_address
 from motelog.core.config import SectionFault, refuse
+from motelog.core.net.config import is_loopback
 from motelog.core.remoting.config import ListenKeys
+from motelog.core.replication.ha_frames import PORT_DISTANCE
 from motelog.core.store.config import StoreConfig
 
 # How far below its own port the broker listens for old clients, as RocketMQ does.
@@ -60,6 +63,34 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
 
     cluster: Name = "DefaultCluster"
     """Cluster name."""
+
+    id: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    """0: a master. Above: a slave, which copies the log of the master with the same name, answers
+    readers and refuses messages. Needs ``namesrv``, where it finds its master. RocketMQ's
+    brokerId."""
+
+    replicate: Literal["off", "async", "sync"] = "off"
+    """Whether slaves may copy the log of this master. sync: a message is acknowledged when a slave
+    has it too (RocketMQ's SYNC_MASTER); without a slave near enough its producer is told
+    SLAVE_NOT_AVAILABLE."""
+
+    ha_listen: str = ""
+    """HOST:PORT at which a master sends its log to slaves, RocketMQ's haListenPort. Empty: the host
+    of ``listen``, one port above."""
+
+    ha_peers: tuple[str, ...] = ()
+    """Addresses of slaves, such as 10.1.2.3 or 10.1.2.*. Required if other machines can reach
+    ``ha_listen``: the protocol has neither TLS nor logins, and who copies the log reads all of it.
+    Empty: only this machine."""
+
+    slave_timeout_ms: PositiveInt = 2000
+    """A producer that waits longer for a slave, with ``replicate = "sync"``, gets
+    FLUSH_SLAVE_TIMEOUT. RocketMQ's slaveTimeout, whose 3000 is also the time after which its
+    clients give up."""
+
+    seed: Literal["all", "last"] = "all"
+    """Where an empty slave begins: at the oldest file that its master has, or at its last one, as
+    RocketMQ's slaves do."""
 
     permission: Annotated[int, msgspec.Meta(ge=0, le=7)] = 6
     """What clients may do here, like RocketMQ's brokerPermission: 4 read, 2 write, 6 both. It is in
@@ -244,6 +275,38 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
         elif self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):
             text = f"listen is {self.listen}, so advertise must name the address that clients use"
             yield SectionFault(text, ("advertise", "listen"))
+        yield from self._copy_faults()
+
+    def _copy_faults(self) -> Iterator[SectionFault]:
+        """Yield faults of the keys for copies of the log."""
+        try:
+            parse_addresses(self.ha_peers)
+        except ValueError as exc:
+            yield SectionFault(str(exc), ("ha_peers",))
+        if self.id and not self.namesrv:
+            text = "a slave (id above 0) finds its master at a name server: add namesrv"
+            yield SectionFault(text, ("id", "namesrv"))
+        if self.replicate == "off":
+            return
+        try:
+            host, _ = parse_address(self.ha_address)
+        except ValueError as exc:
+            yield SectionFault(str(exc), ("ha_listen",))
+            return
+        if not (self.ha_peers or is_loopback(host)):
+            text = (
+                f"{self.ha_address} can be reached from other machines, and whoever connects gets a"
+                ' copy of the log: add ha_peers = ["ADDRESS OF A SLAVE", ...]'
+            )
+            yield SectionFault(text, ("ha_listen", "ha_peers"))
+
+    @property
+    def ha_address(self) -> str:
+        """HOST:PORT at which a master listens for slaves."""
+        if self.ha_listen:
+            return self.ha_listen
+        host, port = parse_address(self.listen)
+        return format_address(host, port + PORT_DISTANCE if port else 0)
 
 
 def _address_faults(key: str, text: str, *, is_ip: bool = False) -> Iterator[SectionFault]:

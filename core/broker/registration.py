@@ -46,6 +46,8 @@ class BrokerAddress:
     name: str
     address: str
     broker_id: int = 0
+    #: Where slaves copy its log; empty: nowhere.
+    ha_address: str = ""
     permission: int = _READ_WRITE
 
 
@@ -77,6 +79,9 @@ class Registrar:
         self._registered_version = -1
         self._round_over = Flag()
         self.first_round_over = trio.Event()
+        #: A slave's master, and where it sends its log, as the name server last said.
+        self.master_address = ""
+        self.master_ha_address = ""
         topics.listeners.append(lambda _topic: self._wanted.set())
 
     @property
@@ -161,8 +166,8 @@ class Registrar:
             RequestCode.REGISTER_BROKER,
             ext={
                 **self._names(),
-                # RocketMQ's name server requires the field; there is no port for slaves here.
-                "haServerAddr": "",
+                # RocketMQ's name server requires the field.
+                "haServerAddr": self._broker.ha_address,
                 "compressed": "false",
                 "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
             },
@@ -180,6 +185,8 @@ class Registrar:
                 "the broker is registered namesrv=%s topics=%d", self._namesrv, topics_count
             )
         self._is_registered = True
+        self.master_address = answer.ext.get("masterAddr", "")
+        self.master_ha_address = answer.ext.get("haServerAddr", "")
         self._registered_version = version
         self._was_told_unreachable = False
         self._end_round()

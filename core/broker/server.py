@@ -11,7 +11,9 @@ Must not touch: what the parts are and how they are connected (assembly), what a
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 import msgspec
@@ -22,6 +24,7 @@ from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.assembly import (
     Access,
     BrokerParts,
+    ServedAt,
     assemble,
     make_reader_key,
     make_schedule,
@@ -39,6 +42,7 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.message import encode_host
 from motelog.core.metrics import Reading
 from motelog.core.net.config import ListenerConfig, first_listener
+from motelog.core.net.listen import open_listener
 from motelog.core.net.listeners import (
     CertificateFile,
     OpenListener,
@@ -46,6 +50,7 @@ from motelog.core.net.listeners import (
     reload_certificates,
 )
 from motelog.core.net.stalls import sleep_unstalled
+from motelog.core.replication.role import Role
 from motelog.core.store.config import LIVE as STORE_LIVE
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.progress import OnProgress, StartProgress, log_progress
@@ -76,6 +81,11 @@ class Broker:
         #: The addresses of its further listeners, by name, once started.
         self.listeners: dict[str, str] = {}
         self._opened: list[OpenListener] = []
+        self._role = Role(config.id, config.replicate)
+        # Where slaves connect; none if it feeds no slaves.
+        self._ha: socket.socket | None = None
+        #: The port at which slaves connect; 0 if it feeds none.
+        self.ha_port = 0
         self._on_progress = on_progress
         self._clock = clock or SystemClock()
         self._address: tuple[str, int] | None = None
@@ -165,11 +175,13 @@ class Broker:
         keep_freed_memory()
         access = await run_in_thread(Access.read, self._config)
         listeners = self._open_listeners()
-        try:
+        with ExitStack() as opened:
+            for listener in listeners:  # the server will have closed the ones it received
+                opened.callback(listener.close)
+            if self._role.feeds:
+                ha = opened.enter_context(open_listener(self._config.ha_address))
+                self._ha, self.ha_port = ha, ha.getsockname()[1]
             await self._run(access, listeners, task_status)
-        finally:
-            for listener in listeners:  # the server has closed the ones it received
-                listener.close()
 
     async def _run(
         self, access: Access, listeners: list[OpenListener], task_status: trio.TaskStatus[None]
@@ -210,8 +222,8 @@ class Broker:
             pop_state,
             self.tables,
             self._saved,
-            address=self._advertised(),
-            port=self.address[1],
+            address=ServedAt(self._advertised(), self.address[1], self.ha_port),
+            role=self._role,
             access=access,
             reader_key=self._reader_key,
         )
@@ -233,6 +245,8 @@ class Broker:
             await nursery.start(processors.pop_service.run, server.flush)
             nursery.start_soon(run_again, parts.settings_gate.run, server)
             nursery.start_soon(run_again, parts.filter_gate.run, server)
+            if parts.master is not None and self._ha is not None:
+                nursery.start_soon(run_again, parts.master.run, self._ha)
             if parts.acl is not None:
                 nursery.start_soon(run_again, parts.acl.run, server)
             nursery.start_soon(run_again, parts.queues.run, server.send_queued)

@@ -60,6 +60,7 @@ from motelog.core.store.disk.files import (
 from motelog.core.store.disk.page_cache import PageCache
 from motelog.core.store.due_time import DueTimes
 from motelog.core.store.index.index import any_keyed
+from motelog.core.store.log_pieces import LogPieces
 from motelog.core.store.multi_dispatch import Indexed, add_units, place
 from motelog.core.store.parts import StoreParts
 from motelog.core.store.quarantine import Quarantine
@@ -117,6 +118,8 @@ class MessageStore:
         self.quarantine = Quarantine(parts, self.due_times, self.unit_flusher, page_cache.page_in)
         self._files.put_aside = self.quarantine.put_aside
         self.readable = Readable(self._log, self._queues)
+        #: The bytes of the log, for copies on other machines.
+        self.pieces = LogPieces(self._log, page_cache)
         self.reader = StoreReader(
             self._log,
             self._queues,
@@ -477,6 +480,8 @@ class MessageStore:
         took_ns = perf_counter_ns() - began_ns
         self.stats.note_append(messages_count, end_offset - began_at, took_ns)
         self.readable.grew(dirty, began_at, end_offset)
+        for listener in self.pieces.on_appended:
+            listener()
 
     def now_ms(self) -> int:
         """Return the store timestamp for a message appended now; it never goes back."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from textwrap import fill
 from typing import Final
 
-from motelog.core.broker.assembly import Processors, make_schedule, make_shared
+from motelog.core.broker.assembly import Processors, ServedAt, make_schedule, make_shared
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.tables.tables import Tables
@@ -360,4 +360,7 @@ def _broker_codes() -> dict[int, object]:
     pop_state = PopState(config, store, tables)
     queues = ClusterQueues(tables.topics, (), shared.clock, name=config.name)
     schedule = make_schedule(config, store)
-    return dict(Processors.of(shared, schedule, Ledger(), pop_state, queues, port=10911).by_code())
+    served = ServedAt(("127.0.0.1", 10911), 10911)
+    return dict(
+        Processors.of(shared, schedule, Ledger(), pop_state, queues, address=served).by_code()
+    )

@@ -81,13 +81,12 @@ async def started_stack(
         await nursery.start(namesrv.run)
         namesrv_address = joined(namesrv.address)
         defaults = {
+            "listen": "127.0.0.1:0",
             "store": store_config(directory, flush=flush),
             # The test's own work holds up the thread that both share.
             "send_wait_ms_max": 5_000,
         }
-        config = BrokerConfig(
-            listen="127.0.0.1:0", namesrv=(namesrv_address,), **{**defaults, **broker}
-        )
+        config = BrokerConfig(namesrv=(namesrv_address,), **{**defaults, **broker})
         server = Broker(config)
         await nursery.start(server.run)
         yield Stack(namesrv, server, namesrv_address, joined(server.address))

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, QueueTail, ReadResult
 from motelog.core.broker.assembly import (
     Processors,
+    ServedAt,
     make_check_back,
     make_reader_key,
     make_schedule,
@@ -134,7 +135,12 @@ class BrokerStage:
         schedule = make_schedule(settings, store)
         queues = ClusterQueues(self.tables.topics, (), self.clock, name=settings.name)
         self.processors = Processors.of(
-            self.shared, schedule, self.ledger, self.pop_state, queues, port=PORT
+            self.shared,
+            schedule,
+            self.ledger,
+            self.pop_state,
+            queues,
+            address=ServedAt(("127.0.0.1", PORT), PORT),
         )
         self.check_back = make_check_back(self.shared, self.ledger)
         self.pulls = self.processors.pull

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from motelog.core.errors import StoreError
+from motelog.core.errors import FlushTimeoutError, StoredError, StoreError
 
 
 class FakeAcknowledge:
@@ -18,7 +18,11 @@ class FakeAcknowledge:
         self.acknowledged_offset = acknowledged_offset
         self.wanted_offset = 0
         self.failure: StoreError | None = None
+        self.failed_offset = 1 << 62
         self.listeners: list[Callable[[], None]] = []
+
+    def lateness(self, end_offset: int) -> StoredError:
+        return FlushTimeoutError(f"not on the disk within {self.timeout_ms} ms")
 
     def want(self, end_offset: int) -> None:
         self.wanted_offset = end_offset

@@ -41,8 +41,8 @@ class StateAdmin:
         switches: Mapping[str, Switch],
         runtime: RuntimeInfo,
         delay_offsets: Callable[[], dict[int, int]],
+        copies: Callable[[], dict[str, object]],
     ) -> None:
-        self._store = shared.store
         self._topics = shared.tables.topics
         self._cleaner = shared.store.cleaner
         self._cold = shared.api.cold_reads
@@ -51,6 +51,7 @@ class StateAdmin:
         self._switches = switches
         self._runtime = runtime
         self._delay_offsets = delay_offsets
+        self._copies = copies
 
     def processors(self) -> dict[int, Processor]:
         return {
@@ -126,16 +127,7 @@ class StateAdmin:
         return request.answer(body=dumps({"offsetTable": self._delay_offsets()}))
 
     def _ha_status(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """Answer as a RocketMQ master without slaves does."""
-        as_slave = ("lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset", "maxOffset")
-        status = {
-            "master": True,
-            "masterCommitLogMaxOffset": self._store.end_offset,
-            "inSyncSlaveNums": 0,
-            "haConnectionInfo": [],
-            "haClientRuntimeInfo": dict.fromkeys((*as_slave, "transferredByteInSecond"), 0),
-        }
-        return request.answer(body=msgspec.json.encode(status))
+        return request.answer(body=msgspec.json.encode(self._copies()))
 
     def _stats_data(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name, key = text_field(request.ext, "statsName"), text_field(request.ext, "statsKey")

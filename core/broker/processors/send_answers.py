@@ -21,7 +21,10 @@ from motelog.core.errors import (
     BusyError,
     FlushTimeoutError,
     NextFileError,
+    NoSlaveError,
     RecordTooLargeError,
+    SlaveTimeoutError,
+    StoredError,
     StoreError,
     StoreFencedError,
     StoreFullError,
@@ -71,10 +74,12 @@ class SendAnswers:
         self.queue: AnswerQueue[_Waiting] = AnswerQueue(
             api.acknowledge, clock=clock, answer=self._release, refuse=self._refuse_waiting
         )
-        #: The numbers of sends that wait for the disk, were refused, were answered as too slow.
+        #: The numbers of sends that wait for the disk or a slave, were refused, were answered as
+        #: too slow to reach the disk, and as not copied to a slave.
         self.waiting_count = 0
         self.refused_count = 0
         self.timed_out_count = 0
+        self.uncopied_count = 0
 
     def succeed(
         self, staged: list[StagedSend], placed: list[tuple[int, int]], end_offset: int
@@ -136,15 +141,18 @@ class SendAnswers:
         for waiting in refused:
             self.waiting_count -= len(waiting)
             for send, frame in waiting:
-                if isinstance(exc, FlushTimeoutError):
+                if isinstance(exc, StoredError):
                     self._tell_late(send, frame, exc)
                 else:
                     self.refuse(send, exc)
         self.queue.send_queued()
 
     def _tell_late(self, send: StagedSend, frame: bytes, exc: StoreError) -> None:
-        """Answer a send whose message is stored as in ``frame`` but not on the disk yet."""
-        self.timed_out_count += send[5]
+        """Answer a send whose message is stored as in ``frame`` but is not where it should be."""
+        if isinstance(exc, FlushTimeoutError):
+            self.timed_out_count += send[5]
+        else:
+            self.uncopied_count += send[5]
         answer = decode(frame)
         answer.code, answer.remark = store_error_code(exc), str(exc)
         send[0].reply(answer)
@@ -184,6 +192,10 @@ def store_error_code(exc: StoreError) -> ResponseCode:
         return ResponseCode.MESSAGE_ILLEGAL
     if isinstance(exc, FlushTimeoutError):
         return ResponseCode.FLUSH_DISK_TIMEOUT
+    if isinstance(exc, SlaveTimeoutError):
+        return ResponseCode.FLUSH_SLAVE_TIMEOUT
+    if isinstance(exc, NoSlaveError):
+        return ResponseCode.SLAVE_NOT_AVAILABLE
     if isinstance(exc, BusyError):
         return ResponseCode.SYSTEM_BUSY
     if isinstance(exc, StoreFencedError | StoreFullError | NextFileError):

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from motelog.core.acl.gate import AclGate
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.replication.master import Master
 from motelog.core.broker.shown.stats import BrokerStats
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilters
+from motelog.core.replication.role import ALONE, Role
 from motelog.core.store.message_store import MessageStore
 
 
@@ -32,3 +34,6 @@ class Shared:
     acl: AclGate | None = None
     # The key of clients that can read the files of the log; None: clients must not read them.
     reader_key: str | None = None
+    role: Role = ALONE
+    # The slaves of a master that lets them copy its log.
+    master: Master | None = None

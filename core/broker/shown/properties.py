@@ -6,18 +6,24 @@ Owns: which settings are shown, and how. Must not touch: the configuration.
 from __future__ import annotations
 
 from motelog.core.broker.config import BrokerConfig
+from motelog.core.replication.role import Role
 
 
-def shown_properties(config: BrokerConfig, *, port: int) -> dict[str, str]:
+def shown_properties(
+    config: BrokerConfig, role: Role, *, port: int, ha_port: int, file_bytes: int
+) -> dict[str, str]:
     """Return the settings of a broker that listens on ``port``."""
     return {
         "brokerName": config.name,
         "brokerClusterName": config.cluster,
-        "brokerId": "0",
+        "brokerId": str(role.broker_id),
         "brokerPermission": str(config.permission),
         "namesrvAddr": ";".join(config.namesrv),
         "listenPort": str(port),
-        "brokerRole": "ASYNC_MASTER",
+        "brokerRole": role.text,
+        "haListenPort": str(ha_port),
+        "slaveTimeout": str(config.slave_timeout_ms),
+        "mappedFileSizeCommitLog": str(file_bytes),
         "fileReservedTime": str(config.store.retention_hours),
         "filterServerNums": "0",
         "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",

@@ -126,7 +126,7 @@ def test_a_slow_disk_is_logged_when_it_begins_and_when_it_ends(
     assert len(caplog.records) == 1
     stage.queue.add(400, "in time")
     stage.policy.grow_to(400)
-    assert caplog.messages[1:] == ["the disk keeps up again appends_too_late=3"]
+    assert caplog.messages[1:] == ["answers are in time again appends_too_late=3"]
 
 
 def test_who_is_told_may_have_more_wait_or_release_again() -> None:

@@ -1,0 +1,1 @@
+"""Copies of a log on other machines: the wire and the rules, without I/O."""
