@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ FILE_BYTES = 1 << 20
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     at = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
-    return [data[begin:end] for begin, end in zip(at, at[1:], strict=False)]
+    return [data[begin:end] for begin, end in pairwise(at)]
 
 
 PLACES = st.lists(st.integers(0, 1 << 20))
