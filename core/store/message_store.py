@@ -41,9 +41,9 @@ from motelog.core.errors import (
     StoreLockedError,
 )
 from motelog.core.lasting import run_again
-from motelog.core.limited_log import LimitedLog
 from motelog.core.records.append import AppendMessage, QueueTail, measure
 from motelog.core.spare_memory import NO_MEMORY
+from motelog.core.store.append_steps import AppendSteps
 from motelog.core.store.assembly import make_committer, make_flusher, make_index, make_log
 from motelog.core.store.checkpointer import Checkpointer
 from motelog.core.store.cleanup import LogCleaner
@@ -81,7 +81,6 @@ from motelog.core.topic_names import is_topic_name
 logger = logging.getLogger(__name__)
 
 QUEUE_ID_MAX = 65_535
-REFUSAL_PERIOD_S = 60.0
 
 
 class MessageStore:
@@ -130,7 +129,7 @@ class MessageStore:
             cached_bytes=memory_bytes() * config.cached_memory_percent // 100,
             check_open=self._check_open,
         )
-        self._refusals = LimitedLog(logger, lines_max=1, period_s=REFUSAL_PERIOD_S)
+        self._steps = AppendSteps(parts, self.unit_flusher, self.disk_watch)
         self._lock: Lock | None = None
         self._is_open = False
         self._fence_reason: str | None = None
@@ -365,7 +364,7 @@ class MessageStore:
         full_reason = None if even_if_full else self.disk_watch.full_reason
         if self._fence_reason is not None or full_reason is not None or not self._is_open:
             raise self._refusal(len(messages), full_reason)
-        log, flusher = self._log, self.unit_flusher
+        log, flusher, steps = self._log, self.unit_flusher, self._steps
         placed_before = 0 if placed is None else len(placed)
         total = 0
         dirty: list[QueueTail] = []
@@ -382,7 +381,7 @@ class MessageStore:
             has_keys = any_keyed(messages)
             needs_file = began_at + total > log.room_end
             if needs_file or flusher.unwritten_units + units_count > flusher.units_max:
-                self._make_room(len(messages), units_count, total, largest, may_wait=may_wait)
+                steps.make_room(len(messages), units_count, total, largest, may_wait=may_wait)
             try:
                 end_offset = log.write(messages, dirty, placed, store_timestamp_ms, fresh)
                 if indexed:
@@ -392,16 +391,13 @@ class MessageStore:
             except NO_MEMORY:
                 raise
             except BaseException as exc:
-                raise self._half_done(exc, dirty) from exc
+                raise steps.half_done(exc, dirty) from exc
         except NO_MEMORY as exc:
             if placed is not None:
                 del placed[placed_before:]
-            raise self._taken_back(total, dirty, fresh) from exc
+            raise steps.taken_back(total, dirty, fresh) from exc
         log.end_offset = end_offset
-        try:
-            self._announce(dirty, len(messages), began_at, began_ns, has_keys=has_keys)
-        except NO_MEMORY:
-            self._refusals.fault("there is no memory to report new messages: free memory")
+        self._announce(dirty, len(messages), began_at, began_ns, has_keys=has_keys)
         return end_offset
 
     def _refusal(self, messages_count: int, full_reason: str | None) -> StoreError:
@@ -412,54 +408,6 @@ class MessageStore:
             return StoreError("the store is not open")
         self.disk_watch.refuse(messages_count)
         return StoreFullError(full_reason)
-
-    def _make_room(
-        self, messages_count: int, units_count: int, total: int, largest: int, *, may_wait: bool
-    ) -> None:
-        """Make room for a batch, in the log's files and for units in memory.
-
-        Everything that can fail for lack of space or descriptors comes before the first byte.
-        """
-        try:
-            self._log.make_room(total, largest, may_wait=may_wait)
-            if self.unit_flusher.unwritten_units + units_count > self.unit_flusher.units_max:
-                self.unit_flusher.write_now()
-        except OSError as exc:
-            raise self._no_room(exc, messages_count) from exc
-
-    def _no_room(self, exc: OSError, messages_count: int) -> StoreError:
-        """Return the error for a batch for which no room could be made."""
-        if exc.errno not in NO_ROOM:
-            return self._fenced(f"making room for a batch failed: {exc}")
-        text = no_room_text(exc)
-        self.disk_watch.refuse(messages_count, text)
-        self._refusals.warning(
-            "messages are refused until there is room; reads continue reason=%s", text
-        )
-        return StoreFullError(f"no room for a batch: {text}")
-
-    def _half_done(self, exc: BaseException, dirty: list[QueueTail]) -> StoreFencedError:
-        """Hide a batch that may have been written in part, and fence the store."""
-        for tail in dirty:
-            tail.take_back(self._log.end_offset)
-        return self._fenced(f"an append failed half way: {exc!r}")
-
-    def _taken_back(
-        self, total_bytes: int, dirty: list[QueueTail], fresh: list[QueueTail]
-    ) -> StoreError:
-        """Undo the written part of a batch that ran out of memory; if that fails, fence the store.
-
-        Queues that grew are in ``dirty`` before they do, and in ``fresh`` if they held no unit.
-        """
-        self._refusals.fault("an append is refused for lack of memory: free memory")
-        try:
-            for tail in dirty:
-                tail.take_back(self._log.end_offset)
-            self.unit_flusher.forget(fresh)
-            self._log.take_back(total_bytes)
-        except BaseException as exc:
-            raise self._fenced("an append failed half way for lack of memory") from exc
-        return StoreFullError("no room for a batch: free memory")
 
     def _announce(
         self,
@@ -475,13 +423,16 @@ class MessageStore:
         If memory runs out, those that have not been informed find it with the next batch.
         """
         end_offset = self._log.end_offset
-        if has_keys:
-            self.index.note(began_at, messages_count)
-        took_ns = perf_counter_ns() - began_ns
-        self.stats.note_append(messages_count, end_offset - began_at, took_ns)
-        self.readable.grew(dirty, began_at, end_offset)
-        for listener in self.pieces.on_appended:
-            listener()
+        try:
+            if has_keys:
+                self.index.note(began_at, messages_count)
+            took_ns = perf_counter_ns() - began_ns
+            self.stats.note_append(messages_count, end_offset - began_at, took_ns)
+            self.readable.grew(dirty, began_at, end_offset)
+            for listener in self.pieces.on_appended:
+                listener()
+        except NO_MEMORY:
+            self._steps.refusals.fault("there is no memory to report new messages: free memory")
 
     def now_ms(self) -> int:
         """Return the store timestamp for a message appended now; it never goes back."""
@@ -614,11 +565,6 @@ class MessageStore:
             raise StoreError("the store is not open")
 
     # -- what run does ---------------------------------------------------------------------
-
-    def _fenced(self, reason: str) -> StoreFencedError:
-        """Fence the store; return the error that says so."""
-        self._fence(reason)
-        return StoreFencedError(reason)
 
     def _fence(self, reason: str) -> None:
         if self._fence_reason is None:
