@@ -132,6 +132,28 @@ class StoreLockedError(StoreError):
     """Another process has this store folder open."""
 
 
+class StoreRoleError(StoreError):
+    """A follower appends no messages of its own, and a leader no bytes of another log."""
+
+
+class ReceivedOffsetError(StoreError):
+    """Bytes of a leader's log do not continue the follower's."""
+
+    def __init__(self, *, offset: int, expected: int) -> None:
+        super().__init__(f"bytes from offset {offset} on do not continue a log up to {expected}")
+        self.offset = offset
+        self.expected = expected
+
+
+class ReceivedRecordError(StoreError):
+    """A record of a leader's log is not intact, or not in its place; it is not in the log."""
+
+    def __init__(self, reason: str, *, physical_offset: int) -> None:
+        super().__init__(f"the record at offset {physical_offset} is refused: {reason}")
+        self.reason = reason
+        self.physical_offset = physical_offset
+
+
 class RecordTooLargeError(StoreError):
     """A message is larger than the store accepts; nothing was written."""
 

@@ -39,6 +39,7 @@ from motelog.core.errors import (
     StoreFullError,
     StoreHalfRestoredError,
     StoreLockedError,
+    StoreRoleError,
 )
 from motelog.core.lasting import run_again
 from motelog.core.records.append import AppendMessage, QueueTail, measure
@@ -64,8 +65,9 @@ from motelog.core.store.log_pieces import LogPieces
 from motelog.core.store.multi_dispatch import Indexed, add_units, place
 from motelog.core.store.parts import StoreParts
 from motelog.core.store.quarantine import Quarantine
-from motelog.core.store.queues.consume_queue import ConsumeQueue, OpenFiles
+from motelog.core.store.queues.consume_queue import QUEUE_ID_MAX, ConsumeQueue, OpenFiles
 from motelog.core.store.queues.unit_flusher import UnitFlusher
+from motelog.core.store.raw_append import RawAppender
 from motelog.core.store.readable import Readable
 from motelog.core.store.start.queue_recovery import QueueRecovery
 from motelog.core.store.start.recovery import Recovery
@@ -80,8 +82,6 @@ from motelog.core.topic_names import is_topic_name
 
 logger = logging.getLogger(__name__)
 
-QUEUE_ID_MAX = 65_535
-
 
 class MessageStore:
     """One store folder, open in one process."""
@@ -93,8 +93,11 @@ class MessageStore:
         store_host: bytes,
         clock: Clock,
         storage: Storage | None = None,
+        is_follower: bool = False,
     ) -> None:
+        """``is_follower``: the log is a leader's copy; it grows by ``append_raw`` alone."""
         self.config = config
+        self.is_follower = is_follower
         self.due_times = DueTimes(config.delay_levels)
         self.stats = StoreStats()
         self._clock = SteadyClock(clock)
@@ -130,6 +133,16 @@ class MessageStore:
             check_open=self._check_open,
         )
         self._steps = AppendSteps(parts, self.unit_flusher, self.disk_watch)
+        self._raw = RawAppender(
+            self._log,
+            self._steps,
+            self.unit_flusher,
+            self.due_times,
+            self._queues,
+            self.queue_tail,
+            self._announce,
+            message_bytes_max=config.message_bytes_max,
+        )
         self._lock: Lock | None = None
         self._is_open = False
         self._fence_reason: str | None = None
@@ -364,6 +377,8 @@ class MessageStore:
         full_reason = None if even_if_full else self.disk_watch.full_reason
         if self._fence_reason is not None or full_reason is not None or not self._is_open:
             raise self._refusal(len(messages), full_reason)
+        if self.is_follower:
+            raise StoreRoleError("this store follows a leader, which alone appends")
         log, flusher, steps = self._log, self.unit_flusher, self._steps
         placed_before = 0 if placed is None else len(placed)
         total = 0
@@ -399,6 +414,31 @@ class MessageStore:
         log.end_offset = end_offset
         self._announce(dirty, len(messages), began_at, began_ns, has_keys=has_keys)
         return end_offset
+
+    def append_raw(self, offset: int, data: bytes | memoryview, *, may_wait: bool = True) -> int:
+        """Append bytes of the leader's log, cut anywhere; return the log's new end.
+
+        ``offset`` must be ``received_offset``. Whole records become part of the log, as those of
+        ``append`` do; the rest is held back in memory. ReceivedOffsetError, or ReceivedRecordError
+        for a record that is not intact or not in its place: then nothing is held back. After other
+        errors, those of ``append``, ``received_offset`` says which bytes were taken. Only in a
+        follower, else StoreRoleError.
+        """
+        if not self.is_follower:
+            raise StoreRoleError("this store leads: it takes no bytes of another log")
+        full_reason = self.disk_watch.full_reason
+        if self._fence_reason is not None or full_reason is not None or not self._is_open:
+            raise self._refusal(0, full_reason)
+        return self._raw.append(offset, data, may_wait=may_wait)
+
+    @property
+    def received_offset(self) -> int:
+        """The physical offset of the next byte wanted: the log's end and what is held back."""
+        return self._raw.received_offset
+
+    def drop_received(self) -> None:
+        """Forget what is held back, so that ``received_offset`` is the log's end."""
+        self._raw.drop_received()
 
     def _refusal(self, messages_count: int, full_reason: str | None) -> StoreError:
         """Return why nothing is appended now; ``full_reason`` is that of the disk, if any."""

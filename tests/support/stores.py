@@ -72,6 +72,7 @@ def make_store(
     *,
     storage: Storage | None = None,
     clock: Clock | None = None,
+    is_follower: bool = False,
     **config: Any,
 ) -> MessageStore:
     """A store with small files on a disk that is never too full, not yet open."""
@@ -89,6 +90,7 @@ def make_store(
         store_host=STORE_HOST,
         clock=clock or ManualClock(),
         storage=storage,
+        is_follower=is_follower,
     )
 
 

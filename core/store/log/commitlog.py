@@ -81,8 +81,9 @@ class CommitLog:
         # checked when they are read.
         self.verified_from = 0
         self._view = memoryview(b"")
-        self._file_begin = 0
-        self._file_end = 0
+        #: The file that is appended to is [file_begin, file_end) of the log.
+        self.file_begin = 0
+        self.file_end = 0
 
     @property
     def begin_offset(self) -> int:
@@ -101,14 +102,14 @@ class CommitLog:
     def _use_last(self) -> None:
         file = self.queue.files[-1]
         self._view = file.writable().view
-        self._file_begin, self._file_end = file.begin, file.end
+        self.file_begin, self.file_end = file.begin, file.end
         self.room_end = file.end - BLANK_BYTES_MIN
         if self._touch_bytes:
-            self._touched_offset = self._touch_from = self._file_begin
+            self._touched_offset = self._touch_from = self.file_begin
 
     def _touch_ahead(self, end_offset: int) -> None:
         self._touched_offset = self.queue.touch_ahead(end_offset, self._touched_offset)
-        at_end = self._touched_offset == self._file_end
+        at_end = self._touched_offset == self.file_end
         # Before the touched pages have been used up.
         self._touch_from = OFFSET_MAX if at_end else self._touched_offset - self._touch_bytes // 2
 
@@ -148,11 +149,11 @@ class CommitLog:
         self.last_store_timestamp_ms = now_ms
         index = 0
         batch_begin = self.end_offset
-        position = batch_begin - self._file_begin
+        position = batch_begin - self.file_begin
         size = self.queue.file_bytes
         while True:
             index, position = encode_batch(
-                self._view, position, size, self._file_begin, messages, index, now_ms,
+                self._view, position, size, self.file_begin, messages, index, now_ms,
                 self._store_host, dirty, placed, batch_begin, fresh,
             )  # fmt: skip
             if index == len(messages):
@@ -165,14 +166,34 @@ class CommitLog:
             self.queue.add()
             self._use_last()
             position = 0
-        end_offset = self._file_begin + position
+        end_offset = self.file_begin + position
+        if position > size // 2 or end_offset >= self._touch_from:
+            self._prepare_ahead(end_offset)
+        return end_offset
+
+    def write_raw(self, data: bytes, last_store_timestamp_ms: int) -> int:
+        """Write whole records of another log at the end, within a file; return the new end.
+
+        The last one may be the file's blank record, with what lies behind it. Otherwise as
+        ``write``.
+        """
+        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, last_store_timestamp_ms)
+        copy_in(self._view, self.end_offset - self.file_begin, data)
+        end_offset = self.end_offset + len(data)
+        if end_offset == self.file_end:
+            self.queue.add()
+            self._use_last()
+        self._prepare_ahead(end_offset)
+        return end_offset
+
+    def _prepare_ahead(self, end_offset: int) -> None:
+        """Let workers prepare what the next appends need."""
         # The batch is complete: if no thread is free now, the next append asks again.
         with suppress(OSError, *NO_MEMORY):
-            if position > size // 2:
+            if end_offset - self.file_begin > self.queue.file_bytes // 2:
                 self.queue.make_ahead()
             if end_offset >= self._touch_from:
                 self._touch_ahead(end_offset)
-        return end_offset
 
     def take_back(self, total_bytes: int) -> None:
         """Undo a ``write`` of so many bytes: a crash must not leave them after the log's end."""

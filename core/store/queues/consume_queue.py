@@ -38,6 +38,7 @@ from motelog.core.store.log.mapped_file_queue import NAME_DIGITS, file_name
 UNIT = struct.Struct(">qiq")
 FILLER = bytes(8) + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
 UNKNOWN_CRC = -1
+QUEUE_ID_MAX = 65_535
 HOLE_UNITS = 16_384  # the same for a search for holes
 BLOCK_UNITS = 204  # read at once in a search for units: 4080 bytes
 
@@ -158,10 +159,15 @@ class ConsumeQueue:
         self.files_count = 0
         self._unsynced_from = None
         self.begin_offset = begin_offset // self._file_units * self._file_units
+        self._min_for = 0
         self.tail.reset(self.begin_offset)
         self._crcs = []
         self._crc_end = self.begin_offset
         self.unchecked = self.doubtful = self._unproven = 0
+
+    def units_before(self, offset: int) -> int:
+        """Return how many units the file that holds unit ``offset`` has before it."""
+        return offset % self._file_units
 
     @property
     def _storage(self) -> Storage:
