@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from motelog.core.acl.addresses import parse_addresses
@@ -43,7 +44,9 @@ from motelog.core.broker.processors.send_back import SendBackProcessor
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.registration import BrokerAddress, Registrar
 from motelog.core.broker.replication.master import Master
-from motelog.core.broker.shown.copies import master_status
+from motelog.core.broker.replication.master_link import MasterLink
+from motelog.core.broker.replication.slave import Slave
+from motelog.core.broker.shown.copies import status_of_copies
 from motelog.core.broker.shown.properties import shown_properties
 from motelog.core.broker.shown.runtime_info import RuntimeInfo
 from motelog.core.broker.shown.stats import BrokerStats
@@ -59,13 +62,15 @@ from motelog.core.clock import Clock
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import encode_host
 from motelog.core.reader_key import write_key
-from motelog.core.remoting.codes import RequestCode
+from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.credentials import Credentials
+from motelog.core.remoting.frames import RemotingCommand
 from motelog.core.remoting.pulls import split_pulls
 from motelog.core.remoting.sends import split_sends
 from motelog.core.remoting.server import Connection, ConnectionLimits, Processor, RemotingServer
 from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.replication.role import ALONE, Role
+from motelog.core.state_file import StateFile
 from motelog.core.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -100,6 +105,29 @@ _FILTERING: Final = (
 )
 
 
+# Requests that only a master carries out: messages, deliveries of its own, and changed settings.
+_OF_A_MASTER: Final = frozenset(
+    {
+        *(code for code in _CHANGING if code is not RequestCode.HEART_BEAT),
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.RECALL_MESSAGE,
+        RequestCode.END_TRANSACTION,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Processors:
     """One broker's processors, and the figures of their work."""
@@ -129,6 +157,7 @@ class Processors:
         queues: ClusterQueues,
         *,
         address: ServedAt,
+        slave: Slave | None = None,
     ) -> Processors:
         """Make the processors of a broker that is served at ``address``."""
         flow = FlowControl(shared.config, shared.api.line, shared.store, shared.clock)
@@ -174,7 +203,7 @@ class Processors:
                     switches=_switches(shared, reply, recall, flow),
                     runtime=runtime,
                     delay_offsets=schedule.level_offsets,
-                    copies=lambda: master_status(shared.store.end_offset, shared.master),
+                    copies=partial(status_of_copies, shared.store, shared.master, slave),
                 ),
             ),
             runtime,
@@ -197,9 +226,9 @@ class Processors:
             | self.admin.processors()
         )
 
-    def plain(self) -> PlainRequests:
+    def plain(self, role: Role = ALONE) -> PlainRequests:
         """Return the handler of requests that need not be decoded."""
-        return PlainRequests(self.flow, self.send, self.pull)
+        return PlainRequests(self.flow, self.send, self.pull, takes_sends=role.is_master)
 
     def end_turn(self) -> None:
         """Append the messages of the turn's requests, and answer them."""
@@ -228,8 +257,11 @@ class Processors:
 class PlainRequests:
     """Sends and pulls of a turn, cut out of their frames by kernels."""
 
-    def __init__(self, flow: FlowControl, send: SendProcessor, pull: PullProcessor) -> None:
+    def __init__(
+        self, flow: FlowControl, send: SendProcessor, pull: PullProcessor, *, takes_sends: bool
+    ) -> None:
         self._flow = flow
+        self._takes_sends = takes_sends
         self._rules = send.rules
         self.takers: Mapping[int, Callable[[Any, Connection], bool]] = {
             RequestCode.SEND_MESSAGE_V2: send.take,
@@ -244,7 +276,7 @@ class PlainRequests:
         While all sends are refused, none is plain.
         """
         items: list[Any]
-        if self._flow.is_refusing:
+        if self._flow.is_refusing or not self._takes_sends:
             items = [None] * count
         else:
             items = split_sends(data, index, count, self._rules)
@@ -268,7 +300,9 @@ class BrokerParts:
     filter_gate: FilterGate
     acl: AclGate | None
     server: RemotingServer
+    #: What feeds slaves, and what copies the log of a master; a broker has one of them or none.
     master: Master | None
+    slave: Slave | None
 
     def sample(self) -> dict[str, float]:
         """Return the counters since the start and, named ``*_now``, the gauges."""
@@ -326,6 +360,10 @@ class Access:
         )
 
 
+def _levels_file(config: BrokerConfig) -> StateFile:
+    return state_file(config, "delayOffset.json", holds=_DELAY_PROGRESS)
+
+
 @dataclass(frozen=True, slots=True)
 class ServedAt:
     """The addresses of a broker: the one that clients use, and the ports on which it listens."""
@@ -339,7 +377,7 @@ def make_schedule(config: BrokerConfig, store: MessageStore) -> ScheduleService:
     """Return the delivery of delayed messages; ``load`` it when the store is open."""
     return ScheduleService(
         store,
-        levels_file=state_file(config, "delayOffset.json", holds=_DELAY_PROGRESS),
+        levels_file=_levels_file(config),
         timer_file=state_file(config, "timerOffset.json", holds=_DELAY_PROGRESS),
         save_interval_s=config.delay_save_interval_s,
         near_max=config.timers_near_max,
@@ -376,7 +414,10 @@ def assemble(
     check_back = make_check_back(shared, ledger)
     registrars = _make_registrars(config, tables, address, role, access)
     queues = ClusterQueues(tables.topics, registrars, clock, name=config.name)
-    processors = Processors.of(shared, schedule, ledger, pop_state, queues, address=address)
+    slave = None if role.is_master else _make_slave(shared, registrars, access)
+    processors = Processors.of(
+        shared, schedule, ledger, pop_state, queues, address=address, slave=slave
+    )
     settings_gate = SettingsGate(
         tables.topics,
         tables.groups,
@@ -386,7 +427,10 @@ def assemble(
         save=saved.save_settings,
     )
     filter_gate = FilterGate(shared.filters)
-    guarded = _guarded(processors.by_code(), settings_gate, filter_gate)
+    by_code = processors.by_code()
+    if not role.is_master:
+        by_code = {**by_code, **dict.fromkeys(_OF_A_MASTER & by_code.keys(), _refuse_as_slave)}
+    guarded = _guarded(by_code, settings_gate, filter_gate)
     if access.acl is not None:
         access.acl.put_users(tables.users.principals())
     return BrokerParts(
@@ -401,8 +445,9 @@ def assemble(
         settings_gate,
         filter_gate,
         access.acl,
-        _make_server(config, processors, guarded, access.acl),
+        _make_server(config, processors, guarded, access.acl, role),
         shared.master,
+        slave,
     )
 
 
@@ -411,6 +456,7 @@ def _make_server(
     processors: Processors,
     guarded: Mapping[int, Processor],
     acl: AclGate | None,
+    role: Role,
 ) -> RemotingServer:
     return RemotingServer(
         guarded if acl is None else acl.guard(guarded),
@@ -419,11 +465,36 @@ def _make_server(
             frame_bytes_max=config.frame_bytes_max,
             idle_s_max=config.idle_s_max,
         ),
-        plain=processors.plain() if acl is None else None,
+        plain=processors.plain(role) if acl is None else None,
         lateness=processors.flow,
         end_turn=processors.end_turn,
         after_turns=processors.after_turns,
         on_closed=processors.connection_closed,
+    )
+
+
+def _refuse_as_slave(request: RemotingCommand, _: Connection) -> RemotingCommand:
+    is_end = request.code == RequestCode.END_TRANSACTION
+    # With the first code producers try another broker; RocketMQ has the other one for commits.
+    code = ResponseCode.SLAVE_NOT_AVAILABLE if is_end else ResponseCode.SERVICE_NOT_AVAILABLE
+    return request.answer(code, "this broker is a slave: only its master does this")
+
+
+def _make_slave(shared: Shared, registrars: list[Registrar], access: Access) -> Slave:
+    link = MasterLink(
+        shared.tables,
+        _levels_file(shared.config),
+        credentials=access.credentials,
+        tls=access.tls,
+    )
+    topics, queue_count = shared.tables.topics, shared.config.default_queue_count
+    return Slave(
+        shared.store,
+        registrars,
+        link,
+        lambda queues: topics.restore(queues, queue_count, shared.clock.now_ms()),
+        clock=shared.clock,
+        seed=shared.config.seed,
     )
 
 

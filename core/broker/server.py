@@ -189,7 +189,10 @@ class Broker:
         self._address = listeners[0].address
         self._opened = listeners
         store = MessageStore(
-            self._config.store, store_host=encode_host(*self._advertised()), clock=self._clock
+            self._config.store,
+            store_host=encode_host(*self._advertised()),
+            clock=self._clock,
+            is_follower=not self._role.is_master,
         )
         schedule = make_schedule(self._config, store)
         pop_state = PopState(self._config, store, self.tables)
@@ -228,7 +231,8 @@ class Broker:
             reader_key=self._reader_key,
         )
         processors, server = parts.processors, parts.server
-        await parts.check_back.load()
+        if self._role.is_master:
+            await parts.check_back.load()
         for listener in listeners:
             server.listen(listener)
         async with trio.open_nursery() as nursery:
@@ -240,9 +244,12 @@ class Broker:
             await nursery.start(processors.send.answers.queue.run, server.send_queued)
             await nursery.start(processors.recall.queue.run, server.send_queued)
             await nursery.start(processors.transactions.queue.run, server.send_queued)
-            await nursery.start(schedule.run)
-            await nursery.start(parts.check_back.run, server.send_queued)
-            await nursery.start(processors.pop_service.run, server.flush)
+            if parts.slave is not None:
+                nursery.start_soon(parts.slave.run)
+            else:  # these append
+                await nursery.start(schedule.run)
+                await nursery.start(parts.check_back.run, server.send_queued)
+                await nursery.start(processors.pop_service.run, server.flush)
             nursery.start_soon(run_again, parts.settings_gate.run, server)
             nursery.start_soon(run_again, parts.filter_gate.run, server)
             if parts.master is not None and self._ha is not None:

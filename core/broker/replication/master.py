@@ -20,6 +20,7 @@ import trio
 
 from motelog.core.acl.addresses import Addresses
 from motelog.core.addresses import format_address
+from motelog.core.broker.replication.rate_meter import RateMeter
 from motelog.core.clock import Clock
 from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
@@ -49,29 +50,18 @@ _ACCEPT_PAUSE_S: Final = 1.0
 class Slave:
     """One connected slave."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, clock: Clock) -> None:
         self.address = address
         #: The end of its log, as it last reported; None before its first report.
         self.confirmed_offset: int | None = None
         #: Where the frames end that it has been sent.
         self.sent_offset = 0
-        #: Bytes sent per second, in the last whole second.
-        self.bytes_per_s = 0
-        self._second, self._bytes = 0, 0
+        self.sent = RateMeter(clock)
         self.may_go_on = Flag()
 
     def behind_bytes(self, end_offset: int) -> int:
         """Return how much it lacks of a log that ends there."""
         return max(end_offset - (self.confirmed_offset or 0), 0)
-
-    def note_sent(self, count: int, now_ms: int) -> None:
-        """Count sent bytes of the log."""
-        self.sent_offset += count
-        second = now_ms // 1000
-        if second != self._second:
-            self.bytes_per_s = self._bytes if second == self._second + 1 else 0
-            self._second, self._bytes = second, 0
-        self._bytes += count
 
 
 class Master:
@@ -124,7 +114,7 @@ class Master:
             if len(self.slaves) >= SLAVES_MAX:
                 self._refusals.warning("too many slaves: one was refused address=%s", host)
                 return
-            slave = Slave(format_address(host, port))
+            slave = Slave(format_address(host, port), self._clock)
             with self._faults.boundary("sending to a slave failed, a fault of this broker"):
                 await self._talk(slave, sock)
 
@@ -203,7 +193,8 @@ class Master:
                 if count:
                     begin = slave.sent_offset
                     # Before it is sent: the report may be heard before the call returns.
-                    slave.note_sent(count, self._clock.monotonic_ms())
+                    slave.sent_offset += count
+                    slave.sent.note(count)
                     await _send_frames(sock, begin, data)
             if count:
                 continue

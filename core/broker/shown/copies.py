@@ -7,7 +7,9 @@ Spec: RocketMQ DefaultHAService.getRuntimeInfo, HARuntimeInfo.
 from __future__ import annotations
 
 from motelog.core.broker.replication.master import Master
+from motelog.core.broker.replication.slave import Slave
 from motelog.core.replication.ha_frames import BEHIND_BYTES_MAX
+from motelog.core.store.message_store import MessageStore
 
 _OF_A_SLAVE = (
     "lastReadTimestamp",
@@ -18,8 +20,36 @@ _OF_A_SLAVE = (
 )
 
 
-def master_status(end_offset: int, master: Master | None) -> dict[str, object]:
-    """Return the answer of a master whose log ends at ``end_offset``; None: it feeds no slaves."""
+def status_of_copies(
+    store: MessageStore, master: Master | None, slave: Slave | None
+) -> dict[str, object]:
+    """Return the answer of a broker that feeds slaves (``master``), is one, or is neither."""
+    if slave is not None:
+        return _of_slave(store, slave)
+    return _of_master(store.end_offset, master)
+
+
+def _of_slave(store: MessageStore, slave: Slave) -> dict[str, object]:
+    heard_ms = 0 if slave.heard_at_ms is None else slave.heard_at_ms
+    return {
+        "master": False,
+        "masterCommitLogMaxOffset": slave.master_end or 0,
+        "inSyncSlaveNums": 0,
+        "haConnectionInfo": [],
+        "haClientRuntimeInfo": {
+            "masterAddr": slave.master_ha_address,
+            "transferredByteInSecond": slave.bytes_per_s,
+            "maxOffset": store.end_offset,
+            "lastReadTimestamp": heard_ms,
+            "lastWriteTimestamp": heard_ms,
+            "masterFlushOffset": 0,
+        },
+        # A member of ours: why nothing is copied; "" while it is.
+        "fault": "" if slave.is_copying else slave.reason,
+    }
+
+
+def _of_master(end_offset: int, master: Master | None) -> dict[str, object]:
     slaves = [] if master is None else master.slaves
     behind = [one.behind_bytes(end_offset) for one in slaves]
     return {
@@ -32,7 +62,7 @@ def master_status(end_offset: int, master: Master | None) -> dict[str, object]:
                 "slaveAckOffset": one.confirmed_offset or 0,
                 "diff": count,
                 "inSync": count < BEHIND_BYTES_MAX,
-                "transferredByteInSecond": one.bytes_per_s,
+                "transferredByteInSecond": one.sent.per_s,
                 "transferFromWhere": one.sent_offset,
             }
             for one, count in zip(slaves, behind, strict=True)

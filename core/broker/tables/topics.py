@@ -275,7 +275,8 @@ class TopicTable:
         deleted = content.get("deletedQueueTable", {})
         self.deleted = msgspec.convert(deleted, dict[str, dict[int, int]], strict=False)
         self.version = version
-        self._topics.update({name: _in_bounds(config) for name, config in table.items()})
+        system = {name: config for name, config in self._topics.items() if name in self._system}
+        self._topics = system | {name: _in_bounds(config) for name, config in table.items()}
 
     def restore(self, queues: Iterable[tuple[str, int]], queue_count: int, now_ms: int) -> None:
         """Create topics for queues that the store has but topics.json lacks.

@@ -1,0 +1,78 @@
+"""Our slave: it copies the log of our master and of Apache's, and serves readers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from motelog.bridge.producer import Producer, SendStatus
+from motelog.bridge.pull import PullConsumer
+from motelog.core.errors import MotelogError
+from motelog.core.message import Message
+from tests.support.broker_pair import Member, log_bytes, started_group, until
+
+TOPIC = "T"
+
+
+async def send(namesrv: str, count: int, *, size: int = 1000) -> list[SendStatus]:
+    async with Producer(namesrv=namesrv) as producer:
+        messages = [Message(TOPIC, os.urandom(size)) for _ in range(count)]
+        return [(await producer.send(message)).status for message in messages]
+
+
+def is_copy(slave: Member, master: Member) -> bool:
+    return slave.store.end_offset == master.store.end_offset
+
+
+def assert_same(slave: Member, master: Member) -> None:
+    begin, end = slave.store.begin_offset, slave.store.end_offset
+    assert log_bytes(slave.folder, begin, end) == log_bytes(master.folder, begin, end)
+
+
+async def test_a_slave_copies_the_whole_log_and_follows_it(tmp_path: Path) -> None:
+    async with started_group(tmp_path) as group:
+        master, slave = group.member(0, replicate="sync"), group.member(1)
+        await master.start()
+        await send(group.namesrv, 20, size=900_000)
+        await slave.start()
+        await until(lambda: is_copy(slave, master))
+        assert slave.store.begin_offset == 0
+        assert await send(group.namesrv, 50) == [SendStatus.OK] * 50
+        assert is_copy(slave, master)
+        assert_same(slave, master)
+        await slave.stop()
+        assert await send(group.namesrv, 5) == [SendStatus.SLAVE_NOT_AVAILABLE] * 5
+        await slave.start()
+        await until(lambda: is_copy(slave, master))
+        assert await send(group.namesrv, 5) == [SendStatus.OK] * 5
+        assert_same(slave, master)
+
+
+async def test_a_slave_may_begin_with_the_last_file(tmp_path: Path) -> None:
+    async with started_group(tmp_path) as group:
+        master, slave = group.member(0, replicate="async"), group.member(1, seed="last")
+        await master.start()
+        await send(group.namesrv, 20, size=900_000)
+        await slave.start()
+        await until(lambda: is_copy(slave, master))
+        assert slave.store.begin_offset == 1 << 24
+        assert_same(slave, master)
+
+
+async def test_a_slave_refuses_messages_and_answers_readers(tmp_path: Path) -> None:
+    async with started_group(tmp_path) as group:
+        master, slave = group.member(0, replicate="async"), group.member(1)
+        await master.start()
+        await slave.start()
+        await send(group.namesrv, 8)
+        await until(lambda: is_copy(slave, master) and TOPIC in slave.broker.tables.topics.table())
+        await master.stop()
+        with pytest.raises(MotelogError):
+            await send(group.namesrv, 1)
+        async with PullConsumer(namesrv=group.namesrv, group="G") as consumer:
+            consumer.assign(await consumer.queues(TOPIC))
+            got = 0
+            while got < 8:
+                got += len(await consumer.poll())
