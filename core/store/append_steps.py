@@ -26,6 +26,7 @@ class AppendSteps:
 
     def __init__(self, parts: StoreParts, unit_flusher: UnitFlusher, disk_watch: DiskWatch) -> None:
         self._log = parts.log
+        self._flusher = parts.flusher
         self._on_failure = parts.on_failure
         self._unit_flusher = unit_flusher
         self._disk_watch = disk_watch
@@ -44,6 +45,14 @@ class AppendSteps:
                 self._unit_flusher.write_now()
         except OSError as exc:
             raise self._no_room(exc, messages_count) from exc
+
+    def begin_log_at(self, offset: int) -> None:
+        """Let the log, which has no record, begin at ``offset``, where a file begins."""
+        try:
+            self._log.begin_at(offset)
+        except OSError as exc:
+            raise self._fenced(f"making the log begin at {offset} failed: {exc}") from exc
+        self._flusher.start_at(offset)
 
     def _no_room(self, exc: OSError, messages_count: int) -> StoreError:
         """Return the error for a batch for which no room could be made."""

@@ -130,7 +130,7 @@ class RawAppender:
 
     def append(self, offset: int, data: bytes | memoryview, *, may_wait: bool = True) -> int:
         """Append what is complete by now, hold back the rest; return the log's new end."""
-        if offset != self.received_offset:
+        if offset != self.received_offset and not self._began_at(offset):
             raise ReceivedOffsetError(offset=offset, expected=self.received_offset)
         rest = memoryview(data)
         while rest:
@@ -138,6 +138,15 @@ class RawAppender:
             self._append_in_file(rest[:here], may_wait=may_wait)
             rest = rest[here:]
         return self._log.end_offset
+
+    def _began_at(self, offset: int) -> bool:
+        """Let a log without a record begin at ``offset``; False if it has one, or cannot."""
+        log = self._log
+        is_empty = log.begin_offset == self.received_offset
+        if not is_empty or offset < 0 or offset % log.queue.file_bytes:
+            return False
+        self._steps.begin_log_at(offset)
+        return True
 
     def _append_in_file(self, data: memoryview, *, may_wait: bool) -> None:
         if len(self._held) + len(data) < self._needed:

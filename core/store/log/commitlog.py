@@ -99,6 +99,16 @@ class CommitLog:
         self._committed_offset = end_offset
         self._use_last()
 
+    def begin_at(self, offset: int) -> None:
+        """Let the log, which has no record, begin at ``offset``, where a file begins; blocks.
+
+        OSErrors are raised unchanged.
+        """
+        assert self.end_offset == self.begin_offset
+        self.queue.begin_at(offset)
+        self.end_offset = self._committed_offset = offset
+        self._use_last()
+
     def _use_last(self) -> None:
         file = self.queue.files[-1]
         self._view = file.writable().view

@@ -371,6 +371,16 @@ class MappedFileQueue:
         self.files.append(self._ahead.pop(0))
         return self.files[-1]
 
+    def begin_at(self, offset: int) -> None:
+        """Let the only file, which holds nothing, begin at ``offset``; OSError unchanged."""
+        (file,) = self.files
+        assert not self._ahead
+        assert self._making is None
+        path = f"{self._directory}/{file_name(offset)}"
+        self._storage.rename(file.path, path)
+        file.path, file.begin, file.end = path, offset, offset + file.size
+        self._storage.sync_directory(self._directory)
+
     def take_back(self, end: int) -> None:
         """Undo ``add`` of the files that begin after ``end``: they are ready to be used again."""
         while self.files[-1].begin > end:
