@@ -1,6 +1,7 @@
 """Crash states: every legal content of the disk after a crash recovers to what was promised.
 
 Usage: python -m tests.fault.crash_states [--states 20000] [--seed N] [--replay SEED:LIFE:STATE]
+                                          [--follower]
 
 A scenario is a row of lives of one folder on a simulated disk: open, append, flush, checkpoint,
 close or crash. From the log of each life come crash states (tests/support/simulated_disk.py); each
@@ -14,6 +15,8 @@ Promised at a moment, and checked:
   and nothing above it; a crash alone is never reported as damage;
 - of what is there besides, each was appended once, is unchanged, in order and in its place.
 What a start has shown to readers is promised from then on; what it has not shown never comes back.
+With --follower the store receives a leader's log in pieces, from its first file on or a later one,
+and each life goes on where the start has found the end.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from motelog.core.message import tags_code
 from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
 from motelog.core.threads import ArgumentsT, ResultT, Workers
+from tests.support.followers import log_bytes
 from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk
 from tests.support.stores import BORN_HOST, make_store
 
@@ -103,6 +107,10 @@ class _Inline(Workers):
 class Scenario:
     """The lives of one folder."""
 
+    is_follower = False
+    #: At most so many units come with one append.
+    units_max = BATCH_MAX
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._chance = random.Random(seed)
@@ -152,7 +160,13 @@ class Scenario:
     # -- what is done to the store ---------------------------------------------------------
 
     async def _live(self, disk: SimulatedDisk, promises: Promises) -> None:
-        store = make_store(DIRECTORY, storage=disk, clock=self._clock, **self._config)
+        store = make_store(
+            DIRECTORY,
+            storage=disk,
+            clock=self._clock,
+            is_follower=self.is_follower,
+            **self._config,
+        )
         store._log.queue._workers = _Inline()
         store.index._files._worker = _Inline()
         store.unit_flusher.sync_each_max = self._sync_each_max
@@ -185,7 +199,7 @@ class Scenario:
             # The event loop goes on while a thread waits for the disk, but not within an append,
             # nor with one that would write units itself while the thread does.
             flusher = store.unit_flusher
-            is_full = flusher.unwritten_units + BATCH_MAX > flusher.units_max
+            is_full = flusher.unwritten_units + self.units_max > flusher.units_max
             has_to_wait = flusher._calling.locked() and is_full
             if not is_appending and not has_to_wait and chance.random() < 0.2:
                 append()
@@ -347,11 +361,57 @@ class Scenario:
                 offset = result.next_offset
 
 
-def explore(seed: int, states_max: int) -> Iterator[tuple[str, int]]:
+class FollowerScenario(Scenario):
+    """The lives of a follower: it receives bytes of a log that goes on."""
+
+    is_follower = True
+    #: Each queue may begin above 0, with the fillers of nearly a file before it.
+    units_max = BATCH_MAX + 300 * len(QUEUES)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        file_bytes = self._config["commitlog_file_bytes"]
+        self._begin = self._chance.choice((0, file_bytes))
+        self._leader = make_store(
+            DIRECTORY,
+            storage=SimulatedDisk(Image()),
+            clock=self._clock,
+            commitlog_file_bytes=file_bytes,
+        )
+        self._leader.open()
+        self._ends: list[tuple[int, int]] = []  # of each record: physical offset behind it, number
+
+    def _append(
+        self, store: MessageStore, disk: SimulatedDisk, promises: Promises
+    ) -> list[tuple[int, int]]:
+        """Receive some bytes; return the records that were complete with them."""
+        chance = self._chance
+        if chance.random() < 0.05:
+            store.drop_received()
+        begin = store.received_offset or self._begin
+        end = begin + chance.choice((1, 100, 700, 2_000, 4_000))
+        while self._leader.end_offset < end:
+            for _, number in super()._append(self._leader, SimulatedDisk(Image()), Promises()):
+                at = self._expected[number][3]
+                self._ends.append((at + self._leader._log.size_at(at), number))
+        whole = [
+            (at, number) for at, number in self._ends if max(store.end_offset, begin) < at <= end
+        ]
+        disk.take_notes()
+        begun_at = len(disk.events)
+        store.append_raw(begin, log_bytes(self._leader, begin)[1][: end - begin])
+        disk.take_notes()
+        promises.begun += [(begun_at, number) for _, number in whole]
+        return whole
+
+
+def explore(
+    seed: int, states_max: int, scenario: type[Scenario] = Scenario
+) -> Iterator[tuple[str, int]]:
     """Check states of scenario after scenario; yield the name and how many distinct ones so far."""
     distinct: set[int] = set()
     while True:
-        for name, _, state in Scenario(seed).run():
+        for name, _, state in scenario(seed).run():
             distinct.add(hash((state.directories, state.files)))
             yield name, len(distinct)
             if len(distinct) >= states_max:
@@ -364,11 +424,13 @@ def main() -> int:
     parser.add_argument("--states", type=int, default=2_000, help="distinct states to check")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--replay", metavar="SEED:LIFE:STATE")
+    parser.add_argument("--follower", action="store_true", help="of a store that follows another")
     args = parser.parse_args()
+    scenario = FollowerScenario if args.follower else Scenario
     # Recovery logs each state's damage; here only the result counts.
     logging.disable(logging.CRITICAL)
     if args.replay:
-        for name, _, _ in Scenario(int(args.replay.split(":")[0])).run():
+        for name, _, _ in scenario(int(args.replay.split(":")[0])).run():
             if name == args.replay:
                 sys.stdout.write(f"crash state {name} recovers\n")
                 return 0
@@ -379,11 +441,14 @@ def main() -> int:
     begun = time.monotonic()
     checked = distinct = 0
     try:
-        for _, distinct in explore(seed, args.states):  # noqa: B007  # the last one counts
+        for _, distinct in explore(seed, args.states, scenario):  # noqa: B007  # the last one counts
             checked += 1
     except CrashStateError as exc:
         replay = str(exc).split(" ")[2].rstrip(":")
-        sys.stdout.write(f"{exc}\nreplay: python -m tests.fault.crash_states --replay {replay}\n")
+        role = " --follower" if args.follower else ""
+        sys.stdout.write(
+            f"{exc}\nreplay: python -m tests.fault.crash_states{role} --replay {replay}\n"
+        )
         return 1
     seconds = time.monotonic() - begun
     sys.stdout.write(

@@ -16,7 +16,7 @@ from motelog.core.records.layout import ScanStop
 from motelog.core.records.scan import scan
 from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.message_store import MessageStore
-from tests.fault.crash_states import CrashStateError, explore
+from tests.fault.crash_states import CrashStateError, FollowerScenario, Scenario, explore
 from tests.support.simulated_disk import SECTOR_BYTES, SimulatedDisk
 from tests.support.stores import STORE_HOST, message
 
@@ -31,15 +31,19 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def check_states(seed: int, count: int) -> int:
+def check_states(seed: int, count: int, scenario: type[Scenario] = Scenario) -> int:
     distinct = 0
-    for _, distinct in explore(seed, count):  # noqa: B007  # the last one counts
+    for _, distinct in explore(seed, count, scenario):  # noqa: B007  # the last one counts
         pass
     return distinct
 
 
 def test_crash_states_recover_to_what_was_promised() -> None:
     assert check_states(20_000, STATES) == STATES
+
+
+def test_crash_states_of_a_follower_recover_to_what_was_promised() -> None:
+    assert check_states(30_000, STATES, FollowerScenario) == STATES
 
 
 def forget_syncs_of_the_log(patch: pytest.MonkeyPatch) -> None:
