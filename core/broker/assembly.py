@@ -45,6 +45,7 @@ from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.registration import BrokerAddress, Registrar
 from motelog.core.broker.replication.master import Master
 from motelog.core.broker.replication.master_link import MasterLink
+from motelog.core.broker.replication.promotion import Promotion
 from motelog.core.broker.replication.slave import Slave
 from motelog.core.broker.shown.copies import status_of_copies
 from motelog.core.broker.shown.properties import shown_properties
@@ -157,6 +158,7 @@ class Processors:
         queues: ClusterQueues,
         *,
         address: ServedAt,
+        promotion: Promotion,
         slave: Slave | None = None,
     ) -> Processors:
         """Make the processors of a broker that is served at ``address``."""
@@ -204,6 +206,7 @@ class Processors:
                     runtime=runtime,
                     delay_offsets=schedule.level_offsets,
                     copies=partial(status_of_copies, shared.store, shared.master, slave),
+                    promotion=promotion,
                 ),
             ),
             runtime,
@@ -303,6 +306,7 @@ class BrokerParts:
     #: What feeds slaves, and what copies the log of a master; a broker has one of them or none.
     master: Master | None
     slave: Slave | None
+    promotion: Promotion
 
     def sample(self) -> dict[str, float]:
         """Return the counters since the start and, named ``*_now``, the gauges."""
@@ -360,6 +364,11 @@ class Access:
         )
 
 
+def role_file(config: BrokerConfig) -> StateFile:
+    """Return the file of a promoted broker's role."""
+    return state_file(config, "role.json", holds="that this broker was promoted to master")
+
+
 def _levels_file(config: BrokerConfig) -> StateFile:
     return state_file(config, "delayOffset.json", holds=_DELAY_PROGRESS)
 
@@ -415,8 +424,16 @@ def assemble(
     registrars = _make_registrars(config, tables, address, role, access)
     queues = ClusterQueues(tables.topics, registrars, clock, name=config.name)
     slave = None if role.is_master else _make_slave(shared, registrars, access)
+    promotion = Promotion(role_file(config), slave, config.id)
     processors = Processors.of(
-        shared, schedule, ledger, pop_state, queues, address=address, slave=slave
+        shared,
+        schedule,
+        ledger,
+        pop_state,
+        queues,
+        address=address,
+        promotion=promotion,
+        slave=slave,
     )
     settings_gate = SettingsGate(
         tables.topics,
@@ -448,6 +465,7 @@ def assemble(
         _make_server(config, processors, guarded, access.acl, role),
         shared.master,
         slave,
+        promotion,
     )
 
 

@@ -164,4 +164,5 @@ NEEDS: Final[Table] = {
     RequestCode.AUTH_DELETE_ACL: administrator,
     RequestCode.AUTH_GET_ACL: administrator,
     RequestCode.AUTH_LIST_ACL: administrator,
+    RequestCode.PROMOTE_BROKER: administrator,
 }

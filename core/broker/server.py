@@ -14,6 +14,7 @@ import logging
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -28,10 +29,12 @@ from motelog.core.broker.assembly import (
     assemble,
     make_reader_key,
     make_schedule,
+    role_file,
 )
 from motelog.core.broker.config import LIVE, VIP_PORT_DISTANCE, BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.broker.pop.state import PopState
+from motelog.core.broker.replication.promotion import read_role
 from motelog.core.broker.shown.metrics import lag_by_group, topics_by_name
 from motelog.core.broker.tables.saved import SavedTables
 from motelog.core.broker.tables.tables import Tables
@@ -60,6 +63,8 @@ logger = logging.getLogger(__name__)
 
 _EXPIRE_INTERVAL_S: Final = 10.0
 _FIRST_REGISTRATION_S_MAX: Final = 3.0
+# Until the answer to a request for a new role is on its way.
+_ANSWER_S: Final = 0.05
 
 
 class Broker:
@@ -174,20 +179,24 @@ class Broker:
         """
         keep_freed_memory()
         access = await run_in_thread(Access.read, self._config)
-        listeners = self._open_listeners()
         with ExitStack() as opened:
-            for listener in listeners:  # the server will have closed the ones it received
+            self._opened = self._open_listeners()
+            self._address = self._opened[0].address
+            for listener in self._opened:
                 opened.callback(listener.close)
-            if self._role.feeds:
-                ha = opened.enter_context(open_listener(self._config.ha_address))
-                self._ha, self.ha_port = ha, ha.getsockname()[1]
-            await self._run(access, listeners, task_status)
+            while True:
+                self._role = await run_in_thread(read_role, role_file(self._config), self._role)
+                if self._role.feeds and self._ha is None:
+                    self._ha = opened.enter_context(open_listener(self._config.ha_address))
+                    self.ha_port = self._ha.getsockname()[1]
+                await self._run_in_role(access, task_status)
+                # Only a change of its role ends it: all but the listeners is opened again.
+                task_status = trio.TASK_STATUS_IGNORED
+                access = await run_in_thread(Access.read, self._config)
+                self.tables = Tables.of(self._config, self._clock)
+                self._saved = SavedTables(self._config, self.tables)
 
-    async def _run(
-        self, access: Access, listeners: list[OpenListener], task_status: trio.TaskStatus[None]
-    ) -> None:
-        self._address = listeners[0].address
-        self._opened = listeners
+    async def _run_in_role(self, access: Access, task_status: trio.TaskStatus[None]) -> None:
         store = MessageStore(
             self._config.store,
             store_host=encode_host(*self._advertised()),
@@ -202,7 +211,7 @@ class Broker:
             store_scope = trio.CancelScope()
             await nursery.start(run_lasting, store.run, store_scope)
             try:
-                await self._serve(store, schedule, pop_state, access, listeners, task_status)
+                await self._serve(store, schedule, pop_state, access, task_status)
             finally:
                 with trio.CancelScope(shield=True):
                     await self._saved.save()
@@ -214,7 +223,6 @@ class Broker:
         schedule: ScheduleService,
         pop_state: PopState,
         access: Access,
-        listeners: list[OpenListener],
         task_status: trio.TaskStatus[None],
     ) -> None:
         parts = self._parts = assemble(
@@ -230,11 +238,23 @@ class Broker:
             access=access,
             reader_key=self._reader_key,
         )
-        processors, server = parts.processors, parts.server
+        server = parts.server
         if self._role.is_master:
             await parts.check_back.load()
-        for listener in listeners:
-            server.listen(listener)
+        for listener in self._opened:
+            # The server closes what it is given. While the role changes, clients wait.
+            server.listen(replace(listener, sock=listener.sock.dup()))
+        try:
+            await self._serve_until_promoted(parts, task_status)
+        finally:
+            if not parts.promotion.decided.is_set():
+                for listener in self._opened:
+                    listener.close()
+
+    async def _serve_until_promoted(
+        self, parts: BrokerParts, task_status: trio.TaskStatus[None]
+    ) -> None:
+        processors, server, schedule = parts.processors, parts.server, parts.schedule
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             await nursery.start(processors.pull.run, server)
@@ -271,6 +291,9 @@ class Broker:
             logger.info("broker listens address=%s:%d topics=%d", *self.address, topics_count)
             logger.info("messages are %s", self._config.store.promise)
             task_status.started()
+            await parts.promotion.decided.wait()
+            await trio.sleep(_ANSWER_S)
+            nursery.cancel_scope.cancel()
 
     async def reload_certificates(self) -> list[CertificateFile]:
         """Read the certificates of its listeners now; return the result for each file."""

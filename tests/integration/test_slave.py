@@ -11,7 +11,9 @@ from motelog.bridge.producer import Producer, SendStatus
 from motelog.bridge.pull import PullConsumer
 from motelog.core.errors import MotelogError
 from motelog.core.message import Message
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from tests.support.broker_pair import Member, log_bytes, started_group, until
+from tests.support.broker_stack import connected
 
 TOPIC = "T"
 
@@ -24,6 +26,11 @@ async def send(namesrv: str, count: int, *, size: int = 1000) -> list[SendStatus
 
 def is_copy(slave: Member, master: Member) -> bool:
     return slave.store.end_offset == master.store.end_offset
+
+
+def is_copying(member: Member) -> bool:
+    slave = member.broker.parts.slave
+    return slave is not None and slave.is_copying
 
 
 def assert_same(slave: Member, master: Member) -> None:
@@ -76,3 +83,29 @@ async def test_a_slave_refuses_messages_and_answers_readers(tmp_path: Path) -> N
             got = 0
             while got < 8:
                 got += len(await consumer.poll())
+
+
+async def promote(member: Member, *, is_forced: bool = False) -> RemotingCommand:
+    async with connected(member.address) as peer:
+        return await peer.ask(RequestCode.PROMOTE_BROKER, {"force": str(is_forced).lower()})
+
+
+async def test_a_promoted_slave_takes_messages_in_the_same_process(tmp_path: Path) -> None:
+    async with started_group(tmp_path) as group:
+        master, slave = group.member(0, replicate="sync"), group.member(1, replicate="async")
+        await master.start()
+        await slave.start()
+        await until(lambda: is_copying(slave))
+        assert await send(group.namesrv, 8) == [SendStatus.OK] * 8
+        refusal = await promote(slave)
+        assert refusal.code == ResponseCode.SYSTEM_ERROR
+        assert "stop the master first" in (refusal.remark or "")
+        await master.stop()
+        assert (await promote(slave)).code == ResponseCode.SUCCESS
+        await until(lambda: slave.broker.parts.slave is None)
+        assert await send(group.namesrv, 8) == [SendStatus.OK] * 8
+        assert sum(slave.store.reader.max_offset(TOPIC, queue) for queue in range(8)) == 16
+        # It stays the master, whatever its configuration says.
+        await slave.stop()
+        await slave.start()
+        assert await send(group.namesrv, 1) == [SendStatus.OK]

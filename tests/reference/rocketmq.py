@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from textwrap import fill
 from typing import Final
 
-from motelog.core.broker.assembly import Processors, ServedAt, make_schedule, make_shared
+from motelog.core.broker.assembly import Processors, ServedAt, make_schedule, make_shared, role_file
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.pop.state import PopState
+from motelog.core.broker.replication.promotion import Promotion
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.broker.transactions.ledger import Ledger
 from motelog.core.broker.waiting.cluster_queues import ClusterQueues
@@ -269,6 +270,7 @@ _WHAT: Final = {
     RequestCode.AUTH_DELETE_ACL: "take rules from a user",
     RequestCode.AUTH_GET_ACL: "the rules of one user",
     RequestCode.AUTH_LIST_ACL: "the rules of all users",
+    RequestCode.PROMOTE_BROKER: "makes a slave the master; ours alone (`motelog broker promote`)",
     RequestCode.BROKER_HEARTBEAT: "a broker lives that says so more often than it registers"
     " (enableSlaveActingMaster)",
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: "one topic of a broker (enableSingleTopicRegister)",
@@ -291,7 +293,7 @@ _WHAT: Final = {
     RequestCode.UPDATE_NAMESRV_CONFIG: "refused: the settings are in the configuration",
     RequestCode.GET_NAMESRV_CONFIG: "the name server's settings, by RocketMQ's names",
     RequestCode.GET_BROKER_MEMBER_GROUP: "the addresses of one broker",
-    RequestCode.GET_BROKER_HA_STATUS: "that this master has no slaves (`haStatus`)",
+    RequestCode.GET_BROKER_HA_STATUS: "a master's slaves, or how far a slave is (`haStatus`)",
 }
 
 #: Requests that a broker sends to clients. It serves none of them.
@@ -360,7 +362,9 @@ def _broker_codes() -> dict[int, object]:
     pop_state = PopState(config, store, tables)
     queues = ClusterQueues(tables.topics, (), shared.clock, name=config.name)
     schedule = make_schedule(config, store)
+    promotion = Promotion(role_file(config), None, 0)
     served = ServedAt(("127.0.0.1", 10911), 10911)
-    return dict(
-        Processors.of(shared, schedule, Ledger(), pop_state, queues, address=served).by_code()
+    processors = Processors.of(
+        shared, schedule, Ledger(), pop_state, queues, address=served, promotion=promotion
     )
+    return dict(processors.by_code())

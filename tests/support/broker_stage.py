@@ -22,9 +22,11 @@ from motelog.core.broker.assembly import (
     make_reader_key,
     make_schedule,
     make_shared,
+    role_file,
 )
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.pop.state import PopState
+from motelog.core.broker.replication.promotion import Promotion
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.broker.transactions.ledger import Ledger
 from motelog.core.broker.waiting.cluster_queues import ClusterQueues
@@ -141,6 +143,7 @@ class BrokerStage:
             self.pop_state,
             queues,
             address=ServedAt(("127.0.0.1", PORT), PORT),
+            promotion=Promotion(role_file(settings), None, 0),
         )
         self.check_back = make_check_back(self.shared, self.ledger)
         self.pulls = self.processors.pull

@@ -1,7 +1,7 @@
 """The broker itself: its settings, its figures, and cleaning on request.
 
-Owns: request codes 25, 26, 28, 45, 306, 315, 316, 329, 907. Must not touch: what a setting does
-(the code that uses it changes it), how files are removed (the store).
+Owns: request codes 25, 26, 28, 45, 306, 315, 316, 329, 907, 32001. Must not touch: what a setting
+does (the code that uses it changes it), how files are removed (the store).
 Spec: RocketMQ AdminBrokerProcessor.
 """
 
@@ -14,9 +14,10 @@ from typing import Final
 import msgspec
 
 from motelog.core.broker.processors.shared import Shared
+from motelog.core.broker.replication.promotion import Promotion
 from motelog.core.broker.shown.runtime_info import RuntimeInfo
 from motelog.core.errors import BrokerError
-from motelog.core.remoting.fields import text_field
+from motelog.core.remoting.fields import bool_field, text_field
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
 from motelog.core.remoting.server import Connection, Processor
 from motelog.core.topic_names import shown
@@ -42,7 +43,9 @@ class StateAdmin:
         runtime: RuntimeInfo,
         delay_offsets: Callable[[], dict[int, int]],
         copies: Callable[[], dict[str, object]],
+        promotion: Promotion,
     ) -> None:
+        self._promotion = promotion
         self._topics = shared.tables.topics
         self._cleaner = shared.store.cleaner
         self._cold = shared.api.cold_reads
@@ -64,6 +67,7 @@ class StateAdmin:
             RequestCode.DELETE_EXPIRED_COMMITLOG: self._clean,
             RequestCode.CLEAN_UNUSED_TOPIC: self._clean,
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
+            RequestCode.PROMOTE_BROKER: self._promote,
         }
 
     def switch(self, name: str, is_on: bool) -> None:
@@ -128,6 +132,10 @@ class StateAdmin:
 
     def _ha_status(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         return request.answer(body=msgspec.json.encode(self._copies()))
+
+    def _promote(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        self._promotion.promote(is_forced=bool_field(request.ext, "force"))
+        return request.answer()
 
     def _stats_data(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         name, key = text_field(request.ext, "statsName"), text_field(request.ext, "statsKey")

@@ -83,6 +83,11 @@ class Slave:
         store.on_durable.append(self._may_report.set)
 
     @property
+    def end_offset(self) -> int:
+        """The end of the copy."""
+        return self._store.end_offset
+
+    @property
     def bytes_per_s(self) -> int:
         """Bytes received in the last whole second."""
         return self._received.per_s

@@ -73,6 +73,7 @@ STATUS = [
     (RequestCode.GET_BROKER_CONFIG, {}, OK),
     (RequestCode.GET_BROKER_RUNTIME_INFO, {}, OK),
     (RequestCode.GET_BROKER_HA_STATUS, {}, OK),
+    (RequestCode.PROMOTE_BROKER, {}, REFUSED),
     (RequestCode.QUERY_MESSAGE, key_ext("T", "k"), OK),
     (RequestCode.QUERY_MESSAGE, key_ext("T", "u", _UNIQUE_KEY_QUERY="true"), OK),
     (RequestCode.QUERY_MESSAGE, key_ext("T", "other"), ResponseCode.QUERY_NOT_FOUND),

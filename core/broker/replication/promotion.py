@@ -1,0 +1,86 @@
+"""Making a slave the master by an operator's decision, and remembering it.
+
+Owns: whether a broker may be promoted, the file that outlives its process. Must not touch: how a
+role is changed (the broker's server opens its store again), what clients are told (registration).
+
+    config/role.json   {"brokerId": 0, "configuredId": 1}
+
+The file stands against the configuration that was there when it was written: with another ``id``
+in the configuration the file is void. A crash before it is written leaves a slave, one after it a
+master, which the next start opens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import trio
+
+from motelog.core.broker.replication.slave import Slave
+from motelog.core.errors import BrokerError
+from motelog.core.remoting.codes import ResponseCode
+from motelog.core.replication.role import Role
+from motelog.core.state_file import StateFile
+
+logger = logging.getLogger(__name__)
+
+
+class _RoleJson(msgspec.Struct, rename="camel"):
+    broker_id: int
+    configured_id: int
+
+
+def read_role(file: StateFile, configured: Role) -> Role:
+    """Return the role of a broker that starts: the configured one unless it was promoted since.
+
+    Blocks. StoreDamagedError if the file and its copy are damaged.
+    """
+
+    def take(content: Mapping[str, Any]) -> _RoleJson:
+        return msgspec.convert(content, _RoleJson)
+
+    known = file.load(take)
+    if known is None or known.configured_id != configured.broker_id:
+        return configured
+    logger.warning(
+        "this broker was promoted to master: set id = 0 in [broker], which still has id = %d",
+        configured.broker_id,
+    )
+    return replace(configured, broker_id=known.broker_id)
+
+
+class Promotion:
+    """The promotion of one running broker; ``decided`` is set when its role must change."""
+
+    def __init__(self, file: StateFile, slave: Slave | None, configured_id: int) -> None:
+        self._file = file
+        self._slave = slave
+        self._configured_id = configured_id
+        self.decided = trio.Event()
+
+    def promote(self, *, is_forced: bool) -> None:
+        """Decide that this slave becomes the master; BrokerError says why it does not.
+
+        Blocks until the decision is on the disk.
+        """
+        slave = self._slave
+        if slave is None:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, "this broker is the master already")
+        if slave.is_copying and not is_forced:
+            text = (
+                f"its master {slave.master_address} sends its log to this broker: stop the master"
+                " first, or there will be two"
+            )
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+        try:
+            self._file.save({"brokerId": 0, "configuredId": self._configured_id})
+        except OSError as exc:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR, f"the decision cannot be written down: {exc}"
+            ) from exc
+        logger.warning("this broker becomes the master end=%d", slave.end_offset)
+        self.decided.set()
