@@ -86,6 +86,10 @@ class BusyError(StoreError):
     """Other batches have waited for the log for so long that this batch is not appended."""
 
 
+class RivalMasterError(MotelogError):
+    """Another broker is the master of this one's name, so this one must not start as a master."""
+
+
 class StoredError(StoreError):
     """The batch is in the log, but not where an acknowledgement would promise it to be."""
 

@@ -45,7 +45,9 @@ from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.registration import BrokerAddress, Registrar
 from motelog.core.broker.replication.master import Master
 from motelog.core.broker.replication.master_link import MasterLink
+from motelog.core.broker.replication.peers import Peers
 from motelog.core.broker.replication.promotion import Promotion
+from motelog.core.broker.replication.rivals import Rivals
 from motelog.core.broker.replication.slave import Slave
 from motelog.core.broker.shown.copies import status_of_copies
 from motelog.core.broker.shown.properties import shown_properties
@@ -60,9 +62,11 @@ from motelog.core.broker.waiting.filter_gate import FilterGate
 from motelog.core.broker.waiting.flow_control import FlowControl
 from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock
+from motelog.core.errors import RemotingError
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import encode_host
 from motelog.core.reader_key import write_key
+from motelog.core.remoting.client import RemotingClient
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand
@@ -421,10 +425,10 @@ def assemble(
     api, stats = shared.api, shared.stats
     ledger = Ledger()
     check_back = make_check_back(shared, ledger)
-    registrars = _make_registrars(config, tables, address, role, access)
+    registrars = _make_registrars(config, tables, address, role, access, store)
     queues = ClusterQueues(tables.topics, registrars, clock, name=config.name)
     slave = None if role.is_master else _make_slave(shared, registrars, access)
-    promotion = Promotion(role_file(config), slave, config.id)
+    promotion = Promotion(role_file(config), slave, role, config.id)
     processors = Processors.of(
         shared,
         schedule,
@@ -502,8 +506,7 @@ def _make_slave(shared: Shared, registrars: list[Registrar], access: Access) -> 
     link = MasterLink(
         shared.tables,
         _levels_file(shared.config),
-        credentials=access.credentials,
-        tls=access.tls,
+        Peers(access.credentials, access.tls),
     )
     topics, queue_count = shared.tables.topics, shared.config.default_queue_count
     return Slave(
@@ -514,6 +517,12 @@ def _make_slave(shared: Shared, registrars: list[Registrar], access: Access) -> 
         clock=shared.clock,
         seed=shared.config.seed,
     )
+
+
+def rivals_of(config: BrokerConfig, address: ServedAt, role: Role, access: Access) -> Rivals:
+    """Return the question whether another broker is the master of this one's name."""
+    own = format_address(*address.clients)
+    return Rivals(config.name, own, role.term, Peers(access.credentials, access.tls))
 
 
 def make_check_back(shared: Shared, ledger: Ledger) -> CheckBack:
@@ -619,8 +628,17 @@ def _make_registrars(
     address: ServedAt,
     role: Role,
     access: Access,
+    store: MessageStore,
 ) -> list[Registrar]:
     host, port = address.clients
+
+    async def check(namesrv: RemotingClient) -> None:
+        """Refuse messages from now on, and registration, if another master has come."""
+        rival = await rivals_of(config, address, role, access).find(namesrv)
+        if rival is not None:
+            store.fence(f"{rival} is the master of {config.name} now: this broker must not be")
+            raise RemotingError(f"{rival} has become the master of {config.name}")
+
     broker = BrokerAddress(
         config.cluster,
         config.name,
@@ -638,6 +656,7 @@ def _make_registrars(
             timeout_s=config.register_timeout_s,
             credentials=access.credentials,
             tls=access.tls,
+            check=check if role.feeds else None,
         )
         for namesrv in config.namesrv
     ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,7 +64,11 @@ class Registrar:
         timeout_s: float,
         credentials: Credentials | None = None,
         tls: Tls | None = None,
+        check: Callable[[RemotingClient], Awaitable[None]] | None = None,
     ) -> None:
+        # Before each registration; a RemotingError keeps it from being sent.
+        self._check = check
+
         self._tls = tls
         self._credentials = credentials
         self._namesrv = namesrv
@@ -160,6 +164,8 @@ class Registrar:
             await client.request(request, timeout_s=_GOODBYE_S)
 
     async def _register(self, client: RemotingClient) -> None:
+        if self._check is not None:
+            await self._check(client)
         version = self._topics.version.counter
         body = encode_registration(self._topics, self._broker.permission)
         request = RemotingCommand(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -29,6 +29,7 @@ from motelog.core.broker.assembly import (
     assemble,
     make_reader_key,
     make_schedule,
+    rivals_of,
     role_file,
 )
 from motelog.core.broker.config import LIVE, VIP_PORT_DISTANCE, BrokerConfig
@@ -39,6 +40,7 @@ from motelog.core.broker.shown.metrics import lag_by_group, topics_by_name
 from motelog.core.broker.tables.saved import SavedTables
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.clock import Clock, SystemClock
+from motelog.core.errors import RemotingError, RivalMasterError
 from motelog.core.freed_memory import keep_freed_memory
 from motelog.core.lasting import run_again, run_lasting
 from motelog.core.limited_log import LimitedLog
@@ -63,6 +65,8 @@ logger = logging.getLogger(__name__)
 
 _EXPIRE_INTERVAL_S: Final = 10.0
 _FIRST_REGISTRATION_S_MAX: Final = 3.0
+# How long a name server and a rival may take to answer before a master serves.
+_RIVALS_S: Final = 2.0
 # Until the answer to a request for a new role is on its way.
 _ANSWER_S: Final = 0.05
 
@@ -196,7 +200,23 @@ class Broker:
                 self.tables = Tables.of(self._config, self._clock)
                 self._saved = SavedTables(self._config, self.tables)
 
+    async def _refuse_rivals(self, access: Access) -> None:
+        """Raise RivalMasterError if a name server knows a living master of this name."""
+        rivals = rivals_of(self._config, self._served_at(), self._role, access)
+        for namesrv in self._config.namesrv:
+            with trio.move_on_after(_RIVALS_S), suppress(RemotingError):
+                async with rivals.peers.connected(namesrv) as client:
+                    rival = await rivals.find(client, or_equal=True)
+                    if rival is not None:
+                        raise RivalMasterError(
+                            f"{rival} is the master of {self._config.name}: stop it first, or let"
+                            " this broker be its slave (id = 1 in [broker]; motelog store cut if"
+                            " its log is longer)"
+                        )
+
     async def _run_in_role(self, access: Access, task_status: trio.TaskStatus[None]) -> None:
+        if self._role.feeds:
+            await self._refuse_rivals(access)
         store = MessageStore(
             self._config.store,
             store_host=encode_host(*self._advertised()),
@@ -233,7 +253,7 @@ class Broker:
             pop_state,
             self.tables,
             self._saved,
-            address=ServedAt(self._advertised(), self.address[1], self.ha_port),
+            address=self._served_at(),
             role=self._role,
             access=access,
             reader_key=self._reader_key,
@@ -318,6 +338,9 @@ class Broker:
                 exc,
             )
             return opened
+
+    def _served_at(self) -> ServedAt:
+        return ServedAt(self._advertised(), self.address[1], self.ha_port)
 
     def _advertised(self) -> tuple[str, int]:
         return parse_address(self._config.advertise) if self._config.advertise else self.address

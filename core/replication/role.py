@@ -20,6 +20,8 @@ class Role:
     broker_id: int = 0
     #: Whether slaves may copy its log, and whether messages wait for them.
     replicate: Replicate = "off"
+    #: Of a master's leadership: each promotion adds one, and of two masters the higher one stays.
+    term: int = 0
 
     @property
     def is_master(self) -> bool:

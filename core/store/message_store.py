@@ -606,12 +606,16 @@ class MessageStore:
 
     # -- what run does ---------------------------------------------------------------------
 
-    def _fence(self, reason: str) -> None:
+    def fence(self, reason: str) -> None:
+        """Acknowledge nothing more until a restart; reads continue."""
+        self._fence(reason, "stop this broker")
+
+    def _fence(self, reason: str, advice: str = "check the disk, then restart") -> None:
         if self._fence_reason is None:
             self._fence_reason = reason
             logger.critical(
                 "the store is fenced until a restart: it acknowledges nothing more, but reads "
-                "continue; check the disk, then restart reason=%s", reason,
+                "continue; %s reason=%s", advice, reason,
             )  # fmt: skip
             self._flusher.fence(reason)
 

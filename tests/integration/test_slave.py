@@ -9,7 +9,7 @@ import pytest
 
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.bridge.pull import PullConsumer
-from motelog.core.errors import MotelogError
+from motelog.core.errors import MotelogError, RivalMasterError
 from motelog.core.message import Message
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from tests.support.broker_pair import Member, log_bytes, started_group, until
@@ -109,3 +109,21 @@ async def test_a_promoted_slave_takes_messages_in_the_same_process(tmp_path: Pat
         await slave.stop()
         await slave.start()
         assert await send(group.namesrv, 1) == [SendStatus.OK]
+
+
+async def test_a_master_that_comes_back_after_a_promotion_does_not_serve(tmp_path: Path) -> None:
+    async with started_group(tmp_path) as group:
+        master, slave = group.member(0, replicate="async"), group.member(1, replicate="async")
+        await master.start()
+        await slave.start()
+        await until(lambda: is_copying(slave))
+        # The master hangs for a while: it does not know of the promotion.
+        await promote(slave, is_forced=True)
+        await until(lambda: master.store.fence_reason is not None)
+        assert slave.address in (master.store.fence_reason or "")
+        assert await send(group.namesrv, 4) == [SendStatus.OK] * 4
+        assert slave.store.end_offset > master.store.end_offset
+        await master.stop()
+        with pytest.raises(RivalMasterError, match=slave.address):
+            await master.start()
+        assert await send(group.namesrv, 4) == [SendStatus.OK] * 4

@@ -22,6 +22,7 @@ from motelog.core.message import encode_host
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
 from motelog.core.remoting.codes import RequestCode
+from motelog.core.replication.role import ALONE
 from motelog.core.store.config import StoreConfig
 from motelog.core.store.message_store import MessageStore
 from tests.integration.test_grpc_proxy import NODE_CLIENT
@@ -362,7 +363,7 @@ def _broker_codes() -> dict[int, object]:
     pop_state = PopState(config, store, tables)
     queues = ClusterQueues(tables.topics, (), shared.clock, name=config.name)
     schedule = make_schedule(config, store)
-    promotion = Promotion(role_file(config), None, 0)
+    promotion = Promotion(role_file(config), None, ALONE, 0)
     served = ServedAt(("127.0.0.1", 10911), 10911)
     processors = Processors.of(
         shared, schedule, Ledger(), pop_state, queues, address=served, promotion=promotion

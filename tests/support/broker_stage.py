@@ -37,6 +37,7 @@ from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, decode, encode
 from motelog.core.remoting.server import Connection, answer_with
 from motelog.core.remoting.topic_config import TopicConfig
+from motelog.core.replication.role import ALONE
 from motelog.core.store.disk.page_cache import Places
 from motelog.core.store.message_store import MessageStore
 from tests.support.broker_stack import json_body, pull_ext
@@ -143,7 +144,7 @@ class BrokerStage:
             self.pop_state,
             queues,
             address=ServedAt(("127.0.0.1", PORT), PORT),
-            promotion=Promotion(role_file(settings), None, 0),
+            promotion=Promotion(role_file(settings), None, ALONE, 0),
         )
         self.check_back = make_check_back(self.shared, self.ledger)
         self.pulls = self.processors.pull

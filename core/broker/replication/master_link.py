@@ -1,6 +1,6 @@
 """A slave's requests to its master: what it must know before it copies, and the tables.
 
-Owns: the connection to the master's remoting port, which requests are sent when. Must not touch:
+Owns: which requests are sent when. Must not touch:
 the log and the HA port (slave), what is in a table.
 Spec: RocketMQ SlaveSynchronize.
 
@@ -11,21 +11,17 @@ of delayed messages. A master that does not answer changes nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import trio
 
+from motelog.core.broker.replication.peers import Peers, ask, settings_of
+from motelog.core.broker.replication.rivals import TERM
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.errors import RemotingDecodeError, RemotingError
 from motelog.core.limited_log import LimitedLog
-from motelog.core.remoting.client import RemotingClient, connect
-from motelog.core.remoting.credentials import Credentials
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
-from motelog.core.remoting.tls import Tls
+from motelog.core.remoting.frames import RequestCode, loads
 from motelog.core.saved_table import Table
 from motelog.core.state_file import StateFile
 from motelog.core.threads import run_in_thread
@@ -34,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 #: Time between rounds (RocketMQ's scheduleAtFixedRate in handleSlaveSynchronize).
 INTERVAL_S: Final = 10.0
-_TIMEOUT_S: Final = 5.0
 _LINE_PERIOD_S: Final = 60.0
 
 
@@ -45,6 +40,8 @@ class MasterLog:
     begin_offset: int
     end_offset: int
     file_bytes: int
+    #: Of its leadership; 0 for Apache's.
+    term: int
 
 
 class _Runtime(msgspec.Struct, rename="camel"):
@@ -53,15 +50,13 @@ class _Runtime(msgspec.Struct, rename="camel"):
 
 
 class MasterLink:
-    """Asks one master; a connection lasts for one round."""
+    """Asks the master; a connection lasts for one round."""
 
     def __init__(
         self,
         tables: Tables,
         levels_file: StateFile,
-        *,
-        credentials: Credentials | None,
-        tls: Tls | None,
+        peers: Peers,
     ) -> None:
         self._tables: dict[RequestCode, Table] = {
             RequestCode.GET_ALL_TOPIC_CONFIG: tables.topics,
@@ -69,8 +64,7 @@ class MasterLink:
             RequestCode.GET_ALL_CONSUMER_OFFSET: tables.offsets,
         }
         self._levels_file = levels_file
-        self._credentials = credentials
-        self._tls = tls
+        self._peers = peers
         # The bodies that the tables have.
         self._taken: dict[RequestCode, bytes] = {}
         self._levels = b""
@@ -78,28 +72,29 @@ class MasterLink:
 
     async def log_of(self, address: str) -> MasterLog:
         """Return what the master says of its log; RemotingError if it does not answer."""
-        async with self._connected(address) as client:
-            info = await _ask(client, RequestCode.GET_BROKER_RUNTIME_INFO)
-            settings = await _ask(client, RequestCode.GET_BROKER_CONFIG)
+        async with self._peers.connected(address) as client:
+            info = await ask(client, RequestCode.GET_BROKER_RUNTIME_INFO)
+            settings = await settings_of(client)
         try:
             table = msgspec.convert(loads(info)["table"], _Runtime, strict=False)
-            lines = settings.decode().splitlines()
-            [size] = [line.partition("=")[2] for line in lines if line.startswith(_FILE_BYTES)]
             return MasterLog(
-                table.commit_log_min_offset, table.commit_log_max_offset, int(size.strip())
+                table.commit_log_min_offset,
+                table.commit_log_max_offset,
+                int(settings["mappedFileSizeCommitLog"]),
+                int(settings.get(TERM, "0")),
             )
         except (KeyError, ValueError, RemotingDecodeError) as exc:
             raise RemotingError(f"{address} does not say what its log is: {exc!r}") from exc
 
     async def take_tables(self, address: str) -> None:
         """Replace the tables by the master's; RemotingError if it does not answer."""
-        async with self._connected(address) as client:
+        async with self._peers.connected(address) as client:
             for code, table in self._tables.items():
-                body = await _ask(client, code)
+                body = await ask(client, code)
                 if body != self._taken.get(code):
                     _replace(table, body)
                     self._taken[code] = body
-            levels = await _ask(client, RequestCode.GET_ALL_DELAY_OFFSET)
+            levels = await ask(client, RequestCode.GET_ALL_DELAY_OFFSET)
         if levels != self._levels:
             try:
                 await run_in_thread(self._levels_file.save, loads(levels))
@@ -107,27 +102,6 @@ class MasterLink:
                 self._lines.warning("the progress of delayed messages is not saved error=%s", exc)
             else:
                 self._levels = levels
-
-    @asynccontextmanager
-    async def _connected(self, address: str) -> AsyncIterator[RemotingClient]:
-        stream = await connect(address, timeout_s=_TIMEOUT_S, tls=self._tls)
-        client = RemotingClient(stream, peer=address, credentials=self._credentials)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(client.run)
-            try:
-                yield client
-            finally:
-                nursery.cancel_scope.cancel()
-
-
-_FILE_BYTES: Final = "mappedFileSizeCommitLog="
-
-
-async def _ask(client: RemotingClient, code: RequestCode) -> bytes:
-    answer = await client.request(RemotingCommand(code), timeout_s=_TIMEOUT_S)
-    if answer.code != ResponseCode.SUCCESS:
-        raise RemotingError(f"{client.peer} refuses {code.name}: {answer.remark}")
-    return bytes(answer.body)
 
 
 def _replace(table: Table, body: bytes) -> None:

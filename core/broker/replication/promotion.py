@@ -3,11 +3,11 @@
 Owns: whether a broker may be promoted, the file that outlives its process. Must not touch: how a
 role is changed (the broker's server opens its store again), what clients are told (registration).
 
-    config/role.json   {"brokerId": 0, "configuredId": 1}
+    config/role.json   {"brokerId": 0, "configuredId": 1, "term": 1}
 
-The file stands against the configuration that was there when it was written: with another ``id``
-in the configuration the file is void. A crash before it is written leaves a slave, one after it a
-master, which the next start opens.
+The number stands against the configuration that was there when it was written: with another ``id``
+in the configuration that one counts. The term stays. A crash before it is written leaves a slave,
+one after it a master, which the next start opens.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 class _RoleJson(msgspec.Struct, rename="camel"):
     broker_id: int
     configured_id: int
+    term: int
 
 
 def read_role(file: StateFile, configured: Role) -> Role:
@@ -44,21 +45,26 @@ def read_role(file: StateFile, configured: Role) -> Role:
         return msgspec.convert(content, _RoleJson)
 
     known = file.load(take)
-    if known is None or known.configured_id != configured.broker_id:
+    if known is None:
         return configured
+    if known.configured_id != configured.broker_id:
+        return replace(configured, term=known.term)
     logger.warning(
         "this broker was promoted to master: set id = 0 in [broker], which still has id = %d",
         configured.broker_id,
     )
-    return replace(configured, broker_id=known.broker_id)
+    return replace(configured, broker_id=known.broker_id, term=known.term)
 
 
 class Promotion:
     """The promotion of one running broker; ``decided`` is set when its role must change."""
 
-    def __init__(self, file: StateFile, slave: Slave | None, configured_id: int) -> None:
+    def __init__(
+        self, file: StateFile, slave: Slave | None, role: Role, configured_id: int
+    ) -> None:
         self._file = file
         self._slave = slave
+        self._term = role.term
         self._configured_id = configured_id
         self.decided = trio.Event()
 
@@ -77,7 +83,8 @@ class Promotion:
             )
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         try:
-            self._file.save({"brokerId": 0, "configuredId": self._configured_id})
+            term = max(slave.master_term, self._term) + 1
+            self._file.save({"brokerId": 0, "configuredId": self._configured_id, "term": term})
         except OSError as exc:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR, f"the decision cannot be written down: {exc}"

@@ -73,6 +73,7 @@ class Slave:
         #: The master's address and HA address, once a name server has named them.
         self.master_address = ""
         self.master_ha_address = ""
+        self.master_term = 0
         #: Whether bytes arrive; else why not.
         self.is_copying = False
         self.reason = "it has not begun"
@@ -135,6 +136,7 @@ class Slave:
         try:
             master = await self._link.log_of(self.master_address)
             self._hear(master.end_offset)
+            self.master_term = master.term
             await self._copy_from(master)
             reason = "the master closed the connection, see its log"
         except* (OSError, RemotingError, HaError, StoreError, trio.TooSlowError) as group:

@@ -6,6 +6,7 @@ Owns: which settings are shown, and how. Must not touch: the configuration.
 from __future__ import annotations
 
 from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.replication.rivals import TERM
 from motelog.core.replication.role import Role
 
 
@@ -21,6 +22,7 @@ def shown_properties(
         "namesrvAddr": ";".join(config.namesrv),
         "listenPort": str(port),
         "brokerRole": role.text,
+        TERM: str(role.term),
         "haListenPort": str(ha_port),
         "slaveTimeout": str(config.slave_timeout_ms),
         "mappedFileSizeCommitLog": str(file_bytes),
