@@ -278,11 +278,7 @@ class Recovery:
             )  # fmt: skip
 
     def _zero_behind(self, file: MappedFile, position: int, torn: ScanStop) -> None:
-        remains = 0
-        for start, stop in file.region.data_ranges(position):
-            behind = zeros_from(file.view, start, stop)
-            if behind > start:
-                remains = behind - position
+        remains = bytes_behind(file, position)
         if not remains:
             return
         report = self.report
@@ -313,17 +309,9 @@ class Recovery:
         self._storage.rename(file.path, aside)
 
     def _aside(self, stem: str, suffix: str) -> str:
-        """Return a new name in ``damaged/``: files of earlier starts stay."""
-        directory = f"{self._directory}/damaged"
-        self._storage.make_directory(directory, durable=True)
-        known = {entry.name for entry in self._storage.list_directory(directory)}
-        name = next(
-            name
-            for number in itertools.count()
-            if (name := f"{stem}{f'-{number}' if number else ''}{suffix}") not in known
-        )
-        self.report.moved_aside.append(f"{directory}/{name}")
-        return f"{directory}/{name}"
+        path = path_aside(self._storage, self._directory, stem, suffix)
+        self.report.moved_aside.append(path)
+        return path
 
     def _log_report(self) -> None:
         report = self.report
@@ -343,6 +331,29 @@ class Recovery:
             report.was_clean, report.scanned_from, report.end_offset, report.records,
             len(report.repaired_queues), len(report.rebuilt_queues),
         )  # fmt: skip
+
+
+def bytes_behind(file: MappedFile, position: int) -> int:
+    """Return how many bytes of a file follow a position, the zeros at its end aside."""
+    remains = 0
+    for start, stop in file.region.data_ranges(position):
+        behind = zeros_from(file.view, start, stop)
+        if behind > start:
+            remains = behind - position
+    return remains
+
+
+def path_aside(storage: Storage, directory: str, stem: str, suffix: str) -> str:
+    """Return a new path in ``damaged/``, which is made: files that are there stay."""
+    directory = f"{directory}/damaged"
+    storage.make_directory(directory, durable=True)
+    known = {entry.name for entry in storage.list_directory(directory)}
+    name = next(
+        name
+        for number in itertools.count()
+        if (name := f"{stem}{f'-{number}' if number else ''}{suffix}") not in known
+    )
+    return f"{directory}/{name}"
 
 
 def find_next(files: MappedFileQueue, file: MappedFile, position: int) -> int | None:

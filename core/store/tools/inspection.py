@@ -26,7 +26,7 @@ from motelog.core.records.read import copy_out
 from motelog.core.records.scan import UnitRun, collect, scan
 from motelog.core.sealed_json import seal_fault
 from motelog.core.store.config import StoreConfig
-from motelog.core.store.disk.files import TEMPORARY
+from motelog.core.store.disk.files import TEMPORARY, Storage
 from motelog.core.store.due_time import WAITING_TOPICS, DueTimes
 from motelog.core.store.index.index import IndexItem
 from motelog.core.store.log.mapped_file_queue import MappedFile, MappedFileQueue
@@ -83,6 +83,7 @@ ROCKETMQ_OWN = {
 }
 
 QueueKey = tuple[str, int]
+Fields = tuple[bytes, int, int, int, int, int, int, int, bytes]  # as scan returns them
 T = TypeVar("T")
 Progress = Callable[[int, int], None]  # (bytes of the log done, bytes of the log)
 
@@ -112,10 +113,12 @@ class Verification:
 class StoreFolder:
     """A folder with a store; StoreError if it is not one."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, storage: Storage | None = None) -> None:
+        """``storage`` is for a tool that changes the folder and holds its lock."""
         self.directory = directory
-        self.storage = DryRunStorage()
-        if not os.path.isdir(f"{directory}/commitlog"):
+        self.storage: Storage = storage or DryRunStorage()
+        here = self.storage.list_directory(directory)
+        if not any(entry.name == "commitlog" and entry.is_directory for entry in here):
             raise StoreError(f"{directory} is not a store: it has no commitlog directory")
         state = StateFiles(self.storage, directory)
         self.checkpoint = state.read_checkpoint()
@@ -260,10 +263,14 @@ class LogWalk:
 
     def places(self) -> Iterator[list[tuple[int, int]]]:
         """Yield (physical offset, size) of the records, step by step."""
+        for found in self.fields():
+            yield [fields[3:5] for fields in found]
 
-        def look(file: MappedFile, position: int) -> tuple[list[tuple[int, int]], int, ScanStop]:
-            found, position, stop = scan(file.view, position, file.size, file.begin, 1024)
-            return [fields[3:5] for fields in found], position, stop
+    def fields(self) -> Iterator[list[Fields]]:
+        """Yield the records as ``scan`` returns them, step by step."""
+
+        def look(file: MappedFile, position: int) -> tuple[list[Fields], int, ScanStop]:
+            return scan(file.view, position, file.size, file.begin, 1024)
 
         yield from self._walk(look)
 
