@@ -126,6 +126,10 @@ class StoreFolderError(StoreError):
     comes_again = True
 
 
+class StoreCutError(StoreError):
+    """The log cannot be cut at this offset; nothing was changed."""
+
+
 class StoreHalfRestoredError(StoreError):
     """The folder is a backup whose restore was not completed."""
 

@@ -89,3 +89,33 @@ def test_a_folder_without_a_store_ends_with_status_3(tmp_path: Path) -> None:
 def test_wrong_use_ends_with_status_2(folder: Path) -> None:
     assert motelog("store", "repair", str(folder)).returncode == 2
     assert motelog("store").returncode == 2
+
+
+def test_a_log_is_cut_where_a_record_begins(folder: Path) -> None:
+    end, at = 10 * 103 + 10 * 104, 10 * 103 + 4 * 104
+    asked = motelog("store", "cut", str(folder), "--at", str(at + 1), "--dry-run")
+    assert asked.returncode == 2
+    assert f"the nearest places are {at} and {at + 104}" in asked.stderr
+    planned = motelog("store", "cut", str(folder), "--at", str(at), "--dry-run")
+    assert planned.returncode == 0
+    assert f"would cut 6 records, {end - at} bytes, stored from 20" in planned.stdout
+    assert motelog("store", "cut", str(folder), "--at", str(at)).returncode == 2
+    assert not (folder / "damaged").exists()
+    done = motelog("store", "cut", str(folder), "--at", str(at), "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["is_done"], found["records"], found["bytes"]) == (True, 6, end - at)
+    assert found["topics"] == {"T": 6}
+    assert [Path(path).parent.name for path in found["kept_in"]] == ["damaged"]
+    again = motelog("store", "cut", str(folder), "--at", str(at), "--yes")
+    assert "nothing to cut" in again.stdout
+    with opened(folder) as store:
+        assert store.reader.max_offset("T", 0) == 14
+        busy = motelog("store", "cut", str(folder), "--at", "0", "--yes")
+        assert (busy.returncode, "open in another process" in busy.stderr) == (1, True)
+        assert store.end_offset == at
+
+
+def test_a_folder_without_a_store_is_not_cut(tmp_path: Path) -> None:
+    assert motelog("store", "cut", str(tmp_path), "--at", "0", "--yes").returncode == 3
+    assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,7 @@
-"""``motelog store``: inspect a store folder, stopped or in use, without changing it.
+"""``motelog store``: inspect a store folder, stopped or in use; cut the log of a stopped one.
 
-Owns: the text and JSON output. Must not touch: files (core.store.tools.inspection). The next start
-repairs the store.
+Owns: the text and JSON output. Must not touch: files (core.store.tools). The next start repairs the
+store.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from motelog.cli.options import commands
-from motelog.cli.output import CliError, stop, table, write, write_json
+from motelog.cli.output import CliError, agreed, stop, table, write, write_json
 from motelog.cli.status import Status
 
 if TYPE_CHECKING:
     from motelog.core.store.state.recovery_report import RecoveryReport
+    from motelog.core.store.tools.cut import Cut
     from motelog.core.store.tools.inspection import Progress, StoreFolder
 
-store = commands("Inspect a store folder.")
+store = commands("Inspect a store folder, or cut its log.")
 
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Store folder (it contains commitlog).")
@@ -35,7 +36,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON, one object per line.")
 
 @store.callback()
 def group() -> None:
-    """Inspect a store folder, stopped or in use. Nothing in it is changed."""
+    """Inspect a store folder, stopped or in use. Only `cut` changes it."""
 
 
 @store.command(epilog="Example: motelog store inspect motelog-data")
@@ -263,6 +264,63 @@ def stats(directory: Directory, json: Json = False) -> None:
             )
         )  # fmt: skip
     write(table(rows, right=frozenset({1, 2, 3})))
+
+
+@store.command(epilog="Example: motelog store cut motelog-data --at 1073741824 --dry-run")
+def cut(
+    directory: Directory,
+    at: Annotated[int, typer.Option("--at", min=0, help="Physical offset where the log will end.")],
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Cut nothing; print what would be cut.")
+    ] = False,
+    is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Cut the end of a stopped store's log, so that it can follow a log that went on otherwise.
+
+    The offset must be a place between two records. The bytes are kept in the folder's damaged
+    directory; the next start takes their messages out of queues and index.
+    """
+    from motelog.core.errors import StoreCutError
+    from motelog.core.store.tools import cut as tool
+
+    try:
+        with _opened(directory) as folder, progress_of("reading the log") as progress:
+            found = tool.plan(folder, at, progress)
+        is_done = not is_dry_run and found.end_offset > at
+        if is_done:
+            agreed(is_agreed, f"cut {found.records} records off the log of {directory}")
+            found = tool.cut(str(directory), at)
+    except StoreCutError as exc:
+        raise CliError(str(exc), status=Status.USAGE) from exc
+    except OSError as exc:
+        raise CliError(f"{exc.filename or 'a file'} cannot be changed: {exc.strerror}") from exc
+    if json:
+        write_json({"is_done": is_done, **asdict(found), "bytes": found.end_offset - at})
+    else:
+        _write_cut(found, is_done)
+
+
+def _write_cut(found: Cut, is_done: bool) -> None:
+    size = found.end_offset - found.offset
+    if not size:
+        write(f"the log ends at physical offset {found.offset}: there is nothing to cut")
+        return
+    stored = f", stored from {_time(found.first_ms)} to {_time(found.last_ms)}"
+    write(
+        f"{'cut' if is_done else 'would cut'} {found.records} records, {size} bytes"
+        f"{stored if found.records else ''}"
+    )
+    if found.topics:
+        rows = [
+            ("topic", "records"),
+            *((topic, str(n)) for topic, n in sorted(found.topics.items())),
+        ]
+        write(table(rows, right=frozenset({1})))
+    for path in found.kept_in:
+        write(f"kept in {path}")
+    if is_done:
+        write(f"the log ends at physical offset {found.offset}")
 
 
 @contextmanager
