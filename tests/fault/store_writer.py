@@ -18,6 +18,7 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -44,7 +45,7 @@ class HalfFullDisk(OsStorage):
         return DiskUsage(1 << 40, 1 << 41)
 
 
-async def main(folder: str, notes: str, flush: str, round_: int, config: dict[str, object]) -> int:
+async def main(folder: str, notes: str, flush: str, round_: int, config: dict[str, Any]) -> int:
     log = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(text: str) -> None:

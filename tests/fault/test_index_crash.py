@@ -72,7 +72,10 @@ async def test_a_power_cut_may_keep_any_sector_written_since_the_checkpoint(
     tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    shape = {"index_slots": SLOTS, "index_entries": chance.choice((4, 17, ENTRIES))}
+    shape: dict[str, Any] = {
+        "index_slots": SLOTS,
+        "index_entries": chance.choice((4, 17, ENTRIES)),
+    }
     store = make_store(tmp_path, clock=None, storage=None, **shape)
     store.open()
     first, last = chance.randrange(14), chance.randrange(14, 30)
