@@ -49,7 +49,7 @@ from motelog.core.broker.replication.peers import Peers
 from motelog.core.broker.replication.promotion import Promotion
 from motelog.core.broker.replication.rivals import Rivals
 from motelog.core.broker.replication.slave import Slave
-from motelog.core.broker.shown.copies import status_of_copies
+from motelog.core.broker.shown.copies import sample_of_copies, status_of_copies
 from motelog.core.broker.shown.properties import shown_properties
 from motelog.core.broker.shown.runtime_info import RuntimeInfo
 from motelog.core.broker.shown.stats import BrokerStats
@@ -317,11 +317,14 @@ class BrokerParts:
         store, cold_reads, send = self.store, self.api.cold_reads, self.processors.send
         transactions = self.processors.transactions
         pop, flow = self.processors.pop_service, self.processors.flow
-        return store.sample() | {
+        waits = isinstance(self.api.acknowledge, Copied)
+        copies = sample_of_copies(store.end_offset, self.master, self.slave, waits=waits)
+        return {**store.sample(), **copies} | {
             "connections_now": self.server.connections_count,
             "messages_received": send.messages_count,
             "messages_refused": send.answers.refused_count,
             "messages_too_late_on_disk": send.answers.timed_out_count,
+            "messages_uncopied": send.answers.uncopied_count,
             "requests_busy_waited": flow.waited_count + self.api.line.overdue_count,
             "requests_busy_page_cache": flow.page_cache_count,
             "requests_busy_rejected": flow.rejected_count,

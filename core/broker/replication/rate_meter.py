@@ -1,4 +1,4 @@
-"""How many bytes went over a connection in the last whole second.
+"""How many bytes went over a connection, in all and in the last whole second.
 
 Owns: RateMeter. Must not touch: connections.
 """
@@ -11,10 +11,11 @@ from motelog.core.clock import Clock
 class RateMeter:
     """Counts by seconds of a steady clock."""
 
-    __slots__ = ("_before", "_clock", "_count", "_second")
+    __slots__ = ("_before", "_clock", "_count", "_second", "total")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.total = 0
         self._second = 0
         self._count = 0
         self._before = 0
@@ -23,6 +24,7 @@ class RateMeter:
         """Count bytes that have just been sent or received."""
         self._turn()
         self._count += count
+        self.total += count
 
     @property
     def per_s(self) -> int:

@@ -16,6 +16,7 @@ name what is on its disk.
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Literal
@@ -80,7 +81,9 @@ class Slave:
         #: The end of the master's log when it last said so, and when that was.
         self.master_end: int | None = None
         self.heard_at_ms: int | None = None
-        self._received = RateMeter(clock)
+        # The same on the steady clock.
+        self._heard_ms: int | None = None
+        self.received = RateMeter(clock)
         store.on_durable.append(self._may_report.set)
 
     @property
@@ -89,9 +92,16 @@ class Slave:
         return self._store.end_offset
 
     @property
-    def bytes_per_s(self) -> int:
-        """Bytes received in the last whole second."""
-        return self._received.per_s
+    def behind_bytes(self) -> int:
+        """How much it lacks of the master's log, as far as that is known."""
+        return max((self.master_end or 0) - self.end_offset, 0)
+
+    @property
+    def silence_s(self) -> float:
+        """The time since the master was heard; infinite if it has not been."""
+        if self._heard_ms is None:
+            return math.inf
+        return (self._clock.monotonic_ms() - self._heard_ms) / 1000
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -118,6 +128,8 @@ class Slave:
         if self._find_master():
             try:
                 await self._link.take_tables(self.master_address)
+                # Frames say only what has come, so a slave that lags would not know it.
+                self._hear((await self._link.log_of(self.master_address)).end_offset)
             except RemotingError as exc:
                 self._lines.warning("the master's tables are not taken error=%s", exc)
 
@@ -156,6 +168,7 @@ class Slave:
     def _hear(self, end_offset: int) -> None:
         self.master_end = max(end_offset, self.master_end or 0)
         self.heard_at_ms = self._clock.now_ms()
+        self._heard_ms = self._clock.monotonic_ms()
 
     def _begin(self, master: MasterLog) -> int:
         """Return the first byte to ask for; HaError if the master's log does not fit."""
@@ -212,7 +225,7 @@ class Slave:
                 count = await sock.recv_into(buffer)
             if not count:
                 return
-            self._received.note(count)
+            self.received.note(count)
             for offset, piece in pieces.feed(view[:count]):
                 end = offset + len(piece)
                 self._hear(end)

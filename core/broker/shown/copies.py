@@ -1,6 +1,6 @@
-"""How far the copies of a broker's log are: request code 907.
+"""How far the copies of a broker's log are: request code 907, and the broker's sample.
 
-Owns: the shape of the answer. Must not touch: connections.
+Owns: the shape of both. Must not touch: connections.
 Spec: RocketMQ DefaultHAService.getRuntimeInfo, HARuntimeInfo.
 """
 
@@ -38,7 +38,7 @@ def _of_slave(store: MessageStore, slave: Slave) -> dict[str, object]:
         "haConnectionInfo": [],
         "haClientRuntimeInfo": {
             "masterAddr": slave.master_ha_address,
-            "transferredByteInSecond": slave.bytes_per_s,
+            "transferredByteInSecond": slave.received.per_s,
             "maxOffset": store.end_offset,
             "lastReadTimestamp": heard_ms,
             "lastWriteTimestamp": heard_ms,
@@ -69,3 +69,31 @@ def _of_master(end_offset: int, master: Master | None) -> dict[str, object]:
         ],
         "haClientRuntimeInfo": dict.fromkeys(_OF_A_SLAVE, 0),
     }
+
+
+def sample_of_copies(
+    end_offset: int, master: Master | None, slave: Slave | None, *, waits: bool
+) -> dict[str, float]:
+    """Return what ``status_of_copies`` tells, as gauges; ``waits``: whether sends wait for a slave.
+
+    Slaves are not shown one by one: an address with its port is a new label at each connection.
+    """
+    if slave is not None:
+        return {
+            "copying_now": slave.is_copying,
+            "copying_behind_bytes_now": slave.behind_bytes,
+            "copying_silence_s_now": slave.silence_s,
+            "copied_bytes": slave.received.total,
+        }
+    if master is None:
+        return {}
+    behind = [one.behind_bytes(end_offset) for one in master.slaves]
+    found: dict[str, float] = {
+        "slaves_now": len(behind),
+        "slaves_near_now": sum(count < BEHIND_BYTES_MAX for count in behind),
+        "slaves_needed_now": waits,
+    }
+    if behind:
+        found["nearest_slave_behind_bytes_now"] = min(behind)
+        found["slowest_slave_behind_bytes_now"] = max(behind)
+    return found

@@ -48,6 +48,33 @@ BROKER_METRICS: Final[Mapping[str, Shown]] = {
         "messages_too_late_on_disk",
         "Messages answered FLUSH_DISK_TIMEOUT: they are stored, perhaps not on the disk yet.",
     ),
+    "messages_uncopied": counter(
+        "messages_uncopied",
+        "Messages answered FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE: they are stored, perhaps at"
+        " no slave.",
+    ),
+    "slaves_now": gauge("slaves", "Slaves that are connected to this master."),
+    "slaves_near_now": gauge("slaves_near", "Those that lack less than 256 MiB."),
+    "slaves_needed_now": gauge(
+        "slaves_needed", 'How many of those a message needs: 1 with `replicate = "sync"`, else 0.'
+    ),
+    "nearest_slave_behind_bytes_now": gauge(
+        "slave_behind_bytes", "Log that a slave lacks; without slaves not shown.", slave="nearest"
+    ),
+    "slowest_slave_behind_bytes_now": gauge(
+        "slave_behind_bytes", "Log that a slave lacks; without slaves not shown.", slave="slowest"
+    ),
+    "copying_now": gauge(
+        "copying", "1 while this slave copies its master's log, else 0; masters do not show it."
+    ),
+    "copying_behind_bytes_now": gauge(
+        "copying_behind_bytes",
+        "Log that this slave lacks of what its master had when it last said so.",
+    ),
+    "copying_silence_s_now": gauge(
+        "copying_silence_seconds", "Time since this slave heard its master. +Inf: not yet."
+    ),
+    "copied_bytes": counter("copied_bytes", "Bytes that this slave got from its master."),
     "requests_busy_waited": counter(
         "requests_busy", "Requests answered SYSTEM_BUSY by flow control.", reason="waited"
     ),
