@@ -132,9 +132,9 @@ class Admin:
         ]
         return sorted(found, key=lambda one: (one.cluster, one.name, one.broker_id))
 
-    async def broker_status(self, broker: str) -> dict[str, str]:
-        """Return a broker's runtime statistics, under RocketMQ's names."""
-        address = await self._master(broker)
+    async def broker_status(self, broker: str, *, broker_id: int = MASTER_ID) -> dict[str, str]:
+        """Return the runtime statistics of a master or slave, under RocketMQ's names."""
+        address = await self._member(broker, broker_id)
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(object_of(answer.body)["table"])
 
@@ -172,9 +172,12 @@ class Admin:
             (await self._ask(address, RequestCode.VIEW_BROKER_STATS_DATA, ext)).body
         )
 
-    async def replication(self, broker: str) -> Replication:
-        """Return a master's slaves and their progress; needs RocketMQ 5.0 or our broker."""
-        address = await self._master(broker)
+    async def replication(self, broker: str, *, broker_id: int = MASTER_ID) -> Replication:
+        """Return a master's slaves and their progress, or a slave's own.
+
+        Needs RocketMQ 5.0 or our broker.
+        """
+        address = await self._member(broker, broker_id)
         return decode_replication((await self._ask(address, RequestCode.GET_BROKER_HA_STATUS)).body)
 
     async def remove_expired_log(self, broker: str) -> None:
@@ -735,6 +738,15 @@ class Admin:
     async def _master(self, broker: str) -> str:
         (address,) = await self._chosen([broker])
         return address
+
+    async def _member(self, broker: str, broker_id: int) -> str:
+        """Return the address of a master or slave; ClientError if it is not registered."""
+        if broker_id == MASTER_ID:
+            return await self._master(broker)
+        for one in await self.brokers():
+            if (one.name, one.broker_id) == (broker, broker_id):
+                return one.address
+        raise ClientError(f"broker {broker!r} has no slave {broker_id}")
 
     async def _masters_of(self, topic: str) -> list[tuple[str, str]]:
         """Return name and address of each master that has a topic."""

@@ -137,12 +137,28 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class Copying:
+    """What a slave says of its copying.
+
+    ``behind_bytes`` and ``fault``, the reason why it does not copy ("" if it does), are None for
+    RocketMQ's slaves, which do not report them. ``heard_ms`` is when it last heard its master.
+    """
+
+    master_address: str
+    behind_bytes: int | None
+    bytes_per_second: int
+    heard_ms: int
+    fault: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Replication:
-    """A master: the end of its log, and its slaves."""
+    """The end of a broker's log; a master's slaves; for a slave its ``copying``, else None."""
 
     end_offset: int
     in_sync: int
     replicas: tuple[Replica, ...]
+    copying: Copying | None = None
 
 
 def decode_topic(broker_name: str, body: bytes, topic: str) -> TopicSettings | None:
@@ -225,6 +241,16 @@ def decode_rates(body: bytes) -> Rates:
 def decode_replication(body: bytes) -> Replication:
     """Return an HARuntimeInfo."""
     info = converted(object_of(body), _HaInfo)
+    if not info.master:
+        own, master_end = info.ha_client_runtime_info, info.master_commit_log_max_offset
+        copying = Copying(
+            own.master_addr,
+            max(master_end - own.max_offset, 0) if master_end else None,
+            own.transferred_byte_in_second,
+            own.last_read_timestamp,
+            info.fault,
+        )
+        return Replication(own.max_offset, 0, (), copying)
     replicas = tuple(
         Replica(
             one.addr, one.slave_ack_offset, one.diff, one.in_sync, one.transferred_byte_in_second
@@ -347,7 +373,18 @@ class _HaConnection(msgspec.Struct, rename="camel"):
     transferred_byte_in_second: int
 
 
+class _HaClient(msgspec.Struct, rename="camel"):
+    max_offset: int = 0
+    transferred_byte_in_second: int = 0
+    last_read_timestamp: int = 0
+    master_addr: str = ""
+
+
 class _HaInfo(msgspec.Struct, rename="camel"):
     master_commit_log_max_offset: int
     in_sync_slave_nums: int
     ha_connection_info: list[_HaConnection] = []
+    master: bool = True
+    ha_client_runtime_info: _HaClient = msgspec.field(default_factory=_HaClient)
+    #: A member of ours alone.
+    fault: str | None = None

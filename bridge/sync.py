@@ -801,9 +801,9 @@ class SyncAdmin(Blocking[Admin]):
         """Return the live brokers, sorted by cluster, name and id."""
         return self._call(self._service.brokers)
 
-    def broker_status(self, broker: str) -> dict[str, str]:
-        """Return a broker's runtime statistics, under RocketMQ's names."""
-        return self._call(self._service.broker_status, broker)
+    def broker_status(self, broker: str, *, broker_id: int = MASTER_ID) -> dict[str, str]:
+        """Return the runtime statistics of a master or slave, under RocketMQ's names."""
+        return self._call(self._service.broker_status, broker, broker_id=broker_id)
 
     def broker_config(self, broker: str) -> dict[str, str]:
         """Return a broker's settings, under RocketMQ's names."""
@@ -832,9 +832,12 @@ class SyncAdmin(Blocking[Admin]):
         """
         return self._call(self._service.rates, broker, name, key)
 
-    def replication(self, broker: str) -> Replication:
-        """Return a master's slaves and their progress; needs RocketMQ 5.0 or our broker."""
-        return self._call(self._service.replication, broker)
+    def replication(self, broker: str, *, broker_id: int = MASTER_ID) -> Replication:
+        """Return a master's slaves and their progress, or a slave's own.
+
+        Needs RocketMQ 5.0 or our broker.
+        """
+        return self._call(self._service.replication, broker, broker_id=broker_id)
 
     def remove_expired_log(self, broker: str) -> None:
         """Make a broker remove expired files of the log now, whatever its configured hour."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from motelog.bridge.admin import Admin
+from motelog.bridge.errors import ClientError
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.core.broker.server import Broker
 from motelog.core.broker.shown.metrics import BROKER_METRICS
@@ -19,6 +23,12 @@ def shown(broker: Broker) -> dict[str, float]:
     registry.add("b", BROKER_METRICS, broker.sample, broker.histograms)
     found = re.findall(r"^b_(\S+) (\S+)$", registry.exposition().decode(), re.MULTILINE)
     return {name: float(value) for name, value in found if re.search("slave|cop(y|ie)", name)}
+
+
+def is_copying(member: Member) -> bool:
+    slave = member.broker.parts.slave
+    assert slave is not None
+    return slave.is_copying
 
 
 async def send(namesrv: str) -> SendStatus:
@@ -67,3 +77,28 @@ async def test_a_slave_that_has_not_found_its_master_says_so(tmp_path: Path) -> 
         found = shown(slave.broker)
         assert found["copying"] == 0
         assert found["copying_silence_seconds"] == float("inf")
+
+
+async def test_both_answer_request_907(tmp_path: Path) -> None:
+    async with started_group(tmp_path) as group:
+        master, slave = group.member(0, replicate="async"), group.member(1)
+        await master.start()
+        await send(group.namesrv)
+        await slave.start()
+        await until(lambda: has_all(slave, master))
+        async with Admin(namesrv=group.namesrv) as admin:
+            at_master = await admin.replication("broker-a")
+            at_slave = await admin.replication("broker-a", broker_id=1)
+            with pytest.raises(ClientError, match="no slave 2"):
+                await admin.replication("broker-a", broker_id=2)
+            assert (len(at_master.replicas), at_master.copying) == (1, None)
+            assert at_slave.end_offset == at_master.end_offset == slave.store.end_offset
+            copying = at_slave.copying
+            assert copying is not None
+            assert (copying.behind_bytes, copying.fault) == (0, "")
+            assert copying.master_address == f"127.0.0.1:{master.broker.ha_port}"
+            await master.stop()
+            await until(lambda: not is_copying(slave))
+            copying = (await admin.replication("broker-a", broker_id=1)).copying
+            assert copying is not None
+            assert copying.fault
