@@ -14,6 +14,7 @@ from motelog.core.broker.server import Broker
 from motelog.core.broker.shown.metrics import BROKER_METRICS
 from motelog.core.message import Message
 from motelog.core.metrics import Registry
+from tests.integration.test_console import asking
 from tests.support.broker_pair import Member, started_group, until
 
 
@@ -102,3 +103,25 @@ async def test_both_answer_request_907(tmp_path: Path) -> None:
             copying = (await admin.replication("broker-a", broker_id=1)).copying
             assert copying is not None
             assert copying.fault
+
+
+async def test_the_console_shows_both(tmp_path: Path) -> None:
+    async with started_group(tmp_path) as group, asking(group.namesrv) as client:
+        master, slave = group.member(0, replicate="async"), group.member(1)
+        await master.start()
+        await send(group.namesrv)
+        await slave.start()
+        await until(lambda: has_all(slave, master))
+        first, second = (await client.get("/nodes")).json()["brokers"]
+        assert (first["id"], first["slaves"], first["behind_bytes"]) == (0, 1, 0)
+        assert (second["id"], second["slaves"], second["behind_bytes"]) == (1, None, 0)
+        assert second["version"] == first["version"]
+        assert second["copy_fault"] is None
+        text = (await client.get("http://localhost/nodes")).text
+        assert ">1, the nearest 0 bytes behind<" in text
+        await master.stop()
+        await until(lambda: not is_copying(slave))
+        [left] = (await client.get("/nodes")).json()["brokers"]
+        assert (left["id"], left["fault"]) == (1, None)
+        assert left["copy_fault"]
+        assert "does not copy: " in (await client.get("http://localhost/nodes")).text

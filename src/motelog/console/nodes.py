@@ -6,18 +6,19 @@ Invariant: a node that does not answer is listed with its fault, and does not hi
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 import trio
 
 from motelog.bridge.admin import Admin
-from motelog.bridge.admin_answers import BrokerInfo
+from motelog.bridge.admin_answers import BrokerInfo, Replication
 from motelog.console.api import Endpoint, NoParameters
 from motelog.console.asking import RefusedError
 from motelog.console.gateway import GatewayApi
 from motelog.console.queues import Brokers, QueueApi
-from motelog.core.errors import MotelogError, leaves
+from motelog.core.errors import BrokerError, MotelogError, leaves
 from motelog.gateway.operator.answers import GatewayNode
 
 #: How long one node may take to answer.
@@ -35,7 +36,8 @@ class NamesrvNode(msgspec.Struct, frozen=True, kw_only=True):
 class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
     """A broker that is registered with a name server; ``id`` 0 is the master.
 
-    Only masters report about themselves; these values are null for others, and without an answer.
+    What it does not report is null. ``behind_bytes`` is the log that a slave lacks; at a master,
+    the nearest of its ``slaves``. ``copy_fault`` says why a slave does not copy, null if it does.
     """
 
     cluster: str
@@ -46,6 +48,9 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int | None
     put_per_second: float | None
     disk_used_percent: float | None
+    slaves: int | None
+    behind_bytes: int | None
+    copy_fault: str | None
     fault: str | None
 
 
@@ -117,13 +122,17 @@ async def _ask_namesrv(
 
 async def _broker(admin: Admin, one: BrokerInfo) -> BrokerNode:
     status: dict[str, str] = {}
+    copies: Replication | None = None
     fault = None
-    if one.broker_id == 0:
-        try:
-            with trio.fail_after(ANSWER_WITHIN_S):
-                status = await admin.broker_status(one.name)
-        except (trio.TooSlowError, MotelogError, OSError, BaseExceptionGroup) as exc:
-            fault = _fault(exc)
+    try:
+        with trio.fail_after(ANSWER_WITHIN_S):
+            status = await admin.broker_status(one.name, broker_id=one.broker_id)
+            with suppress(BrokerError):  # RocketMQ 4 does not report them
+                copies = await admin.replication(one.name, broker_id=one.broker_id)
+    except (trio.TooSlowError, MotelogError, OSError, BaseExceptionGroup) as exc:
+        fault = _fault(exc)
+    copying = None if copies is None else copies.copying
+    behind = [] if copies is None else [replica.behind_bytes for replica in copies.replicas]
     started_ms = _number(status.get("bootTimestamp"))
     used = _number(status.get("commitLogDiskRatio"))
     return BrokerNode(
@@ -135,6 +144,9 @@ async def _broker(admin: Admin, one: BrokerInfo) -> BrokerNode:
         started_ms=None if started_ms is None else int(started_ms),
         put_per_second=_number(status.get("putTps", "").partition(" ")[0]),
         disk_used_percent=None if used is None else round(used * 100, 1),
+        slaves=None if copies is None or copying is not None else len(behind),
+        behind_bytes=min(behind, default=None) if copying is None else copying.behind_bytes,
+        copy_fault=None if copying is None else copying.fault or None,
         fault=fault,
     )
 
