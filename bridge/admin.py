@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, Self, TypeAlias
 
@@ -65,7 +66,7 @@ from motelog.bridge.users import (
     user_body,
 )
 from motelog.core.addresses import format_address
-from motelog.core.errors import BrokerError, RemotingError
+from motelog.core.errors import BrokerError, RemotingError, RemotingTimeoutError
 from motelog.core.message import MessageQueue, decode_host, decode_offset_id
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import (
@@ -87,6 +88,10 @@ TRACES_MAX: Final = 64
 
 #: Where to set a group's offsets: "first", "last", or a time.
 ResetTo: TypeAlias = "datetime | float | str"
+
+
+#: Time between questions whether a promoted broker serves.
+_PROMOTED_POLL_S: Final = 0.05
 
 
 class Admin:
@@ -179,6 +184,27 @@ class Admin:
         """
         address = await self._member(broker, broker_id)
         return decode_replication((await self._ask(address, RequestCode.GET_BROKER_HA_STATUS)).body)
+
+    async def promote(
+        self, broker: str, broker_id: int, *, is_forced: bool = False, wait_s: float = 30.0
+    ) -> str:
+        """Make a slave the master of its name, and return its address when it is.
+
+        BrokerError if it refuses: it is the master, or its master still sends it the log; the
+        latter does not matter with ``is_forced``. Needs our broker. RemotingError if it does not
+        serve within ``wait_s``: it will become the master all the same.
+        """
+        address = await self._member(broker, broker_id)
+        ext = {"force": str(is_forced).lower()}
+        await self._ask(address, RequestCode.PROMOTE_BROKER, ext)
+        with trio.move_on_after(wait_s):
+            while True:
+                with suppress(RemotingError):  # it opens its store again
+                    answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
+                    if properties_of(answer.body).get("brokerId") == str(MASTER_ID):
+                        return address
+                await trio.sleep(_PROMOTED_POLL_S)
+        raise RemotingTimeoutError(f"{address} is promoted, and does not serve after {wait_s:g} s")
 
     async def remove_expired_log(self, broker: str) -> None:
         """Make a broker remove expired files of the log now, whatever its configured hour."""

@@ -839,6 +839,19 @@ class SyncAdmin(Blocking[Admin]):
         """
         return self._call(self._service.replication, broker, broker_id=broker_id)
 
+    def promote(
+        self, broker: str, broker_id: int, *, is_forced: bool = False, wait_s: float = 30.0
+    ) -> str:
+        """Make a slave the master of its name, and return its address when it is.
+
+        BrokerError if it refuses: it is the master, or its master still sends it the log; the
+        latter does not matter with ``is_forced``. Needs our broker. RemotingError if it does not
+        serve within ``wait_s``: it will become the master all the same.
+        """
+        return self._call(
+            self._service.promote, broker, broker_id, is_forced=is_forced, wait_s=wait_s
+        )
+
     def remove_expired_log(self, broker: str) -> None:
         """Make a broker remove expired files of the log now, whatever its configured hour."""
         self._call(self._service.remove_expired_log, broker)

@@ -22,6 +22,8 @@ class Role:
     replicate: Replicate = "off"
     #: Of a master's leadership: each promotion adds one, and of two masters the higher one stays.
     term: int = 0
+    #: Where its log ended when it was promoted: what another log has beyond is not in this one.
+    term_begin: int = 0
 
     @property
     def is_master(self) -> bool:

@@ -6,7 +6,6 @@ processes that the command line starts.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,7 +38,7 @@ from tests.support.broker_stack import store_config
 from tests.support.cli import motelog
 from tests.support.java import VERSION_4, VERSION_5, ApacheServer
 from tests.support.ports import free_port
-from tests.support.server_process import ServerProcess
+from tests.support.role_process import RoleProcess
 
 #: Each is a process of its own, and the workers are two.
 ROLES = ("namesrv", "broker", "gateway", "workers", "console", "clients")
@@ -264,32 +263,6 @@ PROCESS_ORDERS = (
 )
 #: Longer than the workers' appends wait.
 PROCESS_GAP_S = 4
-
-
-class RoleProcess(ServerProcess):
-    """``motelog up`` with one role; ``ready`` is its line. Ends with the ``with`` block."""
-
-    def __init__(self, folder: Path, role: str, sections: str) -> None:
-        super().__init__()
-        self.ready: dict[str, str] = {}
-        self._config = folder / f"{role}.toml"
-        self._config.write_text(f'roles = ["{role}"]\n{sections}')
-        self._errors = folder / f"{role}.errors"
-
-    def start(self) -> None:
-        with self._errors.open("w") as errors:
-            line = self._run(
-                "motelog", "up", "--json", "--config", str(self._config), errors=errors
-            )
-        assert line, f"it did not start:\n{self.errors()}"
-        self.ready = json.loads(line)
-
-    def errors(self) -> str:
-        return self._errors.read_text()
-
-    def kill(self) -> None:
-        if self._process is not None:
-            super().kill()
 
 
 def start_processes(folder: Path, order: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from motelog.core.broker.replication.peers import Peers, ask, settings_of
-from motelog.core.broker.replication.rivals import TERM
+from motelog.core.broker.replication.rivals import TERM, TERM_BEGIN
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.errors import RemotingDecodeError, RemotingError
 from motelog.core.limited_log import LimitedLog
@@ -42,6 +42,8 @@ class MasterLog:
     file_bytes: int
     #: Of its leadership; 0 for Apache's.
     term: int
+    #: Where its log ended when it became the master.
+    term_begin: int
 
 
 class _Runtime(msgspec.Struct, rename="camel"):
@@ -82,6 +84,7 @@ class MasterLink:
                 table.commit_log_max_offset,
                 int(settings["mappedFileSizeCommitLog"]),
                 int(settings.get(TERM, "0")),
+                int(settings.get(TERM_BEGIN, "0")),
             )
         except (KeyError, ValueError, RemotingDecodeError) as exc:
             raise RemotingError(f"{address} does not say what its log is: {exc!r}") from exc

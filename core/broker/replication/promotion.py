@@ -3,7 +3,7 @@
 Owns: whether a broker may be promoted, the file that outlives its process. Must not touch: how a
 role is changed (the broker's server opens its store again), what clients are told (registration).
 
-    config/role.json   {"brokerId": 0, "configuredId": 1, "term": 1}
+    config/role.json   {"brokerId": 0, "configuredId": 1, "term": 1, "begin": 4096}
 
 The number stands against the configuration that was there when it was written: with another ``id``
 in the configuration that one counts. The term stays. A crash before it is written leaves a slave,
@@ -33,6 +33,7 @@ class _RoleJson(msgspec.Struct, rename="camel"):
     broker_id: int
     configured_id: int
     term: int
+    begin: int
 
 
 def read_role(file: StateFile, configured: Role) -> Role:
@@ -48,12 +49,12 @@ def read_role(file: StateFile, configured: Role) -> Role:
     if known is None:
         return configured
     if known.configured_id != configured.broker_id:
-        return replace(configured, term=known.term)
+        return replace(configured, term=known.term, term_begin=known.begin)
     logger.warning(
         "this broker was promoted to master: set id = 0 in [broker], which still has id = %d",
         configured.broker_id,
     )
-    return replace(configured, broker_id=known.broker_id, term=known.term)
+    return replace(configured, broker_id=known.broker_id, term=known.term, term_begin=known.begin)
 
 
 class Promotion:
@@ -84,7 +85,14 @@ class Promotion:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         try:
             term = max(slave.master_term, self._term) + 1
-            self._file.save({"brokerId": 0, "configuredId": self._configured_id, "term": term})
+            self._file.save(
+                {
+                    "brokerId": 0,
+                    "configuredId": self._configured_id,
+                    "term": term,
+                    "begin": slave.end_offset,
+                }
+            )
         except OSError as exc:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR, f"the decision cannot be written down: {exc}"

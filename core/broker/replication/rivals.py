@@ -22,6 +22,7 @@ from motelog.core.remoting.frames import RequestCode, loads
 _MASTER = "0"
 #: The setting in which our masters show their term.
 TERM = "masterTerm"
+TERM_BEGIN = "masterTermBegin"
 
 
 class _Addresses(msgspec.Struct, rename="camel"):

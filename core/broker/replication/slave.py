@@ -75,6 +75,8 @@ class Slave:
         self.master_address = ""
         self.master_ha_address = ""
         self.master_term = 0
+        # Where the master's log began to differ from logs that it did not copy; 0: not known.
+        self._agreed_offset = 0
         #: Whether bytes arrive; else why not.
         self.is_copying = False
         self.reason = "it has not begun"
@@ -149,6 +151,7 @@ class Slave:
             master = await self._link.log_of(self.master_address)
             self._hear(master.end_offset)
             self.master_term = master.term
+            self._agreed_offset = master.term_begin
             await self._copy_from(master)
             reason = "the master closed the connection, see its log"
         except* (OSError, RemotingError, HaError, StoreError, trio.TooSlowError) as group:
@@ -183,10 +186,11 @@ class Slave:
         if end == store.begin_offset and end < max(master.begin_offset, 1):
             return master.begin_offset if self._seed == "all" else 0
         if end > master.end_offset:
+            agreed = min(master.end_offset, master.term_begin or end)
             raise HaError(
                 f"this log ends at {end}, the master's at {master.end_offset}: this one has"
                 " messages that the master never had or has lost. Promote this broker, or cut its"
-                f" log back (motelog store cut --at {master.end_offset})"
+                f" log back (motelog store cut --at {agreed})"
             )
         if end < master.begin_offset:
             raise HaError(
@@ -254,16 +258,21 @@ class Slave:
                 await trio.sleep(_NEXT_FILE_S)
 
     async def _compare(self, offset: int, theirs: memoryview) -> None:
+        store = self._store
         while len(theirs):
-            with await self._store.pieces.read(offset, len(theirs)) as ours:
+            with await store.pieces.read(offset, len(theirs)) as ours:
                 count = len(ours)
                 if not count or ours != theirs[:count]:
                     raise HaError(
-                        f"the logs have forked: at offset {offset} this one differs from the"
-                        " master's. Cut this one back to where both agree (motelog store cut), or"
-                        " begin with an empty folder"
+                        f"the logs have forked: this one, up to {store.end_offset}, differs from"
+                        f" the master's in [{offset}, {offset + len(theirs)}). Cut it back to where"
+                        f" both agree{self._cut_text()}, or begin with an empty folder"
                     )
             offset, theirs = offset + count, theirs[count:]
+
+    def _cut_text(self) -> str:
+        agreed = self._agreed_offset
+        return f" (motelog store cut --at {agreed})" if agreed else ""
 
     async def _report(self, sock: trio.socket.SocketType) -> None:
         reported, sent_at = -1, trio.current_time()

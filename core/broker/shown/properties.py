@@ -6,7 +6,7 @@ Owns: which settings are shown, and how. Must not touch: the configuration.
 from __future__ import annotations
 
 from motelog.core.broker.config import BrokerConfig
-from motelog.core.broker.replication.rivals import TERM
+from motelog.core.broker.replication.rivals import TERM, TERM_BEGIN
 from motelog.core.replication.role import Role
 
 
@@ -23,6 +23,7 @@ def shown_properties(
         "listenPort": str(port),
         "brokerRole": role.text,
         TERM: str(role.term),
+        TERM_BEGIN: str(role.term_begin),
         "haListenPort": str(ha_port),
         "slaveTimeout": str(config.slave_timeout_ms),
         "mappedFileSizeCommitLog": str(file_bytes),

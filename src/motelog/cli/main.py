@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "consume": "Print the messages of a queue topic.",
     "topic": "Show, create, change and delete queue topics.",
     "group": "Show consumer groups and reset their offsets.",
+    "broker": "Show brokers and their slaves, and promote a slave.",
     "message": "Show single messages of the log.",
     "dlq": "List, export and resend dead letters.",
     "bench": "Measure throughput and latency.",
