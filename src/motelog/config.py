@@ -53,6 +53,10 @@ NAMESRV_IS_SECURE = (
     "the name server of this process requires TLS, so the broker that registers there needs"
     ' tls_file = "PATH": the authority of namesrv.tls_certificate'
 )
+GATEWAY_NEEDS_A_MASTER: Final = (
+    "the gateway would append to this process's broker, which is a slave (broker.id above 0): set"
+    " gateway.namesrv, so that it finds the master"
+)
 ONE_IS_PLAIN = (
     "a client uses either TLS or plain connections for both name servers and brokers, but"
     " {secure} requires TLS and {plain} has none: add to [{plain}], or to a listener for it,"
@@ -227,6 +231,9 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 'gateway.workers needs gateway.namesrv, or the role "namesrv" in the same process'
             )
             yield SectionFault(text, ("gateway.workers", "gateway.namesrv", "broker", "roles"))
+        is_beside_slave = self.broker is not None and self.broker.id and "gateway" in self.roles
+        if is_beside_slave and "broker" in self.roles and not self.gateway.namesrv:
+            yield SectionFault(GATEWAY_NEEDS_A_MASTER, ("broker.id", "gateway.namesrv"))
         if "namesrv" in self.roles and "broker" in self.roles and self.broker is not None:
             yield from self._remoting_faults(self.broker)
         yield from self._listener_faults()
@@ -300,10 +307,13 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def _listeners(self) -> Iterator[tuple[str, str, str, int]]:
         """Yield (name, key, host, port) of each listener with a fixed port."""
+        broker = self.broker
+        feeds = broker is not None and broker.replicate != "off"
         sections: list[tuple[Role, str, str]] = [
             ("console", "admin.listen", self.admin.listen),
             ("namesrv", "namesrv.listen", self.namesrv.listen),
-            ("broker", "broker.listen", self.broker.listen if self.broker else ""),
+            ("broker", "broker.listen", broker.listen if broker else ""),
+            ("broker", "broker.ha_listen", broker.ha_address if broker and feeds else ""),
             ("gateway", "gateway.listen", self.gateway.listen),
         ]
         listeners = [
@@ -320,7 +330,7 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 continue  # any free port, or a fault that is reported elsewhere
             if role in self.roles:
                 yield name, key, host, port
-                if key == "broker.listen" and self.broker is not None and self.broker.vip:
+                if key == "broker.listen" and broker is not None and broker.vip:
                     vip = "the VIP port two below broker.listen (none with broker.vip = false)"
                     yield vip, key, host, port - VIP_PORT_DISTANCE
 

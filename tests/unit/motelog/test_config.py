@@ -529,3 +529,34 @@ def test_listener_that_is_safe_or_meant_is_taken(tmp_path: Path, keys: str) -> N
 def test_listener_that_cannot_be_is_refused(tmp_path: Path, keys: str, why: str) -> None:
     found = faults(write(tmp_path, f"{STORE}{LISTENER}{keys}\n"))
     assert any(why in fault for fault in found), found
+
+
+SLAVE = '[broker]\nid = 1\nnamesrv = ["127.0.0.1:9876"]\n' + STORE
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('roles = ["broker", "gateway"]\n' + SLAVE, "is a slave"),
+        ('roles = ["broker"]\n[broker]\nid = 1\n' + STORE, "add namesrv"),
+        (
+            'roles = ["broker"]\n[broker]\nreplicate = "sync"\nha_listen = "0.0.0.0:10912"\n'
+            + STORE,
+            "ha_peers",
+        ),
+        ('roles = ["broker"]\n[broker]\nreplicate = "sync"\nha_peers = ["x"]\n' + STORE, "'x'"),
+        (
+            '[admin]\nlisten = "127.0.0.1:10912"\n[broker]\nreplicate = "async"\n' + STORE,
+            "admin.listen and broker.ha_listen have the same port 10912",
+        ),
+        ('roles = ["broker"]\n' + SLAVE, None),
+        ('[admin]\nlisten = "127.0.0.1:10912"\n' + STORE, None),
+    ],
+)
+def test_copies_of_a_log(tmp_path: Path, text: str, fault: str | None) -> None:
+    path = write(tmp_path, text)
+    if fault is None:
+        load_config(path)
+        return
+    with pytest.raises(ConfigFaultsError, match=fault):
+        load_config(path)
