@@ -17,7 +17,8 @@ from motelog.bridge.sync import SyncAdmin
 from motelog.core.errors import MotelogError
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from motelog.gateway.log.remote.home import KEY, NAMESPACE, Home
+from motelog.gateway.log.remote.entries import NAMESPACE
+from motelog.gateway.log.remote.home import KEY, Home
 from motelog.gateway.operator.moving import move_home
 from tests.integration.test_remote_gateway import Client, until
 from tests.support.broker_process import BrokerProcess

@@ -178,6 +178,11 @@ class FakeCluster:
                 if value is None:
                     return request.answer(ResponseCode.QUERY_NOT_FOUND, "no such entry")
                 return request.answer(ext={"value": value})
+            case RequestCode.GET_KVLIST_BY_NAMESPACE:
+                table = {k: v for (name, k), v in self.values.items() if name == ext["namespace"]}
+                if not table:
+                    return request.answer(ResponseCode.QUERY_NOT_FOUND, "no such namespace")
+                return request.answer(body=dumps({"table": table}))
             case RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 return self._route(request)
             case RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:

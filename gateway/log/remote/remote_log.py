@@ -32,6 +32,7 @@ from motelog.gateway.log.log_port import (
 )
 from motelog.gateway.log.reckoning import arrival_ms_max
 from motelog.gateway.log.remote.appends import Appends
+from motelog.gateway.log.remote.entries import Entries
 from motelog.gateway.log.remote.links import BrokerLinks
 from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
@@ -83,12 +84,14 @@ class RemoteLog:
             waiting_bytes_max=waiting_bytes_max,
             hold=lambda place, part: self._topics.hold(place, part),
         )
-        maker = TopicMaker(self._client, self._links, group=group)
+        entries = Entries(self._client)
+        maker = TopicMaker(self._client, self._links, entries, group=group)
         self.home = maker.home
         self._topics = Topics(
             self._client,
             self._links,
             maker,
+            entries,
             wait_s=wait_s,
             release=self._release,
             refuse=self._appends.refuse,

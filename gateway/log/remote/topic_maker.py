@@ -18,6 +18,7 @@ from motelog.bridge.routes import TopicRoute
 from motelog.core.errors import BrokerError, MotelogError, RemotingError
 from motelog.core.remoting.frames import Permission, RemotingCommand, RequestCode
 from motelog.core.topic_names import DEFAULT_TOPIC, GATEWAY_TOPICS, MQTT_SESSION_TOPIC
+from motelog.gateway.log.remote.entries import Entries
 from motelog.gateway.log.remote.home import Home
 from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
 
@@ -29,11 +30,11 @@ ROUTE_RETRY_S: Final = 0.05
 class TopicMaker:
     """Creates topics for one gateway, in the name of its ``group``."""
 
-    def __init__(self, client: Client, links: BrokerLinks, *, group: str) -> None:
+    def __init__(self, client: Client, links: BrokerLinks, entries: Entries, *, group: str) -> None:
         self._client = client
         self._links = links
         self._group = group
-        self.home = Home(client, self._choose_home)
+        self.home = Home(entries, self._choose_home)
 
     async def find(self, name: str, queue_count: int) -> tuple[TopicRoute, bool]:
         """Return a topic's route, and whether it was there before; else it is created.

@@ -43,6 +43,7 @@ from motelog.core.topic_names import (
     is_group_topic,
     is_topic_name,
 )
+from motelog.gateway.log.remote.entries import Entries
 from motelog.gateway.log.remote.links import BrokerLinks
 from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import Place, RemoteQueue
@@ -103,6 +104,7 @@ class Topics:
         client: Client,
         links: BrokerLinks,
         maker: TopicMaker,
+        entries: Entries,
         *,
         wait_s: float,
         release: Callable[[list[tuple[Place, Part]]], None],
@@ -111,6 +113,7 @@ class Topics:
         self._client = client
         self._links = links
         self._maker = maker
+        self._entries = entries
         self._wait_s = wait_s
         self._release = release
         self._refuse = refuse
@@ -282,7 +285,9 @@ class Topics:
             if trio.current_time() - routes_at >= ROUTES_INTERVAL_S:
                 routes_at = trio.current_time()
                 await self._look_at_routes()
-                await self._maker.home.look()
+                with suppress(NoNameServerError):
+                    await self._entries.read()
+                    self._maker.home.look()
 
     async def _list(self, *, is_first: bool) -> bool:
         """Adopt topics that are not known yet; return whether a name server has answered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import cast
 
 import pytest
@@ -11,10 +12,11 @@ import trio.testing
 from motelog.bridge.client import Client
 from motelog.bridge.errors import NoNameServerError
 from motelog.core.errors import RemotingConnectError
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
 from motelog.core.topic_names import GATEWAY_TOPICS
 from motelog.gateway.log.remote import home, topic_maker, topics
-from motelog.gateway.log.remote.home import KEY, NAMESPACE, Home
+from motelog.gateway.log.remote.entries import NAMESPACE, Entries
+from motelog.gateway.log.remote.home import KEY, Home
 from motelog.gateway.log.remote.remote_log import RemoteLog
 from tests.support.broker_stack import eventually
 from tests.support.fake_cluster import FakeCluster, fake_cluster
@@ -36,15 +38,16 @@ class NameServers:
         await trio.lowlevel.checkpoint()
         if address in self.away:
             raise RemotingConnectError(f"{address}: Connection refused")
-        assert (command.ext["namespace"], command.ext["key"]) == HOME
+        assert command.ext["namespace"] == NAMESPACE
         if command.code == RequestCode.PUT_KV_CONFIG:
+            assert command.ext["key"] == KEY
             if address in self.refusing:
                 return command.answer(ResponseCode.SYSTEM_ERROR, "the disk is full")
             self.values[address] = command.ext["value"]
             return command.answer()
         if address not in self.values:
             return command.answer(ResponseCode.QUERY_NOT_FOUND, "no such entry")
-        return command.answer(ext={"value": self.values[address]})
+        return command.answer(body=dumps({"table": {KEY: self.values[address]}}))
 
     def home(self, chosen: str | None = None) -> Home:
         async def choose() -> str:
@@ -52,7 +55,14 @@ class NameServers:
             await trio.lowlevel.checkpoint()
             return chosen
 
-        return Home(cast("Client", self), choose)
+        return Home(Entries(cast("Client", self)), choose)
+
+
+async def look(one: Home) -> None:
+    """Read the entries as a gateway does from time to time."""
+    with suppress(NoNameServerError):
+        await one._entries.read()
+        one.look()
 
 
 async def test_gateways_that_choose_at_the_same_time_agree(
@@ -112,23 +122,23 @@ async def test_a_gateway_sees_that_the_home_has_moved_and_restores_lost_entries(
     servers = NameServers()
     servers.values |= dict.fromkeys("xyz", "1:a")
     one = servers.home()
-    await one.look()  # it is not known yet
+    await look(one)  # it is not known yet
     await one.find()
     servers.values.clear()
-    await one.look()
+    await look(one)
     assert servers.values == dict.fromkeys("xyz", "1:a")
     servers.away |= {"x", "y", "z"}
-    await one.look()
+    await look(one)
     assert caplog.text == ""
     servers.away.clear()
     servers.values["y"] = "2:b"
-    await one.look()
+    await look(one)
     assert "has another home: restart this gateway broker=b instead_of=a" in caplog.text
     assert one.broker == "a"
     taken = servers.home()
     taken.take("c")  # nothing is said about it, nor written
     servers.values.clear()
-    await taken.look()
+    await look(taken)
     assert not servers.values
     assert (await taken.find(), taken.broker) == ("c", "c")
 
