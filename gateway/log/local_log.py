@@ -22,6 +22,7 @@ from motelog.gateway.log.log_port import (
     SETTLED,
     Growth,
     LogRead,
+    Moved,
     QueueHandle,
     Settled,
     Ticket,
@@ -100,6 +101,9 @@ class LocalLog:
             return None
         is_there = topic == TIMER_TOPIC or self._api.has_queue(topic, int(queue_id))
         return self._api.queue_tail(topic, int(queue_id)) if is_there else None
+
+    def moved_from(self, queue: QueueHandle) -> Moved | None:
+        """Return None: of a topic whose number of queues changes, the order is not kept."""
 
     def on_topic_refused(self, listener: Callable[[str], None]) -> None:
         """Do nothing: the broker refuses a topic at once or not at all."""

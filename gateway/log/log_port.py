@@ -79,6 +79,16 @@ class LogRead(NamedTuple):
     is_more: bool
 
 
+class Moved(NamedTuple):
+    """Publishers have moved to a queue: what they published until ``time_ms`` is in ``queues``.
+
+    ``time_ms`` is 0 while they move: nothing is appended to the topic then.
+    """
+
+    time_ms: int
+    queues: Sequence[QueueHandle]
+
+
 class Growth(Protocol):
     """The queues that have grown since their reader last looked."""
 
@@ -141,7 +151,8 @@ class LogPort(Protocol):
     def append_queues(self, topic: str) -> Sequence[QueueHandle]:
         """Return the handles that ``queue_of`` returns, in the order of ``choose_queue``'s ids.
 
-        Empty while the topic is not known to exist or cannot be written to. When that or their
+        Empty while the topic is not known to exist or cannot be written to, and while publishers
+        move to queues that were added. Several may lead to the same queue. When that or their
         number changes, the listener of ``on_topic_created`` is called.
         """
         ...
@@ -164,6 +175,14 @@ class LogPort(Protocol):
         This includes a queue of delayed messages, if it can be read, and a queue that is closed to
         readers, as long as its topic exists: the messages in it are read now, or when it is open
         again.
+        """
+        ...
+
+    def moved_from(self, queue: QueueHandle) -> Moved | None:
+        """Return from where publishers have moved to a queue for reading that was added to a topic.
+
+        None if it has always been theirs, or they do not use it yet. The listener of
+        ``on_topic_created`` is called when a move begins and when it is over.
         """
         ...
 

@@ -35,6 +35,7 @@ from motelog.gateway.log.growth import NotedGrowth
 from motelog.gateway.log.log_port import (
     AppendApart,
     LogRead,
+    Moved,
     QueueHandle,
     Settled,
     Ticket,
@@ -75,6 +76,8 @@ class FakeLog:
         self.begin_offsets: dict[tuple[str, int], int] = {}
         self.error: MotelogError | None = None
         self.cold: set[int] = set()
+        #: Queues to which publishers have moved; a test calls ``report`` then.
+        self.moved: dict[QueueHandle, Moved] = {}
         self.paging_in: list[Callable[[], None]] = []
         self.settles_at_once = True
         self.settle_requests = 0
@@ -114,6 +117,11 @@ class FakeLog:
             if self.creates_at_once:
                 self.created(topic)
 
+    def report(self, topic: str) -> None:
+        """Tell the listeners that a topic's queues have changed."""
+        for listener in self._created:
+            listener(topic)
+
     def created(self, topic: str, error: BrokerError | None = None) -> None:
         """Have the creation of ``topic`` succeed, or fail with ``error``."""
         queue_count = self.creating.pop(topic)
@@ -137,6 +145,9 @@ class FakeLog:
             return self.queue_tail(topic, choose_queue(selector, self._write_count(topic)))
         assert topic in self.creating
         return Address(topic, selector)
+
+    def moved_from(self, queue: QueueHandle) -> Moved | None:
+        return self.moved.get(queue)
 
     def append_queues(self, topic: str) -> Sequence[QueueHandle]:
         return [self.queue_tail(topic, n) for n in range(self._write_count(topic))]
@@ -325,14 +336,20 @@ class FakeLog:
         """Whether something waits for ``tell_tails``."""
         return bool(self._asked_tails or self._asked_offsets)
 
-    def tell_tails(self) -> None:
-        """Tell the tails that were asked for, as they are now."""
+    def tell_tails(self, *, but: QueueHandle | None = None) -> None:
+        """Tell the tails that were asked for, as they are now, ``but`` not that of one queue."""
         asked, self._asked_tails = self._asked_tails, []
         for queue, then in asked:
-            then(len(self.records[_key(queue)]))
+            if queue is but:
+                self._asked_tails.append((queue, then))
+            else:
+                then(len(self.records[_key(queue)]))
         searched, self._asked_offsets = self._asked_offsets, []
-        for queue, time_ms, then in searched:
-            then(self._offset_at(queue, time_ms))
+        for queue, time_ms, search in searched:
+            if queue is but:
+                self._asked_offsets.append((queue, time_ms, search))
+            else:
+                search(self._offset_at(queue, time_ms))
 
     def offset_at(
         self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]

@@ -212,6 +212,8 @@ class Appends:
         known = len(self._over)
         for part in parts:
             self._under_way += 1
+            part.place.taken += 1
+            part.place.under_way += 1
             self._waiting_bytes[part.broker_name] += part.body_bytes
             if not part.waits_for:
                 self._go_on((part,))
@@ -359,6 +361,7 @@ class Appends:
 
     def _end(self, part: Part, error: MotelogError | None) -> None:
         self._under_way -= 1
+        part.place.under_way -= 1
         self._waiting_bytes[part.broker_name] -= part.body_bytes
         part.items = []
         part.error = error

@@ -155,15 +155,17 @@ class Place:
     """The handle for appends to the queue of a topic that one selector chooses.
 
     ``queue`` is None until the topic is known. ``number`` is the selector's hash, or a remainder
-    of it that chooses the same queue.
+    of it that chooses the same queue. ``taken`` counts the parts that were appended to it, and
+    ``under_way`` those that have not settled.
     """
 
-    __slots__ = ("number", "queue", "topic")
+    __slots__ = ("number", "queue", "taken", "topic", "under_way")
 
     def __init__(self, topic: str, number: int) -> None:
         self.topic = topic
         self.number = number
         self.queue: RemoteQueue | None = None
+        self.taken = self.under_way = 0
 
     def __str__(self) -> str:
         return f"{self.topic}/not known yet"

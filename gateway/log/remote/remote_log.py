@@ -24,6 +24,7 @@ from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.log_port import (
     AppendApart,
     LogRead,
+    Moved,
     QueueHandle,
     Settled,
     Ticket,
@@ -153,6 +154,10 @@ class RemoteLog:
 
     def find_queue(self, name: str) -> QueueHandle | None:
         return self._topics.find(name)
+
+    def moved_from(self, queue: QueueHandle) -> Moved | None:
+        assert isinstance(queue, RemoteQueue)
+        return self._topics.moved_from(queue)
 
     def delayed(self, message: Any, delay_ms: int) -> Any:
         place, body, properties, *rest = message

@@ -1,7 +1,8 @@
 """Topics of a remote log: which exist, where their queues are, and how new ones are created.
 
-Owns: Topics: the list and the routes, creations under way, refusals, places. Must not touch: the
-brokers (``topic_maker``); messages, except to hold their parts until a topic is known.
+Owns: Topics: the list and the routes, creations under way, refusals. Must not touch: the brokers
+(``topic_maker``), the order of queues (``orders``); messages, except to hold their parts until it
+is known where they go.
 Invariants: a topic once known stays known, and so do its queues at brokers that no route names:
 while a broker restarts, its routes are missing for a moment. A topic is reported once its queues
 are known. A topic that is not in one listing and is in a later one is new: everything in it is
@@ -11,7 +12,7 @@ younger than the earlier listing, except at a broker that was in no listing befo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 from zlib import crc32
@@ -43,10 +44,13 @@ from motelog.core.topic_names import (
     is_group_topic,
     is_topic_name,
 )
+from motelog.gateway.log.log_port import Moved
 from motelog.gateway.log.remote.entries import Entries
 from motelog.gateway.log.remote.links import BrokerLinks
+from motelog.gateway.log.remote.orders import HOLD_S, LOOK_S, Orders, now_ms
 from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import Place, RemoteQueue
+from motelog.gateway.log.remote.topic import Topic
 from motelog.gateway.log.remote.topic_maker import TopicMaker
 
 logger = logging.getLogger(__name__)
@@ -60,40 +64,6 @@ UNASKED_S: Final = 2.0
 REFUSALS_MAX: Final = 10_000
 
 _OUTAGES: Final = (NoNameServerError, BrokerError, RemotingError)
-
-
-class Topic:
-    """One topic that is known or is being created."""
-
-    __slots__ = (
-        "held",
-        "is_known",
-        "name",
-        "places",
-        "queue_count",
-        "read_queues",
-        "write_queues",
-    )
-
-    def __init__(self, name: str, queue_count: int = 0) -> None:
-        self.name = name
-        #: How many queues it gets at each broker when it is created.
-        self.queue_count = queue_count
-        self.is_known = False
-        self.read_queues: tuple[RemoteQueue, ...] = ()
-        self.write_queues: tuple[RemoteQueue, ...] = ()
-        self.places: dict[int, Place] = {}
-        #: Parts of appends that wait until the topic is known, with their places.
-        self.held: list[tuple[Place, Part]] = []
-
-    def place(self, number: int) -> Place:
-        """Return the one place with this number."""
-        place = self.places.get(number)
-        if place is None:
-            place = self.places[number] = Place(self.name, number)
-            if self.is_known:
-                place.queue = self.write_queues[number]
-        return place
 
 
 class Topics:
@@ -114,6 +84,7 @@ class Topics:
         self._links = links
         self._maker = maker
         self._entries = entries
+        self._orders = Orders(entries, changed=self._order_changed, start=client.start_soon)
         self._wait_s = wait_s
         self._release = release
         self._refuse = refuse
@@ -182,12 +153,20 @@ class Topics:
         """Return the place that a selector chooses in a topic that is known or being created."""
         topic = self._topics[name]
         number = crc32(selector.encode())
-        return topic.place(number % len(topic.write_queues) if topic.is_known else number)
+        return topic.place(number % len(topic.write_queues) if topic.is_open else number)
 
     def places(self, name: str) -> list[Place]:
-        """Return a place for each queue of a topic that can be written to."""
+        """Return a place for each slot of a topic that can be written to."""
         topic = self._topics.get(name)
-        return [topic.place(n) for n in range(len(topic.write_queues))] if topic is not None else []
+        if topic is None or not topic.is_open:
+            return []
+        return [topic.place(number) for number in range(len(topic.write_queues))]
+
+    def moved_from(self, queue: RemoteQueue) -> Moved | None:
+        """Return where the publishers of a queue were before; see ``LogPort.moved_from``."""
+        topic = self._topics.get(queue.name.topic)
+        found = self._orders.before(topic, queue.name) if topic is not None else None
+        return None if found is None else Moved(found[0], list(map(self._queue, found[1])))
 
     def hold(self, place: Place, part: Part) -> MotelogError | None:
         """Keep a part until its topic is known, or return why the topic was refused."""
@@ -267,7 +246,7 @@ class Topics:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Learn of topics until cancelled; started when those that exist are known."""
-        while not await self._list(is_first=True):  # noqa: ASYNC110  # a name server has no event
+        while not (await self._read_entries() and await self._list(is_first=True)):  # noqa: ASYNC110  # a name server has no event
             await trio.sleep(LIST_INTERVAL_S)
         self.is_running = True
         for topic in self._wanted:
@@ -278,16 +257,16 @@ class Topics:
         await run_again(self._list_regularly)
 
     async def _list_regularly(self) -> None:
-        routes_at = trio.current_time()
+        routes_at = looked_at = trio.current_time()
         while True:
             await trio.sleep(LIST_INTERVAL_S)
             await self._list(is_first=False)
             if trio.current_time() - routes_at >= ROUTES_INTERVAL_S:
                 routes_at = trio.current_time()
                 await self._look_at_routes()
-                with suppress(NoNameServerError):
-                    await self._entries.read()
-                    self._maker.home.look()
+            if trio.current_time() - looked_at >= LOOK_S:
+                looked_at = trio.current_time()
+                await self._look_at_orders()
 
     async def _list(self, *, is_first: bool) -> bool:
         """Adopt topics that are not known yet; return whether a name server has answered."""
@@ -329,6 +308,29 @@ class Topics:
                 except (RouteError, *_OUTAGES):
                     continue  # the known queues stay in use
 
+    async def _read_entries(self) -> bool:
+        """Read what gateways have written down; return whether a name server has answered."""
+        try:
+            await self._entries.read()
+        except NoNameServerError as exc:
+            self._outages.warning("no name server has the orders of queues error=%s", exc)
+            return False
+        return True
+
+    async def _look_at_orders(self) -> None:
+        """Take over what other gateways have written down, and write down what has changed."""
+        if not await self._read_entries():
+            return
+        self._maker.home.look()
+        for topic in list(self._topics.values()):
+            if topic.is_known and topic.name not in GATEWAY_TOPICS:
+                if self._orders.wanted(topic) is not None:
+                    await self._learn(topic.name, is_new=True)  # the known route may be old
+                    if (order := self._orders.wanted(topic)) is not None:
+                        await self._orders.write(topic, order)
+                self._take_order(topic)
+                self._orders.begin_move(topic)
+
     def _is_users(self, name: str) -> bool:
         return (
             is_topic_name(name)
@@ -351,42 +353,54 @@ class Topics:
         if topic is None:
             refusal = self._refusals.pop(route.topic, None)
             topic = self._topics[route.topic] = refusal[0] if refusal else Topic(route.topic)
-        was_known, known = topic.is_known, (topic.read_queues, topic.write_queues)
-        topic.read_queues = self._merge(topic.read_queues, route.read_queues, route)
-        topic.write_queues = self._merge(topic.write_queues, route.write_queues, route)
-        topic.is_known = True
-        if topic.write_queues:
-            for place in topic.places.values():
-                place.queue = topic.write_queues[place.number % len(topic.write_queues)]
-        if not was_known or known != (topic.read_queues, topic.write_queues):
-            added = frozenset(topic.read_queues).difference(known[0])
-            self.new_queues = frozenset(q for q in added if q.name.broker_name in new_at)
-            try:
-                for listener in self._created:
-                    listener(topic.name)
-            finally:
-                self.new_queues = frozenset()
+        was_known, known = topic.is_known, topic.read_queues
+        topic.masters = {name for name in route.addresses if route.address(name) is not None}
+        topic.read_queues = tuple(
+            map(self._queue, _merge([q.name for q in known], route.read_queues, route.addresses))
+        )
+        topic.found = _merge(topic.found, route.write_queues, topic.masters)
+        if not was_known:
+            topic.is_known = True
+            topic.moved_ms = now_ms() - int(HOLD_S * 1000)
+        added = frozenset(topic.read_queues).difference(known)
+        self.new_queues = frozenset(q for q in added if q.name.broker_name in new_at)
+        try:
+            self._take_order(topic, is_changed=not was_known or known != topic.read_queues)
+        finally:
+            self.new_queues = frozenset()
+        self._orders.begin_move(topic)
+        self._release_held(topic)
+
+    def _take_order(self, topic: Topic, *, is_changed: bool = False) -> None:
+        """Let places lead where the order says; report the topic if that has changed."""
+        if not topic.is_open:
+            slots = topic.write_queues  # the end of the move finds them
+        elif topic.name in GATEWAY_TOPICS:
+            slots = tuple(map(self._queue, topic.found))
+        else:
+            slots = tuple(map(self._queue, self._orders.slots(topic)))
+        if slots != topic.write_queues:
+            topic.write_queues = slots
+            is_changed = True
+        topic.lead()
+        if is_changed:
+            for listener in self._created:
+                listener(topic.name)
+
+    def _order_changed(self, topic: Topic) -> None:
+        """Hold what is published to a topic, or release it at the end of a move."""
+        self._take_order(topic, is_changed=True)
+        self._release_held(topic)
+
+    def _release_held(self, topic: Topic) -> None:
+        if not topic.is_open:
+            return
         held, topic.held = topic.held, []
         if topic.write_queues:
             self._release(held)
         else:
             text = f"topic {topic.name} has no queue to write to"
             self._refuse([part for _, part in held], BrokerError(ResponseCode.NO_PERMISSION, text))
-
-    def _merge(
-        self,
-        known: tuple[RemoteQueue, ...],
-        found: Sequence[MessageQueue],
-        route: TopicRoute,
-    ) -> tuple[RemoteQueue, ...]:
-        """Return the queues of a route, in an order that is the same for all gateways.
-
-        A broker that is not in the route is away, and keeps its queues: otherwise the messages of
-        one device would change queues with each restart of a broker.
-        """
-        kept = [queue for queue in known if queue.name.broker_name not in route.addresses]
-        queues = {*kept, *map(self._queue, found)}
-        return tuple(sorted(queues, key=lambda one: (one.name.broker_name, one.name.queue_id)))
 
     def _queue(self, name: MessageQueue) -> RemoteQueue:
         queue = self._queues.get(name)
@@ -406,6 +420,19 @@ async def _ask_list(client: Client) -> list[str]:
         return msgspec.convert(loads(answer.body), _TopicList).topicList
     except msgspec.ValidationError as exc:
         raise RemotingDecodeError(f"the name server's list of topics: {exc}") from exc
+
+
+def _merge(
+    known: Iterable[MessageQueue], found: Iterable[MessageQueue], there: Container[str]
+) -> tuple[MessageQueue, ...]:
+    """Return the queues of a route, with the known ones of brokers that are not ``there``.
+
+    Such a broker is away and keeps its queues: otherwise the messages of one device would change
+    queues with each restart of a broker. A broker without a master is away for writers, even if its
+    slave is in the route.
+    """
+    kept = [queue for queue in known if queue.broker_name not in there]
+    return tuple(sorted({*kept, *found}, key=lambda queue: (queue.broker_name, queue.queue_id)))
 
 
 def _gone(topic: str) -> BrokerError:
