@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from motelog.gateway.deliver.elevator import Elevator
+from motelog.gateway.deliver.moves import Moves
 from motelog.gateway.deliver.offers import Offers
 from motelog.gateway.deliver.replay import Replays
 from motelog.gateway.deliver.resending import Resending
@@ -51,6 +52,7 @@ class CatchUp:
         self,
         log: LogPort,
         queues: WatchedQueues,
+        moves: Moves,
         offers: Offers,
         replays: Replays,
         *,
@@ -60,6 +62,7 @@ class CatchUp:
     ) -> None:
         self._log_port = log
         self._queues = queues
+        self._moves = moves
         self._offers = offers
         self._sender = offers.sender
         self._replays = replays
@@ -307,6 +310,8 @@ class CatchUp:
                 continue
             if room <= 0:
                 break
+            if self._moves.is_early(session.lagging, queue, cursor):
+                continue
             room -= max(1, queue.next_offset - cursor) if tags is None else 1
             elevator = self.elevators.get(queue)
             if elevator is None:

@@ -30,6 +30,7 @@ from motelog.gateway.deliver.catch_up import CatchUp, Quota
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.live import Live
 from motelog.gateway.deliver.marking import Marking
+from motelog.gateway.deliver.moves import Moves
 from motelog.gateway.deliver.offers import Offers
 from motelog.gateway.deliver.outgoing import (
     native_topic_name,
@@ -106,8 +107,16 @@ class Delivery:
         )
         self.sys_topics = SysTopics(subscriptions, sender, metrics, journal.clock)
         offers = Offers(subscriptions, mapping, sender, metrics)
+        self._moves = moves = Moves(log, queues, known=self._move_known)
         self._catch_up = CatchUp(
-            log, queues, offers, self._replays, resent=self.acknowledged, quota=quota, wake=wake
+            log,
+            queues,
+            moves,
+            offers,
+            self._replays,
+            resent=self.acknowledged,
+            quota=quota,
+            wake=wake,
         )
         self._live = Live(turn, sender, self._catch_up, metrics)
         #: Delivery to shared subscriptions.
@@ -333,6 +342,7 @@ class Delivery:
         if strange:
             self._queues.count_gone(self._metrics, stored.client_id, strange)
         behind: dict[WatchedQueue, int] = {}
+        live: list[WatchedQueue] = []
         begins = {one.topic_filter: one.since for one in stored.filters if one.since}
         early = {
             name
@@ -346,8 +356,12 @@ class Delivery:
                 cursor = self._begin_of(session, queue)
             is_live = cursor == queue.next_offset and queue.is_known
             if is_live and not has_flights and name not in early:
+                live.append(queue)
                 continue
             behind[queue] = self._not_ahead(session, queue, cursor)
+        for queue in live if behind else ():
+            if self._moves.is_early(behind, queue, queue.next_offset):
+                behind[queue] = queue.next_offset
         if behind:
             self._catch_up.resume(session, behind)
         for topic_filter, since in begins.items():
@@ -562,6 +576,12 @@ class Delivery:
     def _deliver_queue(self, queue: WatchedQueue, now_ms: int) -> bool:
         if queue.is_waiting or self._queues.by_handle.get(queue.handle) is not queue:
             return False  # the log will call back, or the queue is no longer needed
+        if queue in self._moves.resting:
+            if not self._moves.may_go_on(queue):
+                return False  # what is older has not been read yet
+            for session in self._moves.behind(queue):
+                if session not in queue.lagging:
+                    self._catch_up.lag(session, queue, queue.next_offset)
         read = self._log_port.read(
             queue.handle,
             queue.next_offset,
@@ -603,11 +623,20 @@ class Delivery:
             self._catch_up.live_moved(queue)
         if self.shares.early:
             self.shares.live_moved(queue)
+        if self._moves.resting:
+            self._grown.update(dict.fromkeys(self._moves.after(queue)))
         return read.is_more
 
     def _go_on(self, queue: WatchedQueue) -> None:
         """Continue with a queue that has waited for the log."""
         queue.is_waiting = False
+        self._grown[queue] = None
+        self._wake()
+
+    def _move_known(self, queue: WatchedQueue) -> None:
+        """Continue with a queue to which publishers have moved, or let it rest."""
+        for session in list(queue.lagging):
+            self._catch_up.filters_changed(session)
         self._grown[queue] = None
         self._wake()
 

@@ -37,8 +37,8 @@ from tests.support.mqtt_wire import published
 class Stage:
     """One Delivery with its surroundings."""
 
-    def __init__(self) -> None:
-        self.log = FakeLog()
+    def __init__(self, log: FakeLog | None = None) -> None:
+        self.log = log or FakeLog()
         self.output = MemoryOutput()
         self.tree: SubscriptionTree[Receiver] = SubscriptionTree()
         self.metrics = GatewayMetrics()
