@@ -82,7 +82,8 @@ class Orders:
         wanted = order.without(_closed(topic, order))
         if not wanted.groups:
             return None  # all are closed: the first to open again finds its publishers
-        added = set(topic.found).difference(order.queues)
+        known = set(order.queues)
+        added = [q for q in topic.found if q not in known and q.broker_name in topic.masters]
         if added:
             wanted = wanted.with_more(added, from_ms=now_ms() + int(LEAD_S * 1000))
         return wanted if wanted != order else None

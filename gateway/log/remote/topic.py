@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from motelog.core.message import MessageQueue
+from motelog.gateway.log.remote.order import Order
 from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import Place, RemoteQueue
 
@@ -25,6 +26,7 @@ class Topic:
         "moved_ms",
         "moving_ms",
         "name",
+        "order",
         "places",
         "queue_count",
         "read_queues",
@@ -40,6 +42,8 @@ class Topic:
         #: brokers of its route that are not away.
         self.found: tuple[MessageQueue, ...] = ()
         self.masters: Collection[str] = ()
+        #: The order that was written down when its route was learnt.
+        self.order: Order | None = None
         self.read_queues: tuple[RemoteQueue, ...] = ()
         self.write_queues: tuple[RemoteQueue, ...] = ()
         #: Queues that have been added until ``moved_ms`` take part, and until ``moving_ms`` while

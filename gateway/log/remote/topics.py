@@ -324,7 +324,8 @@ class Topics:
         self._maker.home.look()
         for topic in list(self._topics.values()):
             if topic.is_known and topic.name not in GATEWAY_TOPICS:
-                if self._orders.wanted(topic) is not None:
+                is_other = topic.order != self._orders.of(topic.name)
+                if is_other or self._orders.wanted(topic) is not None:
                     await self._learn(topic.name, is_new=True)  # the known route may be old
                     if (order := self._orders.wanted(topic)) is not None:
                         await self._orders.write(topic, order)
@@ -358,6 +359,7 @@ class Topics:
         topic.read_queues = tuple(
             map(self._queue, _merge([q.name for q in known], route.read_queues, route.addresses))
         )
+        topic.order = self._orders.of(topic.name)
         topic.found = _merge(topic.found, route.write_queues, topic.masters)
         if not was_known:
             topic.is_known = True

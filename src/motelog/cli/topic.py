@@ -10,6 +10,7 @@ from base64 import b64decode
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from motelog.cli.log_reading import begins_of, read_queue, start_of
 from motelog.cli.native import Servers, kind_of_topic
 from motelog.cli.options import commands, takes_options
 from motelog.cli.output import CliError, agreed, table, write, write_done, write_json
+from motelog.cli.running import run_interruptibly
 from motelog.cli.status import Status
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ RETAINED_MAX = 1000
 VALUE_BYTES_MAX = 60
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Queue topic.")]
+Broker = Annotated[str, typer.Argument(metavar="BROKER", help="Name of the broker.")]
 
 
 class Permission(StrEnum):
@@ -307,6 +310,54 @@ def delete(
     servers.with_admin(remove)
     text = f"deleted {name}, {messages} messages"
     write_done({"deleted": name, "messages": messages}, text, json=json)
+
+
+@topic.command(epilog="Example: motelog topic extend broker-c")
+@takes_options
+def extend(
+    broker: Broker,
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC]...", help="Queue topics. [default: all that gateways publish to]"
+        ),
+    ] = None,
+    *,
+    servers: Servers,
+    json: Json = False,
+) -> None:
+    """Create the queue topics of MQTT at a broker that has joined the cluster.
+
+    They get the settings that they have at the other brokers. Running gateways move a share of the
+    devices to the new queues within a minute, and each device keeps its order.
+    """
+    from motelog.gateway.operator import spreading
+
+    made = run_interruptibly(partial(spreading.extend, broker, topics or (), **servers.options))
+    text = f"created {', '.join(made)} at {broker}" if made else f"{broker} has all of them"
+    write_done({"broker": broker, "topics": made}, text, json=json)
+
+
+@topic.command(epilog="Example: motelog topic retire broker-c --yes")
+@takes_options
+def retire(
+    broker: Broker,
+    is_agreed: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    *,
+    servers: Servers,
+    json: Json = False,
+) -> None:
+    """Let gateways do without a broker that does not come back.
+
+    Until then they keep its share of the devices for it, whose publishes are refused. To take a
+    broker out of use that is running, close its topics to writers instead (mqadmin wipeWritePerm).
+    """
+    from motelog.gateway.operator import spreading
+
+    agreed(is_agreed, f"no longer use the queues of {broker}: messages in them are not delivered")
+    changed = run_interruptibly(partial(spreading.retire, broker, **servers.options))
+    text = f"{broker} is no longer used by {', '.join(changed) or 'any topic'}"
+    write_done({"broker": broker, "topics": changed}, text, json=json)
 
 
 @topic.command(epilog="Example: motelog topic tree telemetry/dev42 --since 1d")
