@@ -12,7 +12,9 @@ live sessions (the caller passes their state), rows (``session_rows``), what is 
 Invariants: the view changes only by reading back, so it may be deleted. ``load`` never waits: it
 applies what this gateway has appended since to the row. It ignores a record whose ticket has an
 error; if that record is in the log after all, reading back finds it. Records are appended in the
-order of their numbers. What was collected comes before any later record.
+order of their numbers. What was collected comes before any later record. A session that has left is
+no longer at the live positions: if the log refuses its record, it is appended again until it is
+stored, and no tick writes positions before that.
 
 A gateway that starts writes a ``started`` record. Each gateway that reads it back considers the
 earlier runs of that gateway over: their sessions left when the run wrote its last record.
@@ -28,7 +30,7 @@ import secrets
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
@@ -79,6 +81,8 @@ SILENCE_MS_MAX: Final = 10_000
 _COLLECTED_BYTES_MAX: Final = 32_768
 #: Most sessions that one call of ``due`` puts off because the clock was set forward.
 LATER_MAX: Final = 1000
+#: Most sessions whose refused records one tick appends again.
+AGAIN_MAX: Final = 1000
 #: A record of this size is appended alone, so that the log can refuse it without refusing others.
 _ALONE_BYTES: Final = 65_536
 
@@ -131,6 +135,10 @@ class SessionJournal:
         self.ticked_ms = self.clock.monotonic_ms()
         # The ``started`` record of this run; the view is current once it has been read back.
         self._started: tuple[int, Ticket] | None = None
+        # Sessions that have left and whose records are not known to be stored; those of them whose
+        # record was refused, and has to be appended again.
+        self._leaving: dict[str, StoredSession] = {}
+        self._refused: dict[str, None] = {}
         self._marks: list[Mark] = []
         # Records collected in this turn and their messages, which precede the marks; the client
         # identifiers of their sessions.
@@ -198,12 +206,38 @@ class SessionJournal:
     ) -> None:
         """Save like ``save``, but with the rest of the turn (``flush``), before other records.
 
-        ``then`` is called when the append has settled, perhaps before this returns.
+        ``then`` is called when the append has settled, perhaps before this returns; a session that
+        has left has none.
         """
         self._owe(session, lagging)
+        if session.left_ms is not None:
+            self._leaving[session.client_id] = session
+            then = partial(self._left_settled, session)
         records = self._marks_records() if self._marks else []
         records.append(SessionRecord(*self._head(), session, None, claim))
         self._collect(session.client_id, records, then)
+
+    def _left_settled(self, session: StoredSession, error: MotelogError | None) -> None:
+        client_id = session.client_id
+        if self._leaving.get(client_id) is not session:
+            return  # its client has come back
+        if error is None:
+            del self._leaving[client_id]
+            self._refused.pop(client_id, None)
+        else:
+            self._refused[client_id] = None
+
+    def _append_left_again(self) -> None:
+        """Append again what the log has refused of sessions that have left."""
+        if not self._refused or (self.refusal is not None and self.refusal() is not None):
+            return
+        again = [self._leaving[client_id] for client_id in islice(self._refused, AGAIN_MAX)]
+        for session in again:
+            del self._refused[session.client_id]
+        ticket = self.save_all((session, ()) for session in again)
+        for session in again:
+            self._leaving[session.client_id] = session
+            self.after(ticket, partial(self._left_settled, session))
 
     def collect_filters(self, change: FiltersChange, then: Then) -> None:
         """Append what a connected session's filters have changed, with the rest of the turn.
@@ -247,11 +281,17 @@ class SessionJournal:
 
     def _owe_entry(self, client_id: str, entry: Progress | None) -> None:
         self._tick[1].pop(client_id, None)
+        self._forget_leaving(client_id)
         self._has_saved = True
         if entry is not None and (entry.cursors or entry.inflight or entry.replays):
             self._owed[client_id] = entry
         else:
             self._owed.pop(client_id, None)
+
+    def _forget_leaving(self, client_id: str) -> None:
+        """Forget that a session has left: a newer record follows."""
+        self._leaving.pop(client_id, None)
+        self._refused.pop(client_id, None)
 
     def end(self, client_id: str, *, claim: int = 0, unless: str = "") -> Ticket:
         """Append that the session has ended; ``claim`` as for ``save``.
@@ -261,6 +301,7 @@ class SessionJournal:
         """
         self._owed.pop(client_id, None)
         self._tick[1].pop(client_id, None)
+        self._forget_leaving(client_id)
         record = EndRecord(*self._head(), client_id, claim, unless)
         return self._append([*self._marks_records(), record])
 
@@ -351,8 +392,12 @@ class SessionJournal:
             self._left |= left_then
         for queue in self._left:
             self._written_positions.pop(queue, None)
+        is_whole = not self._refused
+        self._append_left_again()
         moved = {
-            queue: at for queue, at in positions.items() if self._written_positions.get(queue) != at
+            queue: at
+            for queue, at in positions.items()
+            if is_whole and self._written_positions.get(queue) != at
         }
         silence_ms = self.ticked_ms - self._appended_ms
         is_silent = self._has_saved and silence_ms >= SILENCE_MS_MAX
@@ -480,6 +525,8 @@ class SessionJournal:
         self._check()
         if client_id in self._collected_names:
             self._flush()
+        if client_id in self._refused:
+            return self._leaving[client_id]
         found = self._find(client_id)
         return None if found is None else found[0]
 
@@ -799,7 +846,10 @@ class SessionJournal:
         if heard.holder == self._run:
             session = self.load(heard.client_id)
             if session is not None and session.left_ms is None:
-                self.save(msgspec.structs.replace(session, left_ms=self.clock.now_ms()))
+                session = msgspec.structs.replace(session, left_ms=self.clock.now_ms())
+            elif session is None or heard.client_id not in self._refused:
+                return
+            self.collect(session)
 
     # --- keeping -------------------------------------------------------------------------
 
@@ -819,7 +869,7 @@ class SessionJournal:
                 if store_ms >= than_ms and at >= begin:
                     break
                 # A session that was just written is younger already, or soon will be in the view.
-                if client_id not in self._unread:
+                if client_id not in self._unread and client_id not in self._leaving:
                     self._rewrite(client_id, at)
                     rewritten += 1
         return rewritten

@@ -435,6 +435,52 @@ def test_session_that_was_connected_when_the_gateway_died_loses_nothing() -> Non
     assert got(stage, 1) == [(0x3A, 2, b"b"), (0x32, 3, b"c")]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_session_that_could_not_be_stored_as_its_client_left_loses_nothing(
+    *, is_restarted: bool
+) -> None:
+    stage = Stage()
+    for number in (1, 2):
+        connect(stage, number, f"client{number}")
+        subscribe(stage, number, "t/#")
+    stage.tick()
+    stage.log.error = StoreFullError("full")
+    lose(stage, 1)
+    stage.tick()
+    stage.log.error = None
+    publish(stage, b"a", b"b")
+    settle(stage)  # to the other one: the live position moves
+    for _ in range(3):
+        stage.tick()
+        stage.read_back(1000)
+    if is_restarted:
+        stage = restart(stage)
+    assert connect(stage, 1, "client1")
+    settle(stage)
+    assert got(stage, 1) == [(0x32, 1, b"a"), (0x32, 2, b"b")]
+    lose(stage, 1)
+    stage.tick()
+    assert connect(stage, 1, "client1")
+
+
+def test_session_whose_record_was_refused_is_not_stored_as_away_when_it_is_back() -> None:
+    stage = Stage()
+    connect(stage, 1)
+    subscribe(stage, 1, "t/#")
+    stage.log.error = StoreFullError("full")
+    lose(stage, 1)
+    stage.log.error = None
+    assert connect(stage, 1)
+    for _ in range(2):
+        stage.tick()
+    session = stage.journal.load("dev")
+    assert session is not None
+    assert session.left_ms is None
+    publish(stage, b"a")
+    settle(stage)
+    assert got(stage, 1) == [(0x32, 1, b"a")]
+
+
 def test_queue_that_was_made_while_the_client_was_away_is_read_from_its_beginning() -> None:
     stage = Stage()
     connect(stage, 1)
