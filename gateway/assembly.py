@@ -282,7 +282,10 @@ def _connections(
     retaining: Retaining,
 ) -> ConnectionParts:
     access, clock, metrics = around.access, around.clock, around.metrics
-    wills = Wills(around.log, publish.routes, retaining, metrics, clock=clock, access=access)
+    after = publish.answers.after
+    wills = Wills(
+        around.log, publish.routes, retaining, metrics, after=after, clock=clock, access=access
+    )
     parking = Parking(turn, sessions.claims)
     proofs = None
     if access is not None and access.scram is not None:

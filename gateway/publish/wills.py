@@ -7,14 +7,16 @@ Spec: MQTT 5.0 sections 3.1.2.5 and 3.1.3.2.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
 from motelog.core.clock import Clock
+from motelog.core.errors import MotelogError
 from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.rights import Who
 from motelog.gateway.errors import TopicNameError
-from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.log.log_port import After, LogPort
 from motelog.gateway.mapping.message_properties import publisher_properties
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.publish.retaining import RETAIN_TEXT, Retaining
@@ -39,6 +41,7 @@ class Wills:
         retaining: Retaining,
         metrics: GatewayMetrics,
         *,
+        after: After,
         clock: Clock,
         access: Access | None = None,
     ) -> None:
@@ -47,6 +50,7 @@ class Wills:
         self._routes = routes
         self._retaining = retaining
         self._metrics = metrics
+        self._after = after
         self._clock = clock
 
     def publish(self, whose: Who, will: StoredWill) -> None:
@@ -89,8 +93,11 @@ class Wills:
         else:
             written.ticket = self._log_port.append([written.record])
             [ticket] = append_apart([message], {0: (written.ticket,)})
-        if ticket.error is not None:
-            self._lost(client_id, will, str(ticket.error))
+        self._after(ticket, partial(self._appended, client_id, will))
+
+    def _appended(self, client_id: str, will: StoredWill, error: MotelogError | None) -> None:
+        if error is not None:
+            self._lost(client_id, will, str(error))
         else:
             self._metrics.wills_published += 1
             self._metrics.messages_appended += 1

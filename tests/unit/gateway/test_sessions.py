@@ -1087,6 +1087,18 @@ def wills(stage: Stage) -> int:
     return sum(message[4] == b"gone" or b"gone" in message for message in stage.stored())
 
 
+def test_will_that_the_log_refuses_later_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    connect(stage, 1, will=will())
+    stage.log.settles_at_once = False
+    lose(stage, 1)
+    assert stage.metrics.wills_published == 0
+    stage.log.settle(error=StoreFullError("its broker is away"))
+    assert stage.metrics.wills_published == 0
+    assert "a will message is lost" in caplog.text
+    assert "its broker is away" in caplog.text
+
+
 @pytest.mark.parametrize("properties", [NO_PROPERTIES, HOUR])
 def test_will_is_published_when_the_connection_is_lost(properties: Properties) -> None:
     stage = Stage()
