@@ -37,7 +37,7 @@ from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, decode, encode
 from motelog.core.remoting.server import Connection, answer_with
 from motelog.core.remoting.topic_config import TopicConfig
-from motelog.core.replication.role import ALONE
+from motelog.core.replication.role import ALONE, Role
 from motelog.core.store.disk.page_cache import Places
 from motelog.core.store.message_store import MessageStore
 from tests.support.broker_stack import json_body, pull_ext
@@ -122,6 +122,7 @@ class BrokerStage:
             self.tables,
             store_host=STORE_HOST,
             reader_key=make_reader_key(settings),
+            role=Role(settings.id, settings.replicate),
         )
         self.api = CountingApi(
             store,

@@ -10,6 +10,9 @@ Spec: RocketMQ PullMessageProcessor, PullRequestHoldService.
                  -> anything else            -> answer 19 | 20 | 21
                  -> not in memory            -> paged in by a thread -> read again (cold_reads)
 
+A slave has what its master had, and perhaps not yet all of it. So it never tells a reader that its
+offset is wrong: the reader is held, and is sent back to the master with its offset as it was.
+
 A plain pull takes this path without being decoded. If it is refused, has a SQL92 filter, is not in
 memory or is answered with a reset, it is decoded and begins again.
 """
@@ -20,6 +23,7 @@ import os
 from functools import partial
 from typing import Final
 
+import msgspec
 import trio
 
 from motelog.core.broker.api import NotInMemoryError, ReadResult, ReadStatus
@@ -51,6 +55,9 @@ _OUTCOMES: Final = {
     ReadStatus.OFFSET_OVERFLOW_BADLY: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY"),
     ReadStatus.OFFSET_TOO_SMALL: (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL"),
 }
+_MOVING: Final = frozenset(
+    status for status, (code, _) in _OUTCOMES.items() if code == ResponseCode.PULL_OFFSET_MOVED
+)
 _FOUND: Final = _OUTCOMES[ReadStatus.FOUND]
 
 
@@ -69,6 +76,7 @@ class PullProcessor:
         self._log_folder = os.path.abspath(config.store.directory)
         self._hold_ms_max = config.hold_ms_max
         self._short_poll_ms = None if config.long_poll else config.short_poll_ms
+        self._moves_readers = shared.role.is_master
         # This much of the log's end counts as in memory; None: readers are never sent to a slave.
         self._cached_bytes = shared.store.reader.cached_bytes if config.slave_read_enable else None
         self._moved = OffsetMovedEvents(shared)
@@ -115,7 +123,7 @@ class PullProcessor:
             self._tell_found(connection, opaque, form, group, topic, queue_id, result)
         else:
             pull = self._requests.pull_of(plain, accepted, connection)
-            answer = self._settle(pull, result)
+            answer = self._settle(pull, self._for_reader(result, pull.queue_offset))
             if answer is not None:
                 connection.reply(answer)
         return True
@@ -173,7 +181,18 @@ class PullProcessor:
             return self._hold_or_answer(pull, result)
         return self._answer(pull, result)
 
+    def _for_reader(self, result: ReadResult, queue_offset: int) -> ReadResult:
+        """Return what a reader may hear: a slave without its offset has only no message yet."""
+        if self._moves_readers or result.status not in _MOVING:
+            return result
+        return msgspec.structs.replace(
+            result, status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=queue_offset
+        )
+
     def _read(self, pull: Pull, *, may_wait: bool) -> ReadResult:
+        return self._for_reader(self._read_here(pull, may_wait=may_wait), pull.queue_offset)
+
+    def _read_here(self, pull: Pull, *, may_wait: bool) -> ReadResult:
         if pull.sql_filter is not None:
             return read_matching(
                 self._api,

@@ -17,6 +17,7 @@ from motelog.core.errors import StoreError
 from motelog.core.message import tags_code
 from motelog.core.reader_key import read_key
 from motelog.core.records.decode import decode as decode_records
+from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.codes import LOG_FOLDER, LOG_KEY, LOG_UNITS
 from motelog.core.remoting.frames import (
     FLAG_ONEWAY,
@@ -249,6 +250,44 @@ def test_who_reads_far_behind_is_sent_to_the_groups_slave(
         stage.store.append([message(stage.tail("A", 0))] * 3)
         answer = stage.ask(RequestCode.PULL_MESSAGE, pull_ext("A", 0, maxMsgNums=1))
         assert answer.ext["suggestWhichBrokerId"] == broker_id
+
+
+AS_SLAVE: dict[str, Any] = {"id": 1, "namesrv": ("127.0.0.1:1",)}
+
+
+@pytest.mark.parametrize("hold_ms", [0, 1_000])
+@pytest.mark.parametrize(("queue_id", "queue_offset"), [(0, 4), (0, 100), (0, 1), (1, 5)])
+def test_a_slave_leaves_a_reader_s_offset_as_it_is(
+    tmp_path: Path, queue_id: int, queue_offset: int, hold_ms: int
+) -> None:
+    with broker_stage(tmp_path, AS_SLAVE | {"slave_read_enable": True}) as stage:
+        tail = stage.tail("A", 0)
+        stage.store.append([message(tail, b"%d" % n) for n in range(3)])
+        assert stage.store.hide_below("A", 0, 2)
+        client = Client()
+        fields = {"queueOffset": queue_offset, "suspendTimeoutMillis": hold_ms}
+        stage.pull(client, "A", queue_id, **fields)
+        assert (len(client.answers), len(stage.held)) == ((0, 1) if hold_ms else (1, 0))
+        stage.clock.advance(hold_ms + BUCKET_MS)
+        stage.held.end_due(stage.clock.monotonic_ms())
+        [answer] = client.answers
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert answer.ext["nextBeginOffset"] == str(queue_offset)
+        assert answer.ext["suggestWhichBrokerId"] == "0"
+
+
+def test_a_slave_gives_a_waiting_reader_what_it_lacked(tmp_path: Path) -> None:
+    with broker_stage(tmp_path, AS_SLAVE) as stage:
+        client = Client()
+        stage.pull(client, "A", 0, queueOffset=2)
+        for number in range(4):
+            assert client.answers == []
+            stage.store.append([message(stage.tail("A", 0), b"%d" % number)])
+            if number < 2:
+                stage.pulls.wake_grown()
+        stage.pulls.wake_grown()
+        [answer] = client.answers
+        assert [found.body for found in decode_messages(answer.body)] == [b"2", b"3"]
 
 
 def ask_with_key(stage: BrokerStage, key: str | None, **fields: Any) -> RemotingCommand:
