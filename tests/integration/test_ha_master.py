@@ -19,11 +19,12 @@ from motelog.bridge.pull import PullConsumer
 from motelog.bridge.pull_request import PullResult
 from motelog.core.broker.replication import master
 from motelog.core.broker.replication.master import Master
-from motelog.core.errors import BrokerError
+from motelog.core.errors import BrokerError, ConfigError
 from motelog.core.message import Message, MessageQueue
-from motelog.core.remoting.codes import ResponseCode
+from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.replication.ha_frames import HEADER, PIECE_BYTES_MAX, REPORT
-from tests.support.broker_stack import Stack, started_stack
+from tests.support.broker_stack import Stack, connected, json_body, started_stack
+from tests.support.broker_stage import heartbeat
 from tests.support.java import COMMITLOG_FILE_BYTES, VERSION_4, ApacheServer
 from tests.support.ports import free_port
 
@@ -221,6 +222,28 @@ async def test_a_slave_far_behind_is_not_waited_for(
         await until(lambda: master_of(stack).is_followed)
         await send(stack, 1, size=200_000)
         assert await send(stack, 1) == [SendStatus.SLAVE_NOT_AVAILABLE]
+
+
+async def test_what_rocketmq_4_cannot_read_is_refused_before_a_slave_meets_it(
+    tmp_path: Path,
+) -> None:
+    group = "g" * 121
+    retry_topic = f"%RETRY%{group}"
+    async with (
+        started_stack(tmp_path, replicate="async") as stack,
+        connected(stack.broker_address) as peer,
+    ):
+        beat = await peer.ask(RequestCode.HEART_BEAT, body=json_body(heartbeat(group)))
+        assert beat.code == ResponseCode.INVALID_PARAMETER
+        assert "has 128 bytes, and slaves of RocketMQ 4" in str(beat.remark)
+        assert retry_topic not in stack.broker.tables.topics.table()
+    async with started_stack(tmp_path) as stack, connected(stack.broker_address) as peer:
+        beat = await peer.ask(RequestCode.HEART_BEAT, body=json_body(heartbeat(group)))
+        assert beat.code == ResponseCode.SUCCESS
+        assert retry_topic in stack.broker.tables.topics.table()
+    with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match='set replicate = "off"')):
+        async with started_stack(tmp_path, replicate="async"):
+            raise AssertionError("it has started")
 
 
 def slave_of(stack: Stack, folder: Path, **settings: Any) -> ApacheServer:

@@ -22,7 +22,7 @@ from motelog.core.remoting.frames import RemotingCommand, ResponseCode
 from motelog.core.remoting.pop_fields import RETRY_V1, RETRY_V2, retry_topic
 from motelog.core.remoting.server import Connection
 from motelog.core.remoting.topic_config import TopicConfig
-from motelog.core.topic_names import REVIVE_PREFIX, shown, topic_name_fault
+from motelog.core.topic_names import REVIVE_PREFIX, shown
 
 #: The longest wait of a message in RocketMQ's timer.
 INVISIBLE_MS_MAX: Final = 3 * 86_400_000
@@ -139,7 +139,7 @@ class PopRequests:
         if not self._groups.may_read(group_name, name):
             text = f"the consumer group[{group_name}] is forbidden for topic[{name}]"
             raise BrokerError(ResponseCode.NO_PERMISSION, text)
-        fault = topic_name_fault(retry_topic(name, group_name))
+        fault = self._topics.name_fault(retry_topic(name, group_name))
         if fault is not None:
             text = f"there cannot be a topic for retries of {group_name} in {name}: {fault}"
             raise BrokerError(ResponseCode.INVALID_PARAMETER, text)

@@ -19,6 +19,7 @@ from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.clock import Clock
 from motelog.core.remoting.server import Connection
+from motelog.core.replication.role import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Tables:
                 auto_create=config.auto_create_topics,
                 topics_max=config.topics_max,
                 has_lmq=config.store.lmq,
+                is_copied=Role(config.id, config.replicate).feeds,
             ),
             SubscriptionGroups(
                 auto_create=config.auto_create_groups,

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from motelog.core.errors import BrokerError
+from motelog.core.errors import BrokerError, ConfigError
 from motelog.core.remoting.codes import Permission, ResponseCode
 from motelog.core.remoting.topic_config import (
     QUEUE_COUNT_MAX,
@@ -33,6 +33,7 @@ from motelog.core.topic_names import (
     REVIVE_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
+    TOPIC_BYTES_MAX,
     TOPICS_CLOSED_TO_SENDERS,
     TRANS_CHECK_MAX_TOPIC,
     group_name_fault,
@@ -63,8 +64,11 @@ class TopicTable:
         auto_create: bool,
         topics_max: int,
         has_lmq: bool = False,
+        is_copied: bool = False,
     ) -> None:
         self._has_lmq = has_lmq
+        # Whether slaves may copy the log, RocketMQ 4's among them.
+        self._is_copied = is_copied
         self._topics: dict[str, TopicConfig] = {}
         self._auto_create = auto_create
         self._topics_max = topics_max
@@ -114,6 +118,21 @@ class TopicTable:
         """Return the topics that hold users' messages, in the order of creation."""
         return [n for n in self._topics if not self.is_system(n) and not is_group_topic(n)]
 
+    def name_fault(self, name: str) -> str | None:
+        """Return why no topic may have this name, or None.
+
+        RocketMQ 4 has no records of topics above 127 bytes, which only those of groups may have: a
+        slave would stop at the first one.
+        """
+        fault = topic_name_fault(name)
+        if fault is None and self._is_copied and len(name) > TOPIC_BYTES_MAX:
+            return (
+                f"the topic name {shown(name)} has {len(name)} bytes, and slaves of RocketMQ 4,"
+                f" which may copy this broker's log (replicate), read at most {TOPIC_BYTES_MAX}:"
+                " choose a shorter name for the consumer group"
+            )
+        return fault
+
     def put(self, config: TopicConfig, now_ms: int) -> TopicConfig:
         """Create or replace a topic; BrokerError if its name or queue counts are refused."""
         self._check(config)
@@ -129,7 +148,7 @@ class TopicTable:
             self._put(config, now_ms)
 
     def _check(self, config: TopicConfig) -> None:
-        fault = topic_name_fault(config.topic_name)
+        fault = self.name_fault(config.topic_name)
         if fault is not None:
             raise BrokerError(ResponseCode.INVALID_PARAMETER, fault)
         if self.is_system(config.topic_name):
@@ -284,7 +303,7 @@ class TopicTable:
         A crash may come after a topic's first message and before the topic is in the file. The
         message was acknowledged, so its topic must exist again. Such a topic gets ``queue_count``
         queues (one if it is a group's or the gateways' own), or as many as its queues in the store
-        require.
+        require. ConfigError if slaves may copy the log and a topic is there that they cannot read.
         """
         missing: dict[str, int] = {}
         for name, queue_id in queues:
@@ -299,11 +318,17 @@ class TopicTable:
         if missing:
             self.version = self.version.next(now_ms)
             self.is_dirty = True
+        for name in (*self._topics, *self.deleted) if self._is_copied else ():
+            if (fault := self.name_fault(name)) is not None:
+                raise ConfigError(f'{fault}, or set replicate = "off"')
 
     def _put(self, config: TopicConfig, now_ms: int) -> TopicConfig:
         name = config.topic_name
         if name not in self._topics:
             self._check_room(1)
+            fault = self.name_fault(name)
+            if fault is not None:
+                raise BrokerError(ResponseCode.INVALID_PARAMETER, fault)
         if self._topics.get(name) == config:
             return config
         self._topics[name] = config

@@ -6,20 +6,23 @@ import msgspec
 import pytest
 
 from motelog.core.broker.tables.topics import TopicTable
-from motelog.core.errors import BrokerError
+from motelog.core.errors import BrokerError, ConfigError
 from motelog.core.remoting.codes import ResponseCode
 from motelog.core.remoting.topic_config import TopicConfig
 
 NOW_MS = 1_700_000_000_000
 
 
-def make_table(*, auto_create: bool = True, topics_max: int = 100) -> TopicTable:
+def make_table(
+    *, auto_create: bool = True, topics_max: int = 100, is_copied: bool = False
+) -> TopicTable:
     return TopicTable(
         broker_name="broker-a",
         cluster="C",
         default_queue_count=8,
         auto_create=auto_create,
         topics_max=topics_max,
+        is_copied=is_copied,
     )
 
 
@@ -169,3 +172,36 @@ def test_queues_of_the_store_bring_back_topics_that_the_file_lacks() -> None:
     assert counts["%RETRY%g"] == counts["MQTT_SESSION"] == 1
     assert "bad name" not in counts
     assert table.is_dirty
+
+
+LONG_GROUP = "g" * 121  # its retry topic has 128 bytes
+
+
+def test_a_topic_that_slaves_of_rocketmq_4_cannot_read_is_not_made_while_they_may_copy() -> None:
+    alone, copied = make_table(), make_table(is_copied=True)
+    alone.create_retry_topic(LONG_GROUP, NOW_MS)
+    for make in (copied.create_retry_topic, copied.create_dead_letter_topic):
+        make(LONG_GROUP[2:], NOW_MS)
+        with pytest.raises(BrokerError, match="RocketMQ 4"):
+            make(LONG_GROUP + "gg", NOW_MS)
+    name = f"%RETRY%{LONG_GROUP}"
+    with pytest.raises(BrokerError, match="RocketMQ 4"):
+        copied.create_for_message(name, "TBW102", 1, NOW_MS)
+    with pytest.raises(BrokerError, match="RocketMQ 4"):
+        copied.put(alone.table()[name], NOW_MS)
+    assert name in alone.table()
+    assert name not in copied.table()
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_nor_is_there_one_after_a_start(is_deleted: bool) -> None:
+    alone, copied = make_table(), make_table(is_copied=True)
+    name = alone.create_retry_topic(LONG_GROUP, NOW_MS).topic_name
+    if is_deleted:
+        alone.delete(name, {0: 3}, NOW_MS)
+    content = alone.snapshot()
+    for table in (alone, copied):
+        table.load(msgspec.json.decode(msgspec.json.encode(content)))
+    alone.restore([], 4, NOW_MS)
+    with pytest.raises(ConfigError, match='or set replicate = "off"'):
+        copied.restore([], 4, NOW_MS)
