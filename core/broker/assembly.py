@@ -49,7 +49,11 @@ from motelog.core.broker.replication.peers import Peers
 from motelog.core.broker.replication.promotion import Promotion
 from motelog.core.broker.replication.rivals import Rivals
 from motelog.core.broker.replication.slave import Slave
-from motelog.core.broker.shown.copies import sample_of_copies, status_of_copies
+from motelog.core.broker.shown.copies import (
+    fault_of_copies,
+    sample_of_copies,
+    status_of_copies,
+)
 from motelog.core.broker.shown.properties import shown_properties
 from motelog.core.broker.shown.runtime_info import RuntimeInfo
 from motelog.core.broker.shown.stats import BrokerStats
@@ -312,13 +316,23 @@ class BrokerParts:
     slave: Slave | None
     promotion: Promotion
 
+    @property
+    def _waits_for_slaves(self) -> bool:
+        return isinstance(self.api.acknowledge, Copied)
+
+    @property
+    def copy_fault(self) -> str | None:
+        """Why there is no copy of the log although there should be one."""
+        return fault_of_copies(self.master, self.slave, waits=self._waits_for_slaves)
+
     def sample(self) -> dict[str, float]:
         """Return the counters since the start and, named ``*_now``, the gauges."""
         store, cold_reads, send = self.store, self.api.cold_reads, self.processors.send
         transactions = self.processors.transactions
         pop, flow = self.processors.pop_service, self.processors.flow
-        waits = isinstance(self.api.acknowledge, Copied)
-        copies = sample_of_copies(store.end_offset, self.master, self.slave, waits=waits)
+        copies = sample_of_copies(
+            store.end_offset, self.master, self.slave, waits=self._waits_for_slaves
+        )
         return {**store.sample(), **copies} | {
             "connections_now": self.server.connections_count,
             "messages_received": send.messages_count,

@@ -1,6 +1,6 @@
-"""How far the copies of a broker's log are: request code 907, and the broker's sample.
+"""How far the copies of a broker's log are: request code 907, the broker's sample, a warning.
 
-Owns: the shape of both. Must not touch: connections.
+Owns: the shape of these. Must not touch: connections.
 Spec: RocketMQ DefaultHAService.getRuntimeInfo, HARuntimeInfo.
 """
 
@@ -97,3 +97,15 @@ def sample_of_copies(
         found["nearest_slave_behind_bytes_now"] = min(behind)
         found["slowest_slave_behind_bytes_now"] = max(behind)
     return found
+
+
+def fault_of_copies(master: Master | None, slave: Slave | None, *, waits: bool) -> str | None:
+    """Return why there is no copy although there should be one; None if there is nothing to say."""
+    if slave is not None and not slave.is_copying:
+        return f"the master's log is not copied: {slave.reason}"
+    if waits and master is not None and not master.is_followed:
+        return (
+            "no slave is connected, or all are far behind: messages are on this disk alone, and"
+            " producers get SLAVE_NOT_AVAILABLE"
+        )
+    return None

@@ -35,11 +35,15 @@ def server_status(
         write("not ready:")
         for fault in found["faults"].values():
             write(f"  {fault}")
+    for warning in found["warnings"].values():
+        write(f"warning: {warning}")
     rows = [*found["addresses"].items(), *_counts(found)]
     if found["data"]:
         rows.append(("data", found["data"]))
     if found["disk"]:
         rows.append(("disk", _disk(found["disk"])))
+    if found["copies"]:
+        rows.append(("copies", _copies(found["copies"])))
     write()
     write(table([(name, str(value)) for name, value in rows]))
     if found["lag"]:
@@ -77,6 +81,15 @@ def _disk(disk: dict[str, Any]) -> str:
         if left_s is None
         else f"{text}, {span(left_s)} left"
     )
+
+
+def _copies(copies: dict[str, Any]) -> str:
+    count, behind = copies["slaves"], copies["behind_bytes"]
+    if count is None:
+        return f"slave, {behind:,} bytes behind"
+    if not count:
+        return "master without slaves"
+    return f"master, {count} slave{'s' if count > 1 else ''}, the nearest {behind:,} bytes behind"
 
 
 def _seconds(one: dict[str, Any]) -> str:

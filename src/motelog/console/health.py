@@ -12,13 +12,15 @@ class Health:
     """The readiness of the process, set by motelog.roles and read at each request.
 
     ``checks`` are called each time: name -> what is wrong, or None. ``doing`` returns what a
-    starting role is doing, or None.
+    starting role is doing, or None. ``warnings`` are like ``checks``, of what does not make the
+    process unready.
     """
 
     def __init__(self) -> None:
         self.is_ready = False
         self.roles: dict[str, bool] = {}
         self.checks: dict[str, Callable[[], str | None]] = {}
+        self.warnings: dict[str, Callable[[], str | None]] = {}
         self.doing: dict[str, Callable[[], str | None]] = {}
 
     def starting(self, role: str) -> None:
@@ -34,10 +36,16 @@ class Health:
             if not has_started:
                 doing = self.doing[role]() if role in self.doing else None
                 faults[role] = f"starting: {doing}" if doing else "starting"
-        for name, check in self.checks.items():
-            fault = check()
-            if fault is not None:
-                faults[name] = fault
+        faults |= _found(self.checks)
         if not faults and not self.is_ready:
             faults["process"] = "starting or stopping"
         return faults
+
+    def warned(self) -> dict[str, str]:
+        """Return what an operator should know although the process may be ready."""
+        return _found(self.warnings)
+
+
+def _found(checks: dict[str, Callable[[], str | None]]) -> dict[str, str]:
+    results = ((name, check()) for name, check in checks.items())
+    return {name: fault for name, fault in results if fault is not None}

@@ -4,6 +4,7 @@ Owns: its members. Must not touch: HTTP, what is counted (it reads the metrics' 
 
     {"version": "0.1.0", "time_ms": 1795365614123, "up_s": 12.5,
      "ready": true, "faults": {},                 as /health/ready has them
+     "warnings": {},                              faults that do not make it unready
      "addresses": {"gateway": "127.0.0.1:1883", ...}, "listeners": {"tls": "mqtts://...", ...},
      "data": "/var/lib/motelog" or null,
      "now": {"connections": 2, "sessions": 3, "subscriptions": 4, ...},
@@ -11,6 +12,7 @@ Owns: its members. Must not touch: HTTP, what is counted (it reads the metrics' 
      "latencies": {"acknowledge": {"p50_s": 0.0002, "p99_s": 0.002}, "deliver": ...},
      "disk": {"total_bytes": ..., "free_bytes": ..., "reserve_bytes": ...,
               "retention_left_s": ... or null} or null,
+     "copies": {"role": "master" or "slave", "slaves": 1, "behind_bytes": 0} or null,
      "lag": [{"group": "reports", "topic": "telemetry", "messages": 12, "seconds": 3.1}, ...]}
 
 A rate is the difference of two ``totals`` divided by that of their ``time_ms``. ``latencies`` are
@@ -18,8 +20,10 @@ the 50th and 99th percentiles of the last ten seconds, as bucket bounds of the m
 there were none. "acknowledge" is from a PUBLISH to its PUBACK, "deliver" from the append of a
 message to its delivery, "sync" is a sync of the log. Roles that this process does not run are
 missing from ``addresses``, ``now``, ``totals`` and ``latencies``. ``retention_left_s`` is null if
-the disk has room for the full retention; ``lag`` lists the groups that are furthest behind, with
-``seconds`` if known.
+the disk has room for the full retention. ``copies`` is null if the broker has no part in copying.
+Its ``behind_bytes`` are what this slave lacks, whose ``slaves`` are null, or at a master its
+nearest slave, null without one. ``lag`` lists the groups that are furthest behind, with ``seconds``
+if known.
 """
 
 from __future__ import annotations
@@ -62,6 +66,7 @@ _CLOSED: Final = "motelog_gateway_connections_closed"
 _DISK: Final = "motelog_broker_store_disk_"
 _RETENTION_LEFT: Final = "motelog_broker_store_retention_left_seconds"
 _LAGS: Final = {"group_lag_messages": "messages", "group_lag_seconds": "seconds"}
+_COPIES: Final = ("slaves", "slave_behind_bytes", "copying_behind_bytes")
 LAGS_SHOWN: Final = 5
 #: How often totals are sampled for the rates, and how many are kept: five minutes.
 SAMPLE_S: Final = 2.0
@@ -177,6 +182,7 @@ class Status:
             "up_s": round(time.monotonic() - self._began_s, 1),
             "ready": not faults,
             "faults": faults,
+            "warnings": self._health.warned(),
             "addresses": dict(self._addresses),
             "listeners": dict(self._listeners),
             "data": self._data,
@@ -187,6 +193,7 @@ class Status:
                 for name, one in self.latencies().items()
             },
             "disk": _disk(values),
+            "copies": _copies(self._registry),
             "lag": _lag(self._registry),
         }
 
@@ -243,6 +250,20 @@ def _disk(values: Mapping[str, float]) -> dict[str, int | None] | None:
     disk: dict[str, int | None] = {name: int(values[f"{_DISK}{name}"]) for name in names}
     left_s = values.get(_RETENTION_LEFT, math.inf)
     return disk | {"retention_left_s": None if math.isinf(left_s) else int(left_s)}
+
+
+def _copies(registry: Registry) -> dict[str, str | int | None] | None:
+    found: dict[tuple[str, ...], int] = {}
+    for reading in registry.readings("motelog_broker", _COPIES):
+        assert not isinstance(reading.value, Sequence), "a gauge"
+        found[reading.shown.family, *reading.shown.labels.values()] = int(reading.value)
+    if ("copying_behind_bytes",) in found:
+        behind: int | None = found["copying_behind_bytes",]
+        return {"role": "slave", "slaves": None, "behind_bytes": behind}
+    if ("slaves",) in found:
+        behind = found.get(("slave_behind_bytes", "nearest"))
+        return {"role": "master", "slaves": found["slaves",], "behind_bytes": behind}
+    return None
 
 
 def _lag(registry: Registry) -> list[dict[str, str | float]]:

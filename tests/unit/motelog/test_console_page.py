@@ -147,3 +147,27 @@ async def test_status_of_a_process_without_broker_and_gateway_has_no_numbers() -
     answer = (await get("/status", Health(), Registry())).json()
     assert (answer["now"], answer["totals"], answer["disk"]) == ({}, {}, None)
     assert answer["lag"] == []
+    assert (answer["copies"], answer["warnings"]) == (None, {})
+
+
+async def test_status_says_how_far_the_copies_are_and_what_is_wrong_with_them() -> None:
+    health, registry = Health(), Registry()
+    health.is_ready = True
+    health.warnings["copies"] = lambda: "no slave <is> connected"
+    sample = {"slaves_now": 0, "slaves_near_now": 0, "slaves_needed_now": 1}
+    registry.add("motelog_broker", BROKER_METRICS, lambda: sample)
+    answer = (await get("/status", health, registry)).json()
+    assert (answer["ready"], answer["faults"]) == (True, {})
+    assert answer["warnings"] == {"copies": "no slave <is> connected"}
+    assert answer["copies"] == {"role": "master", "slaves": 0, "behind_bytes": None}
+    text = (await get("/", health, registry)).text
+    assert "<b>copies</b>: no slave &lt;is&gt; connected" in text
+    assert ">ready</span>" in text
+    sample |= {"slaves_now": 2}
+    sample |= {"nearest_slave_behind_bytes_now": 7, "slowest_slave_behind_bytes_now": 90}
+    answer = (await get("/status", health, registry)).json()
+    assert answer["copies"] == {"role": "master", "slaves": 2, "behind_bytes": 7}
+    sample.clear()
+    sample |= {"copying_now": 0, "copying_behind_bytes_now": 12, "copying_silence_s_now": 1}
+    answer = (await get("/status", health, registry)).json()
+    assert answer["copies"] == {"role": "slave", "slaves": None, "behind_bytes": 12}
