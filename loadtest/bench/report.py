@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from motelog.cli.kernels import kernel_states
+from motelog.cli.kernels import COMPILED, kernel_states
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -47,7 +47,8 @@ def environment() -> dict[str, Any]:
 def machine() -> str:
     """Return machine, software and commit, as one line of text."""
     facts = environment()
-    kernels = "; ".join(f"{name} {state}" for name, state in facts["kernels"].items())
+    others = [f"{name} {state}" for name, state in facts["kernels"].items() if state != COMPILED]
+    kernels = "; ".join(others) or "all kernels compiled"
     return (
         f"{facts['date']}, {facts['machine']}, {facts['processors']} processors, "
         f"{facts['system']}, Python {facts['python']}, commit {facts['commit']}, "

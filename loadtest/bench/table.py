@@ -174,8 +174,9 @@ def main() -> None:
             "",
             f"Load: {load}; 100 connections and 64 B payloads unless the row says otherwise; "
             f"medians of {arguments.rounds} rounds of {arguments.seconds:g} s, servers in turn. "
-            "CPU is the server's, per message (per delivery if there are subscribers). Where a "
-            "ratio is above 1, Motelog is ahead. Memory is of the process without pages of files.",
+            "Cells have messages a second, the server's CPU for each (for each delivery if there "
+            "are subscribers) and the 99th percentile of the latency. Where a ratio is above 1, "
+            "Motelog is ahead. Memory is of the process without pages of files.",
             "",
             *markdown(rows),
             "",
@@ -391,7 +392,7 @@ def figure_of(counted: session_load.Counted) -> Figure:
 
 
 def plain_text(figures: Sequence[Figure]) -> str:
-    return f"{median(figures, 'rate'):,.0f}/s, {median(figures, 'cpu_us'):.2f} us CPU"
+    return f"{median(figures, 'rate'):,.0f}/s, {median(figures, 'cpu_us'):.2f} us"
 
 
 def apart_row(seconds: float, rounds: int) -> Row:
@@ -553,8 +554,8 @@ def median(figures: Sequence[Figure], name: str) -> float:
 
 def figure_text(figures: Sequence[Figure]) -> str:
     return (
-        f"{median(figures, 'rate'):,.0f}/s, {median(figures, 'cpu_us'):.2f} us CPU, "
-        f"p99 {median(figures, 'latency_us_p99') / 1000:.2f} ms"
+        f"{median(figures, 'rate'):,.0f}/s, {median(figures, 'cpu_us'):.2f} us, "
+        f"{median(figures, 'latency_us_p99') / 1000:.2f} ms"
     )
 
 

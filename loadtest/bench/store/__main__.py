@@ -95,13 +95,18 @@ def _row(figure: Figure) -> Row:
         f"{_amount(figure.floor)} ({figure.floor_name})" if figure.floor is not None else "",
         f"{figure.ratio:.2f}" if figure.ratio is not None else "",
         goal,
-        ", ".join(f"{name} {_amount(value)}" for name, value in figure.details.items()),
+        ", ".join(
+            f"{name} {_amount(value)}"
+            for name, value in figure.details.items()
+            if not name.startswith("floor_")  # the JSON has them
+        ),
     )
 
 
 def _amount(value: float) -> str:
-    if value >= 1e9:
-        return f"{value / 1e9:.2f} G"
+    for least, letter in ((1e9, "G"), (1e6, "M")):
+        if value >= least:
+            return f"{value / least:.2f} {letter}"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
