@@ -19,16 +19,17 @@ _HEAD: Final = f"""\
 
 What a server with the console answers below `/api/v1` ([console.md](../console.md) has examples,
 tokens and roles). `/api/v1/openapi.json` is the same as an OpenAPI document, for programs that make
-clients. Parameters are in the query, answers are JSON. The roles view, operate and admin include
-each other in this order. A request that changes something needs a token, or the header
-`{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`. An answer in pages
-takes two parameters: `limit`, how many at most, though a page may be shorter, and `after`, the name
-behind which the page begins: the last page's `after`.
+clients. Parameters are in the query, and required unless they have a default or are optional.
+Answers are JSON. The roles view, operate and admin include each other in this order; an endpoint
+that names none takes view. A request that changes something needs a token, or the header `{CHANGE_HEADER}` where the
+server has none. A fault is `{{"error": "why"}}`. An answer in pages takes two more parameters:
+`limit`, how many at most (a page may be shorter), and `after`, the name behind which the page
+begins: the last page's `after`, which is null after the last one.
 
 This page is written by `python -m tests.reference`.
 """
 
-_LINK: Final = re.compile(r"\[(\w+)\]\(#\w+\)")
+_NAMED: Final = re.compile(r"`([A-Z]\w+)`")
 
 
 def page() -> str:
@@ -50,14 +51,17 @@ def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[
     answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
     yield f"### {method} {path.removeprefix('/api/v1')}\n"
     role = operation["description"].removeprefix("Requires the role ").partition(" ")[0]
-    yield f"{operation['summary']}. Role: {role.rstrip('.')}. Answer: {_type(answer)}.\n"
+    role = "" if role.rstrip(".") == "view" else f"Role: {role.rstrip('.')}. "
+    yield f"{operation['summary']}. {role}Answer: {_type(answer)}.\n"
     parameters = [one for one in operation["parameters"] if one["in"] == "query"]
     if {"after", "limit"} <= {one["name"] for one in parameters}:
         (limit,) = (one["schema"] for one in parameters if one["name"] == "limit")
         parameters = [one for one in parameters if one["name"] not in ("after", "limit")]
         yield f"In pages, of {limit['default']} by default.\n"
     for one in parameters:
-        needed = "required" if one["required"] else _default(one["schema"])
+        needed = _default(one["schema"])
+        if not (one["required"] or needed):
+            needed = "optional"
         kind = ", ".join(filter(None, (_type(one["schema"]), needed)))
         yield f"- `{one['name']}` ({kind}): {prose(one['description'])}"
     if parameters:
@@ -76,7 +80,7 @@ def _answer(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
 
 def _field(name: str, kind: str) -> str:
     null = "?" if kind.endswith(" or null") else ""
-    kind = _LINK.sub(r"\1", kind.removesuffix(" or null"))
+    kind = _NAMED.sub(r"\1", kind.removesuffix(" or null"))
     return f"`{name}`{null}" if kind == "text" else f"`{name}` {kind}{null}"
 
 
@@ -88,7 +92,7 @@ def _default(schema: Mapping[str, Any]) -> str:
 def _type(schema: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        return f"`{name}`"
     if "anyOf" in schema:
         return _either(schema["anyOf"])
     if "enum" in schema:

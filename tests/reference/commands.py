@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 COMMON_FROM: Final = 5
 #: Beside those: options of an MQTT client, which these commands have in the same words.
 CLIENTS: Final = ("motelog pub", "motelog sub")
+#: Characters of a text that a group's commands do not repeat.
+LONG: Final = 50
 
 _HEAD: Final = """\
 # Commands
 
-Each command with its arguments (optional ones in brackets) and options, as `motelog COMMAND
---help` has them.
-[commands.md](../commands.md) has exit statuses, contexts and completion.
+Each command with its arguments (optional ones in brackets), its options and an example, as `motelog
+COMMAND --help` has them. [commands.md](../commands.md) has exit statuses, contexts and completion.
 
 This page is written by `python -m tests.reference`.
 """
@@ -57,8 +58,9 @@ def page() -> str:
     ]
     lines = [_HEAD, "## Common arguments and options", "", *_list(common)]
     lines += ["## Options of MQTT clients", "", *_list(mqtt)]
+    said: dict[tuple[str, Option], str] = {}
     for command in found:
-        lines += _command(command, common, mqtt)
+        lines += _command(command, common, mqtt, said)
     return "\n".join(lines)
 
 
@@ -83,20 +85,28 @@ def _commands_below(group: Command, context: Context) -> Iterator[Found]:
             yield Found(command, below, [one for one in options if "--help" not in one[0]])
 
 
-def _command(found: Found, common: list[Option], mqtt: list[Option]) -> Iterator[str]:
+def _command(
+    found: Found,
+    common: list[Option],
+    mqtt: list[Option],
+    said: dict[tuple[str, Option], str],
+) -> Iterator[str]:
+    """Yield a command's part; ``said`` has the long texts of options that its group has had."""
     command, context, options = found
-    yield f"## {context.command_path}"
-    yield ""
-    yield from (f"{prose(part)}\n" for part in (command.help or "").split("\n\n"))
     is_client = context.command_path in CLIENTS
     above = [*common, *(mqtt if is_client else ())]
     own = [option for option in options if option not in above]
     usage = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
     usage = [piece.strip("{}") for piece in usage]
+    own = [_once(option, context.command_path, said) for option in own]
     # An optional argument is in brackets.
     own = [(f"[{names}]" if f"[{names}]" in usage else names, text) for names, text in own]
+    arguments = ""
     if not {names for names, _ in own}.issuperset(usage):
-        yield f"Arguments: `{' '.join(usage)}`\n"
+        arguments = f" {' '.join(usage)}"
+    yield f"## {context.command_path}{arguments}"
+    yield ""
+    yield from (f"{prose(part)}\n" for part in (command.help or "").split("\n\n"))
     if own:
         yield from _list(own)
     # The usage names the arguments.
@@ -104,10 +114,17 @@ def _command(found: Found, common: list[Option], mqtt: list[Option]) -> Iterator
     shared = [name for name in shared if name.startswith("`-")]
     if is_client:
         shared.append("the options of MQTT clients")
-    if shared:
-        yield f"Also {', '.join(shared)}.\n"
-    if command.epilog:
-        yield f"{command.epilog.replace('Example: ', 'Example: `')}`\n"
+    also = f"Also {', '.join(shared)}. " if shared else ""
+    yield f"{also}{(command.epilog or '').replace('Example: ', 'Example: `')}`\n"
+
+
+def _once(option: Option, command: str, said: dict[tuple[str, Option], str]) -> Option:
+    """Return an option, or where its text is if another command of the group has it."""
+    names, text = option
+    if len(text) < LONG:
+        return option
+    before = said.setdefault((command.rpartition(" ")[0], option), command)
+    return option if before == command else (names, f"as in `{before}`.")
 
 
 def _list(options: Iterable[Option]) -> Iterator[str]:

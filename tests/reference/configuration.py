@@ -25,18 +25,22 @@ from tests.reference.markdown import prose
 _HEAD: Final = """\
 # Configuration
 
-Each section and key of the file that `motelog up --config FILE` reads, with its default (a text is
-empty by default unless one is given), what it takes and why. The file is TOML. `motelog config
-check FILE` names everything that is wrong with one, each fault with its line.
+Each section and key of the file that `motelog up --config FILE` reads, with its default, what it
+takes and why. The file is TOML. A text is empty by default, and a number an integer of at least 1,
+unless it says otherwise. `motelog config check FILE` names everything that is wrong with a file,
+each fault with its line; a section or key that does not exist is one. `motelog config show FILE`
+prints every key with its value and where that is from, `motelog config diff FILE` those that differ
+from the defaults. [motelog.schema.json](motelog.schema.json) is this page for
+[editors](../operations/configuration.md#editors).
 
 **Units.** A key whose name has `bytes`, `ms`, `s` or `hours` in it takes a plain number of these,
 or a text with a unit: `"64MiB"`, `"1GB"` (powers of 1024 and of 1000), `"500ms"`, `"30s"`,
 `"15m"`, `"72h"`, `"7d"`.
 
-**Environment.** A variable counts more than the file, for `motelog up`, `motelog dev` and
-`motelog config check`. Its name is `MOTELOG__SECTION__KEY`, in capitals, with two underscores
-where the name of the section has a dot (`MOTELOG__ROLES` for a key above all sections). Its value
-is written without quotes; arrays and tables are written as in TOML:
+**Environment.** A variable `MOTELOG__SECTION__KEY` overrides the file, for `motelog up`, `motelog
+dev` and `motelog config check`. Two underscores stand for the dot in the name of a section
+(`MOTELOG__ROLES` for a key above all sections). The value is written without quotes; arrays and
+tables are written as in TOML:
 
 ```sh
 MOTELOG__BROKER__STORE__FLUSH=sync
@@ -45,12 +49,8 @@ MOTELOG__BROKER__NAMESRV='["10.0.0.1:9876", "10.0.0.2:9876"]'
 MOTELOG__GATEWAY__TOPIC_MAP='[{filter = "site/+/#", queue_topic = "site"}]'
 ```
 
-A section or key that does not exist is a fault. Other variables that begin with `MOTELOG_` have
-no effect, which the three commands say, with the variable that may be meant.
-
-`motelog config show FILE` prints every key with its value and where that is from, `motelog config
-diff FILE` those that differ from the defaults. [motelog.schema.json](motelog.schema.json) is this
-page for editors: [how they use it](../operations/configuration.md#editors).
+Other variables that begin with `MOTELOG_` have no effect, which the three commands say, with the
+variable that may be meant.
 
 This page is written by `python -m tests.reference`.
 """
@@ -69,17 +69,23 @@ def schema() -> str:
 
 
 def page() -> str:
-    lines = [_HEAD, *_section(MotelogConfig, (), "", is_array=False)]
-    lines += ["## Keys of TLS", "", *_keys(TlsKeys, msgspec.structs.fields(TlsKeys))]
+    lines = [_HEAD, *_section(MotelogConfig, (), "", {}, is_array=False)]
+    lines += ["## Keys of TLS", "", *_keys(TlsKeys, "", msgspec.structs.fields(TlsKeys), {})]
     return "\n".join(lines)
 
 
 def _section(
-    kind: type[msgspec.Struct], path: tuple[str, ...], why: str, *, is_array: bool
+    kind: type[msgspec.Struct],
+    path: tuple[str, ...],
+    why: str,
+    said: dict[str, str],
+    *,
+    is_array: bool,
 ) -> Iterator[str]:
-    """Yield the heading and the table of a section, then the sections below it.
+    """Yield the heading and the keys of a section, then the sections below it.
 
-    ``why`` is what the section that it is in says of it.
+    ``why`` is what the section that it is in says of it, ``said`` what has been said of keys, with
+    the section that says so.
     """
     name = ".".join(path)
     yield f"## [[{name}]]" if is_array else f"## [{name}]" if name else "## Above all sections"
@@ -93,7 +99,7 @@ def _section(
     fields = [field for field in msgspec.structs.fields(kind) if field.name not in shared]
     # What several sections have comes last.
     fields.sort(key=lambda one: one.name not in own)
-    yield from _keys(kind, fields)
+    yield from _keys(kind, name, fields, said)
     if shared:
         yield "And the [keys of TLS](#keys-of-tls).\n"
     docstrings = docstrings_of(kind)
@@ -102,17 +108,21 @@ def _section(
         if section is not None:
             key, of_array = field.encode_name, isinstance(type_info(field.type), VarTupleType)
             why = docstrings[field.name]
-            yield from _section(section.cls, (*path, key), why, is_array=of_array)
+            yield from _section(section.cls, (*path, key), why, said, is_array=of_array)
 
 
-def _keys(kind: type[msgspec.Struct], fields: Iterable[FieldInfo]) -> Iterator[str]:
+def _keys(
+    kind: type[msgspec.Struct], section: str, fields: Iterable[FieldInfo], said: dict[str, str]
+) -> Iterator[str]:
     """Yield those of these fields that are keys, and not sections."""
     docstrings = docstrings_of(kind)
     for field in fields:
         if struct_of(type_info(field.type)) is None:
             facts = "; ".join(_facts(kind, field))
             name = f"`{field.encode_name}`{_default(field)}{f' ({facts})' if facts else ''}"
-            yield f"- {name}: {prose(docstrings[field.name])}"
+            line = f"- {name}: {prose(docstrings[field.name])}"
+            before = said.setdefault(line, section)
+            yield line if before == section else f"- `{field.encode_name}`: as in `[{before}]`."
     yield ""
 
 
@@ -130,7 +140,7 @@ def _facts(kind: type[msgspec.Struct], field: FieldInfo) -> Iterator[str]:
         "", describe(bounded(kind, field), unit).partition(", or a text such as")[0]
     )
     takes = takes.removeprefix(f"{unit.name}: " if unit is not None else "")
-    if takes not in ("text", "true or false"):
+    if takes not in ("text", "true or false", "integer of at least 1"):
         takes = takes.replace(", each element ", " of ").replace(" of at least ", " >= ")
         yield takes.replace(" greater than ", " > ")
 
