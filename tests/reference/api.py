@@ -21,10 +21,10 @@ What a server with the console answers below `/api/v1` ([console.md](../console.
 tokens and roles). `/api/v1/openapi.json` is the same as an OpenAPI document, for programs that make
 clients. Parameters are in the query, and required unless they have a default or are optional.
 Answers are JSON. The roles view, operate and admin include each other in this order; an endpoint
-that names none takes view. A request that changes something needs a token, or the header `{CHANGE_HEADER}` where the
-server has none. A fault is `{{"error": "why"}}`. An answer in pages takes two more parameters:
-`limit`, how many at most (a page may be shorter), and `after`, the name behind which the page
-begins: the last page's `after`, which is null after the last one.
+that names none takes view. A request that changes something needs a token, or the header
+`{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`. An answer in pages
+takes two more parameters: `limit`, how many at most (a page may be shorter), and `after`, the name
+behind which the page begins: the last page's `after`, which is null after the last one.
 
 This page is written by `python -m tests.reference`.
 """

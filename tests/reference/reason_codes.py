@@ -110,7 +110,8 @@ ROWS: Final[dict[ReasonCode, Row]] = {
     ),
     ReasonCode.SERVER_UNAVAILABLE: Row(
         "CONNACK",
-        "`connections_max` clients are connected, or stored sessions cannot be found at the moment",
+        "`connections_max` other clients are connected, or stored sessions cannot be found at the"
+        " moment",
         "Connect again later, at growing intervals; raise `connections_max`",
     ),
     ReasonCode.SERVER_BUSY: Row(
@@ -179,7 +180,7 @@ ROWS: Final[dict[ReasonCode, Row]] = {
         "PUBACK, PUBREC, SUBACK, CONNACK, DISCONNECT",
         "PUBACK, PUBREC: the disk is over its limit; there are as many retained messages as"
         " `retained_count_max`, `retained_client_count_max` or `retained_bytes_max` allows; topic"
-        " name and properties do not fit into a record. SUBACK: more than `subscriptions_max`."
+        " name and properties do not fit into a record (some 24 kB). SUBACK: more than `subscriptions_max`."
         " CONNACK: a will payload above `will_bytes_max`. DISCONNECT: too many filters or"
         " properties in a packet, too many SUBSCRIBE at once, or all connections together hold more"
         " than `memory_bytes_max`",

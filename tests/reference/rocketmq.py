@@ -52,8 +52,7 @@ untested.
   `rocketmq-proxy` in cluster mode with our name server's address (`namesrvAddr`).
 
 TLS and access keys ([how](../native-access.md)) are tried with the Java client, its tools and ours.
-What RocketMQ's users know of it, row by row with the tests that show it:
-[rocketmq-features.md](../rocketmq-features.md).
+[rocketmq-features.md](../rocketmq-features.md) goes through RocketMQ's features one by one.
 
 ## From Java
 
@@ -85,7 +84,7 @@ _CLIENTS: Final = (
     (
         "JavaScript, `ali-ons`",
         ALI_ONS.partition("@")[2],
-        "Producer; push consumer with tags. It cannot create a topic by a message: make it first."
+        "Producer; push consumer with tags. It cannot create a topic by a message: create it first."
         " A consumer that starts while a broker does not answer may get no message until it is"
         " started again. One that cannot read its offset, as while a broker restarts, begins at 0"
         " or at the end, by its `consumeFromWhere`",
@@ -104,7 +103,7 @@ _CLIENTS: Final = (
         f"{PYTHON_CLIENT.partition('==')[2]}, {NODE_CLIENT.partition('@')[2]}, proxy {VERSION_5}",
         "`rocketmq-python-client`, `rocketmq-client-nodejs`: producer, FIFO and delayed messages;"
         " transactions, the broker's questions answered in Python; simple and push consumer, tags,"
-        " in order, changed invisible time. Make a topic with the type of its messages"
+        " in order, changed invisible time. Create a topic with the type of its messages"
         " (`mqadmin updateTopic -a +message.type=FIFO`), or set the proxy's"
         " `enableTopicMessageTypeCheck` to false",
         "`tests/integration/test_grpc_proxy.py`, `tests/fault/test_broker_kills.py`",
@@ -165,7 +164,7 @@ NOT_HERE: Final = (
     ),
     (
         "`cloneGroupOffset` to a group that does not exist",
-        "the group is made, as by RocketMQ 4; 5 refuses (26)",
+        "the group is created, as by RocketMQ 4; 5 refuses (26)",
     ),
     (
         "`getBrokerConfig`, `getNamesrvConfig`",
@@ -217,8 +216,8 @@ _WHAT: Final = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: "the members of a group, for their rebalance",
     RequestCode.LOCK_BATCH_MQ: "lock queues for an orderly consumer",
     RequestCode.UNLOCK_BATCH_MQ: "unlock them",
-    RequestCode.CHECK_CLIENT_CONFIG: "whether a filter is one",
-    RequestCode.UPDATE_AND_CREATE_TOPIC: "make or change a topic",
+    RequestCode.CHECK_CLIENT_CONFIG: "whether a filter is valid",
+    RequestCode.UPDATE_AND_CREATE_TOPIC: "create or change a topic",
     RequestCode.GET_ALL_TOPIC_CONFIG: "all topics",
     RequestCode.GET_TOPIC_CONFIG: "one topic",
     RequestCode.GET_BROKER_CONFIG: "the broker's settings, by RocketMQ's names",
@@ -227,7 +226,7 @@ _WHAT: Final = {
     RequestCode.VIEW_MESSAGE_BY_ID: "a message by its offset id",
     RequestCode.GET_ALL_CONSUMER_OFFSET: "where all groups have got to",
     RequestCode.GET_ALL_DELAY_OFFSET: "how far delayed messages are delivered",
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "make or change a group",
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "create or change a group",
     RequestCode.DELETE_SUBSCRIPTIONGROUP: "delete a group",
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "all groups",
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: "one group",
@@ -238,10 +237,10 @@ _WHAT: Final = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: "a group's producers",
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: "the groups that read a topic",
     RequestCode.VIEW_BROKER_STATS_DATA: "rates by topic and group (`statsAll`)",
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "make or change several topics",
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "create or change several topics",
     RequestCode.DELETE_TOPIC_IN_BROKER: "delete a topic: messages, offsets and settings",
     RequestCode.UPDATE_BROKER_CONFIG: "set something in the running broker, until it restarts",
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "make or change several groups",
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "create or change several groups",
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "have a group go on from a time or an offset",
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "how far running consumers are",
     RequestCode.QUERY_CONSUME_TIME_SPAN: "the times of a topic's messages and of what is consumed",
@@ -260,12 +259,12 @@ _WHAT: Final = {
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: "what a group subscribes to in a topic",
     RequestCode.REGISTER_BROKER: "a broker lives; its topics",
     RequestCode.UNREGISTER_BROKER: "a broker leaves",
-    RequestCode.AUTH_CREATE_USER: "make a user (`createUser`); this and the next ones where there"
+    RequestCode.AUTH_CREATE_USER: "create a user (`createUser`); this and the next ones where there"
     " is access control",
     RequestCode.AUTH_UPDATE_USER: "change a user's password, type or status",
     RequestCode.AUTH_DELETE_USER: "delete a user and its rules",
     RequestCode.AUTH_GET_USER: "one user",
-    RequestCode.AUTH_LIST_USER: "all users that tools have made",
+    RequestCode.AUTH_LIST_USER: "all users that tools have created",
     RequestCode.AUTH_CREATE_ACL: "give a user rules (`createAcl`)",
     RequestCode.AUTH_UPDATE_ACL: "as AUTH_CREATE_ACL",
     RequestCode.AUTH_DELETE_ACL: "take rules from a user",
@@ -354,8 +353,8 @@ def _served(codes: Iterable[int]) -> Iterator[str]:
 
 
 def _broker_codes() -> dict[int, object]:
-    """Return what a broker serves; its parts are made, and none is started."""
-    config, clock = BrokerConfig(store=StoreConfig(directory="never-made")), SystemClock()
+    """Return what a broker serves; its parts are built, and none is started."""
+    config, clock = BrokerConfig(store=StoreConfig(directory="never-created")), SystemClock()
     host = encode_host("127.0.0.1", 10911)
     store = MessageStore(config.store, store_host=host, clock=clock)
     tables = Tables.of(config, clock)
