@@ -27,8 +27,9 @@ LONG: Final = 50
 _HEAD: Final = """\
 # Commands
 
-Each command with its arguments (optional ones in brackets), its options and an example, as `motelog
-COMMAND --help` has them. [commands.md](../commands.md) has exit statuses, contexts and completion.
+Each command with its arguments (optional ones in brackets) and options, as `motelog COMMAND --help`
+has them, and with an example if that shows an option. [commands.md](../commands.md) has exit
+statuses, contexts and completion.
 
 This page is written by `python -m tests.reference`.
 """
@@ -115,7 +116,11 @@ def _command(
     if is_client:
         shared.append("the options of MQTT clients")
     also = f"Also {', '.join(shared)}. " if shared else ""
-    yield f"{also}{(command.epilog or '').replace('Example: ', 'Example: `')}`\n"
+    example = (command.epilog or "").removeprefix("Example: ")
+    # One without an option shows what the usage shows.
+    shown = f"Example: `{example}`" if " -" in example else ""
+    if also or shown:
+        yield f"{also}{shown}".strip() + "\n"
 
 
 def _once(option: Option, command: str, said: dict[tuple[str, Option], str]) -> Option:

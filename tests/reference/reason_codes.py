@@ -180,10 +180,10 @@ ROWS: Final[dict[ReasonCode, Row]] = {
         "PUBACK, PUBREC, SUBACK, CONNACK, DISCONNECT",
         "PUBACK, PUBREC: the disk is over its limit; there are as many retained messages as"
         " `retained_count_max`, `retained_client_count_max` or `retained_bytes_max` allows; topic"
-        " name and properties do not fit into a record (some 24 kB). SUBACK: more than `subscriptions_max`."
-        " CONNACK: a will payload above `will_bytes_max`. DISCONNECT: too many filters or"
-        " properties in a packet, too many SUBSCRIBE at once, or all connections together hold more"
-        " than `memory_bytes_max`",
+        " name and properties do not fit into a record (some 24 kB). SUBACK: more than"
+        " `subscriptions_max`. CONNACK: a will payload above `will_bytes_max`. DISCONNECT: too many"
+        " filters or properties in a packet, too many SUBSCRIBE at once, or all connections"
+        " together hold more than `memory_bytes_max`",
         "The Reason String says which. A full disk: `/health/ready` says how full; make room, or"
         " keep messages for a shorter time (`retention_hours`)",
     ),

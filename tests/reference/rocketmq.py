@@ -1,6 +1,6 @@
 """docs/reference/rocketmq.md: which clients and requests of RocketMQ work.
 
-Owns: that page's text, what each request code does in words. Must not touch: which codes are
+Owns: that page's text, what names of request codes do not say. Must not touch: which codes are
 served; the tables of broker and name server say that. The Java program is the one that is tested.
 """
 
@@ -180,120 +180,59 @@ NOT_HERE: Final = (
     ),
 )
 
-#: What a request is for. Broker first, then name server; each code that is served is here.
-_WHAT: Final = {
-    RequestCode.SEND_MESSAGE: "send a message",
-    RequestCode.SEND_MESSAGE_V2: "SEND_MESSAGE with short field names",
-    RequestCode.SEND_BATCH_MESSAGE: "send messages of one topic in a row",
-    RequestCode.CONSUMER_SEND_MSG_BACK: "give a message back: it comes later, or is a dead letter",
-    RequestCode.SEND_REPLY_MESSAGE: "reply to a request; it is pushed to the client that waits",
-    RequestCode.SEND_REPLY_MESSAGE_V2: "SEND_REPLY_MESSAGE with short field names",
-    RequestCode.RECALL_MESSAGE: "take back a message that waits for a time of its own",
-    RequestCode.END_TRANSACTION: "commit a half message, or roll it back",
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: "ask producers about a half message from the first time",
-    RequestCode.PULL_MESSAGE: "messages of a queue from an offset on; held until there are some",
-    RequestCode.LITE_PULL_MESSAGE: "PULL_MESSAGE of lite pull consumers",
-    RequestCode.POP_MESSAGE: "messages of any queue, invisible to others for a time; held until"
-    " there are some",
-    RequestCode.ACK_MESSAGE: "a popped message is done with",
-    RequestCode.BATCH_ACK_MESSAGE: "several popped messages are done with",
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: "when a popped message is to come again",
-    RequestCode.PEEK_MESSAGE: "what a pop would get; nothing is changed",
+#: What the name of a request does not say.
+_MORE: Final = {
+    RequestCode.CONSUMER_SEND_MSG_BACK: "it comes later, or is a dead letter",
+    RequestCode.SEND_REPLY_MESSAGE: "pushed to the client that waits",
+    RequestCode.RECALL_MESSAGE: "one that waits for a time of its own",
+    RequestCode.END_TRANSACTION: "commit or roll back",
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: "producers are asked from the first time",
+    RequestCode.PULL_MESSAGE: "held until there are messages",
+    RequestCode.POP_MESSAGE: "held until there are messages",
     RequestCode.NOTIFICATION: "whether there is anything to pop; held until there is",
     RequestCode.POLLING_INFO: "how many pops of a group wait",
-    RequestCode.QUERY_ASSIGNMENT: "which queues a member of a group has, and by pulls or by POP",
+    RequestCode.QUERY_ASSIGNMENT: "queues of a member of a group, by pulls or by POP",
     RequestCode.SET_MESSAGE_REQUEST_MODE: "whether a group gets a topic by pulls or by POP",
-    RequestCode.QUERY_CONSUMER_OFFSET: "where a group has got to",
-    RequestCode.UPDATE_CONSUMER_OFFSET: "how far a group has got",
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: (
-        "the first offset at or behind a time; with boundaryType UPPER the last at or before it"
-    ),
-    RequestCode.GET_MAX_OFFSET: "the end of a queue",
-    RequestCode.GET_MIN_OFFSET: "the begin of a queue",
-    RequestCode.GET_EARLIEST_MSG_STORETIME: "the time of a queue's first message",
-    RequestCode.HEART_BEAT: "a client lives; its groups and subscriptions",
-    RequestCode.UNREGISTER_CLIENT: "a client leaves",
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: "the members of a group, for their rebalance",
-    RequestCode.LOCK_BATCH_MQ: "lock queues for an orderly consumer",
-    RequestCode.UNLOCK_BATCH_MQ: "unlock them",
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "the first at or behind a time; with boundaryType UPPER"
+    " the last at or before it",
     RequestCode.CHECK_CLIENT_CONFIG: "whether a filter is valid",
-    RequestCode.UPDATE_AND_CREATE_TOPIC: "create or change a topic",
-    RequestCode.GET_ALL_TOPIC_CONFIG: "all topics",
-    RequestCode.GET_TOPIC_CONFIG: "one topic",
-    RequestCode.GET_BROKER_CONFIG: "the broker's settings, by RocketMQ's names",
-    RequestCode.GET_BROKER_RUNTIME_INFO: "the broker's state (`brokerStatus`)",
-    RequestCode.QUERY_MESSAGE: "messages by key or unique id",
-    RequestCode.VIEW_MESSAGE_BY_ID: "a message by its offset id",
-    RequestCode.GET_ALL_CONSUMER_OFFSET: "where all groups have got to",
-    RequestCode.GET_ALL_DELAY_OFFSET: "how far delayed messages are delivered",
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "create or change a group",
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: "delete a group",
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "all groups",
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: "one group",
+    RequestCode.GET_BROKER_CONFIG: "by RocketMQ's names",
+    RequestCode.GET_BROKER_RUNTIME_INFO: "`brokerStatus`",
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: "close one topic to a group, or open it",
-    RequestCode.GET_TOPIC_STATS_INFO: "begin, end and last time of a topic's queues",
-    RequestCode.GET_CONSUME_STATS: "how far a group is behind (`consumerProgress`)",
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: "a group's consumers and their subscriptions",
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: "a group's producers",
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: "the groups that read a topic",
-    RequestCode.VIEW_BROKER_STATS_DATA: "rates by topic and group (`statsAll`)",
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "create or change several topics",
-    RequestCode.DELETE_TOPIC_IN_BROKER: "delete a topic: messages, offsets and settings",
-    RequestCode.UPDATE_BROKER_CONFIG: "set something in the running broker, until it restarts",
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "create or change several groups",
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "have a group go on from a time or an offset",
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "how far running consumers are",
-    RequestCode.QUERY_CONSUME_TIME_SPAN: "the times of a topic's messages and of what is consumed",
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "the system's topics",
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "have the next round of cleaning begin at once",
-    RequestCode.GET_CONSUMER_RUNNING_INFO: "what a running consumer does (`consumerStatus`)",
-    RequestCode.QUERY_CORRECTION_OFFSET: "the lowest offsets of all groups",
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: "have a running consumer process one message at once",
-    RequestCode.CLONE_GROUP_OFFSET: "a group gets the offsets of another",
+    RequestCode.GET_CONSUME_STATS: "`consumerProgress`",
+    RequestCode.VIEW_BROKER_STATS_DATA: "`statsAll`",
+    RequestCode.DELETE_TOPIC_IN_BROKER: "messages, offsets and settings",
+    RequestCode.UPDATE_BROKER_CONFIG: "until the broker restarts",
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "to a time or an offset",
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "the next round of cleaning begins at once",
     RequestCode.CLEAN_UNUSED_TOPIC: "as CLEAN_EXPIRED_CONSUMEQUEUE; no queue is without a topic",
-    RequestCode.GET_BROKER_CONSUME_STATS: "how far all groups are behind (`brokerConsumeStats`)",
-    RequestCode.QUERY_CONSUME_QUEUE: "units of a queue (`queryCq`)",
-    RequestCode.GET_ALL_PRODUCER_INFO: "all producers (`producer`)",
     RequestCode.DELETE_EXPIRED_COMMITLOG: "as CLEAN_EXPIRED_CONSUMEQUEUE",
-    RequestCode.QUERY_TOPICS_BY_CONSUMER: "the topics in which a group has offsets",
-    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: "what a group subscribes to in a topic",
-    RequestCode.REGISTER_BROKER: "a broker lives; its topics",
-    RequestCode.UNREGISTER_BROKER: "a broker leaves",
-    RequestCode.AUTH_CREATE_USER: "create a user (`createUser`); this and the next ones where there"
-    " is access control",
-    RequestCode.AUTH_UPDATE_USER: "change a user's password, type or status",
-    RequestCode.AUTH_DELETE_USER: "delete a user and its rules",
-    RequestCode.AUTH_GET_USER: "one user",
-    RequestCode.AUTH_LIST_USER: "all users that tools have created",
-    RequestCode.AUTH_CREATE_ACL: "give a user rules (`createAcl`)",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "`consumerStatus`",
+    RequestCode.QUERY_CORRECTION_OFFSET: "the lowest offsets of all groups",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "a running consumer processes one message at once",
+    RequestCode.GET_BROKER_CONSUME_STATS: "`brokerConsumeStats`",
+    RequestCode.QUERY_CONSUME_QUEUE: "`queryCq`",
+    RequestCode.GET_ALL_PRODUCER_INFO: "`producer`",
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: "those in which a group has offsets",
+    RequestCode.AUTH_CREATE_USER: "this and the next ones where there is access control",
+    RequestCode.AUTH_LIST_USER: "those that tools have created",
     RequestCode.AUTH_UPDATE_ACL: "as AUTH_CREATE_ACL",
-    RequestCode.AUTH_DELETE_ACL: "take rules from a user",
-    RequestCode.AUTH_GET_ACL: "the rules of one user",
-    RequestCode.AUTH_LIST_ACL: "the rules of all users",
-    RequestCode.PROMOTE_BROKER: "makes a slave the master; ours alone (`motelog broker promote`)",
-    RequestCode.BROKER_HEARTBEAT: "a broker lives that says so more often than it registers"
-    " (enableSlaveActingMaster)",
-    RequestCode.REGISTER_TOPIC_IN_NAMESRV: "one topic of a broker (enableSingleTopicRegister)",
+    RequestCode.BROKER_HEARTBEAT: "enableSlaveActingMaster",
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: "enableSingleTopicRegister",
     RequestCode.QUERY_DATA_VERSION: "whether the name server knows a broker's latest topics",
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: "the brokers and queues of a topic",
-    RequestCode.GET_BROKER_CLUSTER_INFO: "the brokers and their clusters (`clusterList`)",
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: "all topics, or those at a `brokerName`",
-    RequestCode.GET_TOPICS_BY_CLUSTER: "the topics of a cluster",
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: "forget a topic's routes",
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: "have producers stay away from a broker",
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: "producers may use it again",
-    RequestCode.PUT_KV_CONFIG: "put an entry into the key-value table (order topics)",
-    RequestCode.GET_KV_CONFIG: "get an entry",
-    RequestCode.DELETE_KV_CONFIG: "delete an entry",
-    RequestCode.GET_KVLIST_BY_NAMESPACE: "all entries of a namespace",
+    RequestCode.GET_BROKER_CLUSTER_INFO: "`clusterList`",
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: "or those at a `brokerName`",
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: "producers stay away from it",
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: "they may use it again",
+    RequestCode.PUT_KV_CONFIG: "order topics",
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: "the names of clusters and brokers",
-    RequestCode.GET_UNIT_TOPIC_LIST: "topics of units: none",
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: "topics that units subscribe to: none",
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: "such topics without a unit: none",
-    RequestCode.UPDATE_NAMESRV_CONFIG: "refused: the settings are in the configuration",
-    RequestCode.GET_NAMESRV_CONFIG: "the name server's settings, by RocketMQ's names",
-    RequestCode.GET_BROKER_MEMBER_GROUP: "the addresses of one broker",
-    RequestCode.GET_BROKER_HA_STATUS: "a master's slaves, or how far a slave is (`haStatus`)",
+    RequestCode.GET_UNIT_TOPIC_LIST: "none",
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: "none",
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: "none",
+    RequestCode.UPDATE_NAMESRV_CONFIG: "refused",
+    RequestCode.GET_NAMESRV_CONFIG: "by RocketMQ's names",
+    RequestCode.GET_BROKER_HA_STATUS: "a master's slaves, or how far a slave is; `haStatus`",
+    RequestCode.PROMOTE_BROKER: "a slave becomes the master; ours alone",
 }
 
 #: Requests that a broker sends to clients. It serves none of them.
@@ -332,6 +271,7 @@ def page() -> str:
             " `tests/integration/test_acl_java.py` says.\nThese do not:\n",
             *table(("command", "why"), NOT_HERE),
             "## What the broker answers\n",
+            "Requests by code and name, with what the name does not say.\n",
             *_served(broker),
             "It tells the members of a group of changes by NOTIFY_CONSUMER_IDS_CHANGED (40), and"
             " pushes replies\nby PUSH_REPLY_MESSAGE_TO_CLIENT (326). Of running consumers it asks"
@@ -346,9 +286,8 @@ def page() -> str:
 
 
 def _served(codes: Iterable[int]) -> Iterator[str]:
-    yield from (
-        f"- {code.value} {code.name}: {_WHAT[code]}" for code in map(RequestCode, sorted(codes))
-    )
+    for code in map(RequestCode, sorted(codes)):
+        yield f"- {code.value} {code.name}" + (f": {_MORE[code]}" if code in _MORE else "")
     yield ""
 
 
