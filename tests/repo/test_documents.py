@@ -53,13 +53,14 @@ def test_make_commands_that_a_document_names_are_there(document: Path) -> None:
 
 @pytest.fixture(scope="module")
 def words() -> set[str]:
-    """Every name that the sources, the tests and the build have."""
+    """Every name that the sources, the tests and the build have, those of modules among them."""
     found: set[str] = set()
     suffixes = (".py", ".pyx", ".pxd", "")
     for folder in (*FOLDERS, "src", "tests", ".ci"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in suffixes and path.is_file() and "__pycache__" not in path.parts:
                 found.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+                found.add(path.stem)
     for name in ("Makefile", "setup.py", "pyproject.toml"):
         found.update(re.findall(r"\w+", (ROOT / name).read_text(encoding="utf-8")))
     return found
