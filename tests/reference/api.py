@@ -1,10 +1,11 @@
 """docs/reference/api.md: each endpoint of the admin API, from its OpenAPI document.
 
-Owns: that page's text. Must not touch: what endpoints do.
+Owns: that page's text; the document itself is beside it. Must not touch: what endpoints do.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -18,18 +19,25 @@ _HEAD: Final = f"""\
 # The admin API
 
 What a server with the console answers below `/api/v1` ([console.md](../console.md) has examples,
-tokens and roles). `/api/v1/openapi.json` is the same as an OpenAPI document, for programs that make
-clients. Parameters are in the query, and required unless they have a default or are optional.
-Answers are JSON. The roles view, operate and admin include each other in this order; an endpoint
-that names none takes view. A request that changes something needs a token, or the header
-`{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`. An answer in pages
-takes two more parameters: `limit`, how many at most (a page may be shorter), and `after`, the name
-behind which the page begins: the last page's `after`, which is null after the last one.
+tokens and roles). [openapi.json](openapi.json) is the whole of it, with the type and meaning of
+each field, for programs that make clients; a server has its own at `/api/v1/openapi.json`.
+
+Parameters are in the query, and required unless they have a default or are optional. Answers are
+JSON. The roles view, operate and admin include each other in this order; an endpoint that names
+none takes view. A request that changes something needs a token, or the header `{CHANGE_HEADER}`
+where the server has none. A fault is `{{"error": "why"}}`. An answer in pages takes two more
+parameters: `limit`, how many at most (a page may be shorter), and `after`, the name behind which
+the page begins: the last page's `after`, which is null after the last one.
 
 This page is written by `python -m tests.reference`.
 """
 
 _NAMED: Final = re.compile(r"`([A-Z]\w+)`")
+
+
+def document() -> str:
+    """Return the text of openapi.json."""
+    return json.dumps(openapi(apis_of().endpoints()), indent=1, ensure_ascii=False) + "\n"
 
 
 def page() -> str:
@@ -38,13 +46,11 @@ def page() -> str:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             lines += _endpoint(method.upper(), path, operation)
-    lines.append(
-        "## Answers\n\nA field without a type is text; one with a question mark may be null.\n"
-    )
+    lines.append("## Answers\n\nA field with a question mark may be null.\n")
     schemas = document["components"]["schemas"]
     for name in sorted(schemas):
-        lines += _answer(name, schemas[name])
-    return "\n".join(lines)
+        lines.append(_answer(name, schemas[name]))
+    return "\n".join(lines) + "\n"
 
 
 def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
@@ -68,20 +74,16 @@ def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[
         yield ""
 
 
-def _answer(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    yield f"### {name}\n"
-    described = prose(schema.get("description"))
-    if described:
-        yield f"{described}\n"
-    if "properties" in schema:
-        fields = schema["properties"].items()
-        yield "; ".join(_field(field, _type(kind)) for field, kind in fields) + ".\n"
+def _answer(name: str, schema: Mapping[str, Any]) -> str:
+    fields = schema.get("properties", {}).items()
+    return f"- `{name}`: {', '.join(_field(field, _type(kind)) for field, kind in fields)}"
 
 
 def _field(name: str, kind: str) -> str:
+    """Return a field's name, and which answer it holds."""
+    held = _NAMED.search(kind)
     null = "?" if kind.endswith(" or null") else ""
-    kind = _NAMED.sub(r"\1", kind.removesuffix(" or null"))
-    return f"`{name}`{null}" if kind == "text" else f"`{name}` {kind}{null}"
+    return f"{name}{null} ({held[1]})" if held else f"{name}{null}"
 
 
 def _default(schema: Mapping[str, Any]) -> str:

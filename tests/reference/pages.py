@@ -19,6 +19,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "commands.md": commands.page,
     "metrics.md": metrics.page,
     "api.md": api.page,
+    "openapi.json": api.document,
     "reason-codes.md": reason_codes.page,
     "rocketmq.md": rocketmq.page,
 }
