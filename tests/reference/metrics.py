@@ -56,6 +56,7 @@ def page() -> str:
 
 def _part(title: str, prefix: str, entries: Iterable[Shown], text: str = "") -> Iterator[str]:
     yield f"## {title}\n"
+    yield f"Each name begins with `{prefix}_`.\n"
     if text:
         yield f"{text}\n"
     families: dict[str, list[Shown]] = {}
@@ -65,7 +66,7 @@ def _part(title: str, prefix: str, entries: Iterable[Shown], text: str = "") -> 
         first = several[0]
         is_counter = first.kind is MetricKind.COUNTER
         facts = "; ".join(filter(None, ("" if is_counter else first.kind.value, _labels(several))))
-        name = f"`{prefix}_{family}{'_total' if is_counter else ''}`"
+        name = f"`{family}{'_total' if is_counter else ''}`"
         text = prose(first.help) + _buckets(first)
         yield f"- {name} ({facts}): {text}" if facts else f"- {name}: {text}"
     yield ""

@@ -36,6 +36,10 @@ CASES: Final[dict[str, Callable[[Options], list[Figure]]]] = {
     "queues": others.run_queues,
     "write-buffer": others.run_write_buffer,
 }
+#: Details that the JSON has and the table leaves out.
+UNSHOWN: Final = frozenset(
+    ("records_per_s", "bytes_per_s", "memcpy_bytes_per_cpu_s", "index_behind_bytes", "records")
+)
 HEAD: Final[Row] = ("figure", "here", "floor", "times the floor", "goal", "more")
 
 
@@ -98,7 +102,7 @@ def _row(figure: Figure) -> Row:
         ", ".join(
             f"{name} {_amount(value)}"
             for name, value in figure.details.items()
-            if not name.startswith("floor_")  # the JSON has them
+            if name not in UNSHOWN and not name.startswith("floor_")
         ),
     )
 
