@@ -27,9 +27,8 @@ LONG: Final = 50
 _HEAD: Final = """\
 # Commands
 
-Each command with its arguments (optional ones in brackets) and options, as `motelog COMMAND --help`
-has them, and with an example if that shows an option. [commands.md](../commands.md) has exit
-statuses, contexts and completion.
+Each command with its arguments (optional ones in brackets) and options. `motelog COMMAND --help`
+has the same with an example. [commands.md](../commands.md) has exit statuses, contexts, completion.
 
 This page is written by `python -m tests.reference`.
 """
@@ -115,12 +114,8 @@ def _command(
     shared = [name for name in shared if name.startswith("`-")]
     if is_client:
         shared.append("the options of MQTT clients")
-    also = f"Also {', '.join(shared)}. " if shared else ""
-    example = (command.epilog or "").removeprefix("Example: ")
-    # One without an option shows what the usage shows.
-    shown = f"Example: `{example}`" if " -" in example else ""
-    if also or shown:
-        yield f"{also}{shown}".strip() + "\n"
+    if shared:
+        yield f"Also {', '.join(shared)}.\n"
 
 
 def _once(option: Option, command: str, said: dict[tuple[str, Option], str]) -> Option:

@@ -79,7 +79,7 @@ _CLIENTS: Final = (
         " chooses (`setClientRebalance(false)`). Request and reply. `DefaultLitePullConsumer`."
         " Message trace. Light queues (`%LMQ%`). `mqadmin brokerStatus`, `clusterList`, `statsAll`,"
         " `queryMsgTraceById`",
-        "`tests/integration/test_java_client.py`, `test_traces.py`, `test_light_queues.py`",
+        "`test_java_client`, `test_traces`, `test_light_queues`",
     ),
     (
         "JavaScript, `ali-ons`",
@@ -88,7 +88,7 @@ _CLIENTS: Final = (
         " A consumer that starts while a broker does not answer may get no message until it is"
         " started again. One that cannot read its offset, as while a broker restarts, begins at 0"
         " or at the end, by its `consumeFromWhere`",
-        "`tests/integration/test_ali_ons.py`, `tests/fault/test_broker_kills.py`",
+        "`test_ali_ons`, `test_broker_kills`",
     ),
     (
         "C++ client, by PyPI's `rocketmq`",
@@ -96,7 +96,7 @@ _CLIENTS: Final = (
         "Its wheel has the C++ library in it (Linux on x86-64). Producer: single, batch,"
         " asynchronous, oneway, ordered; push consumer with tags, in order, retries; pull consumer."
         " In a listener an exception does not refuse a message for certain",
-        "`tests/integration/test_cpp_client.py`, `tests/fault/test_broker_kills.py`",
+        "`test_cpp_client`, `test_broker_kills`",
     ),
     (
         "Python and JavaScript through RocketMQ 5's gRPC proxy",
@@ -106,21 +106,21 @@ _CLIENTS: Final = (
         " in order, changed invisible time. Create a topic with the type of its messages"
         " (`mqadmin updateTopic -a +message.type=FIFO`), or set the proxy's"
         " `enableTopicMessageTypeCheck` to false",
-        "`tests/integration/test_grpc_proxy.py`, `tests/fault/test_broker_kills.py`",
+        "`test_grpc_proxy`, `test_broker_kills`",
     ),
     (
         "Python, `motelog`",
         "this release",
         "Producers (requests and replies too), pull and push consumers, groups with Java's members,"
         f" also against Apache RocketMQ {_JAVA}; simple consumers (POP) against {VERSION_5}",
-        "`tests/integration/test_apache_rocketmq.py`, `test_apache_ways.py`,"
-        " `test_apache_slave.py`, `test_push_java.py`, `test_simple_consumer.py`",
+        "`test_apache_rocketmq`, `test_apache_ways`,"
+        " `test_apache_slave`, `test_push_java`, `test_simple_consumer`",
     ),
     (
         "requests, byte by byte",
         "JSON and binary headers",
         "What such clients send, also what is wrong with it",
-        "`tests/integration/test_broker_protocol.py`",
+        "`test_broker_protocol`",
     ),
 )
 
