@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 COMMON_FROM: Final = 5
 #: Beside those: options of an MQTT client, which these commands have in the same words.
 CLIENTS: Final = ("motelog pub", "motelog sub")
+#: Options that commands which ask brokers have.
+BROKERS: Final = ("`--namesrv`", "`--credentials`", "`--tls`")
 #: Characters of a text that a group's commands do not repeat.
 LONG: Final = 50
 
@@ -57,6 +59,7 @@ def page() -> str:
         one for one in clients[0] if one not in common and all(one in all_of for all_of in clients)
     ]
     lines = [_HEAD, "## Common arguments and options", "", *_list(common)]
+    lines += [f"{', '.join(BROKERS)} are the options for brokers.\n"]
     lines += ["## Options of MQTT clients", "", *_list(mqtt)]
     said: dict[tuple[str, Option], str] = {}
     for command in found:
@@ -114,6 +117,8 @@ def _command(
     shared = [name for name in shared if name.startswith("`-")]
     if is_client:
         shared.append("the options of MQTT clients")
+    if set(BROKERS) <= set(shared):
+        shared = ["those for brokers", *(name for name in shared if name not in BROKERS)]
     if shared:
         yield f"Also {', '.join(shared)}.\n"
 
