@@ -21,7 +21,7 @@ from motelog.cli import doctor
 from motelog.cli.main import COMMANDS
 from motelog.cli.tools import install_command
 from motelog.testing import MotelogProcess
-from tests.support.cli import motelog, motelog_lines, started_motelog
+from tests.support.cli import motelog, motelog_here, motelog_lines, started_motelog
 
 
 @pytest.mark.parametrize("protocol", ["311", "5"])
@@ -81,15 +81,15 @@ def test_bodies_that_are_not_text_survive_scripts(motelog_stack: MotelogProcess)
     with tempfile.NamedTemporaryFile() as file:
         file.write(b"\x00\xff")
         file.flush()
-        assert motelog("pub", "-t", "binary/dev1", "-f", file.name, *server).returncode == 0
+        assert motelog_here("pub", "-t", "binary/dev1", "-f", file.name, *server).returncode == 0
     _, message = motelog_lines("sub", "--json", *what)
     assert (message["payload"], message["payload_base64"]) == (None, "AP8=")
     namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
     (stored,) = motelog_lines("consume", "binary", "--until-end", "--json", *namesrv)
     assert (stored["body"], stored["body_base64"]) == (None, "AP8=")
-    result = motelog("consume", "binary", "--until-end", "--hex", *namesrv)
+    result = motelog_here("consume", "binary", "--until-end", "--hex", *namesrv)
     assert result.stdout.endswith(" 00ff\n")
-    result = motelog("sub", "-F", "%t %x", *what)
+    result = motelog_here("sub", "-F", "%t %x", *what)
     assert result.stdout == "binary/dev1 00ff\n"
     assert result.stderr == "subscribed to binary/dev1 with QoS 1\n"
 
@@ -132,7 +132,7 @@ def test_a_group_goes_on_where_it_committed(motelog_stack: MotelogProcess) -> No
     group = ["--group", "g1", "--from", "committed", "--until-end", "--json", *namesrv]
     first = motelog_lines("consume", "batches", "--commit", *group)
     assert sorted(message["body"] for message in first) == ["1", "2", "3"]
-    motelog("produce", "batches", "-m", "4", *namesrv)
+    motelog_here("produce", "batches", "-m", "4", *namesrv)
     second = motelog_lines("consume", "batches", *group)
     assert [message["body"] for message in second] == ["4"]
 
@@ -147,7 +147,7 @@ def test_consume_begins_at_a_time_or_an_offset(motelog_stack: MotelogProcess) ->
     motelog("produce", "timed", *namesrv, input="1\n2\n3\n4\n")
     stored = motelog_lines("consume", "timed", "--until-end", "--json", *namesrv)
     between_ms = max(message["store_timestamp_ms"] for message in stored) + 1
-    motelog("produce", "timed", "-m", "later", *namesrv)
+    motelog_here("produce", "timed", "-m", "later", *namesrv)
     assert bodies("--from", "1h ago") == ["1", "2", "3", "4", "later"]
     assert bodies("--from", "7d") == ["1", "2", "3", "4", "later"]
     assert bodies("--from", str(between_ms)) == ["later"]
@@ -161,13 +161,17 @@ def test_consume_begins_at_a_time_or_an_offset(motelog_stack: MotelogProcess) ->
 def test_consume_filters_by_properties(motelog_stack: MotelogProcess) -> None:
     namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
     for degrees in (19, 21, 23):
-        motelog("produce", "filtered", "-m", str(degrees), "-p", f"degrees={degrees}", *namesrv)
+        motelog_here(
+            "produce", "filtered", "-m", str(degrees), "-p", f"degrees={degrees}", *namesrv
+        )
     options = ["--sql", "degrees BETWEEN 20 AND 22", "--until-end", "--json", *namesrv]
     (found,) = motelog_lines("consume", "filtered", *options)
     assert found["body"] == "21"
     to = motelog_stack.ready["mqtt"]
     for device, qos in (("dev42", "1"), ("dev42", "0"), ("dev44", "1")):
-        motelog("pub", "-t", f"devices/{device}/x", "-m", device + qos, "--qos", qos, "--to", to)
+        motelog_here(
+            "pub", "-t", f"devices/{device}/x", "-m", device + qos, "--qos", qos, "--to", to
+        )
     options = ["--sql", "TAGS IN ('dev42', 'dev43') AND qosLevel = 1", *options[2:]]
     (found,) = motelog_lines("consume", "devices", *options)
     assert found["body"] == "dev421"
@@ -175,10 +179,10 @@ def test_consume_filters_by_properties(motelog_stack: MotelogProcess) -> None:
 
 def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
     namesrv = ["--namesrv", motelog_stack.ready["namesrv"]]
-    result = motelog("pub", "-t", "plain/a", "-m", "x", "--to", motelog_stack.ready["mqtt"])
+    result = motelog_here("pub", "-t", "plain/a", "-m", "x", "--to", motelog_stack.ready["mqtt"])
     assert (result.stdout, result.stderr) == ("", "published 1, acknowledged 1\n")
-    assert motelog("produce", "plain", "-m", "y", *namesrv).stdout == "sent 1\n"
-    lines = motelog("consume", "plain", "--until-end", *namesrv).stdout.splitlines()
+    assert motelog_here("produce", "plain", "-m", "y", *namesrv).stdout == "sent 1\n"
+    lines = motelog_here("consume", "plain", "--until-end", *namesrv).stdout.splitlines()
     assert sorted(line.rpartition(" ")[2] for line in lines) == ["x", "y"]
 
 
@@ -235,7 +239,7 @@ def test_plain_output_is_for_people(motelog_stack: MotelogProcess) -> None:
 def test_errors_say_what_is_wrong(
     motelog_stack: MotelogProcess, arguments: list[str], status: int, text: str
 ) -> None:
-    result = motelog(*(argument.format(**motelog_stack.ready) for argument in arguments))
+    result = motelog_here(*(argument.format(**motelog_stack.ready) for argument in arguments))
     assert text in result.stderr
     assert result.returncode == status
     assert "Traceback" not in result.stderr
@@ -261,7 +265,7 @@ def test_help_lists_every_command_without_loading_the_runtime() -> None:
 
 def test_a_group_without_a_command_says_what_there_is() -> None:
     for arguments in ([], ["store"]):
-        result = motelog(*arguments)
+        result = motelog_here(*arguments)
         assert result.returncode == 2
         assert result.stderr.startswith("Usage: motelog")
 
@@ -311,24 +315,24 @@ def test_the_script_that_is_printed_completes_in_bash() -> None:
 
 
 def test_version() -> None:
-    assert motelog("--version").stdout == f"motelog {package.__version__}\n"
+    assert motelog_here("--version").stdout == f"motelog {package.__version__}\n"
     (found,) = motelog_lines("version", "--json")
     assert found["version"] == package.__version__
     assert set(found["kernels"].values()) <= {
         "compiled",
         f"not installed ({install_command('spark')})",
     }
-    assert motelog("version").stdout.startswith(f"motelog {package.__version__}\n")
+    assert motelog_here("version").stdout.startswith(f"motelog {package.__version__}\n")
 
 
 def test_doctor_reports_with_remedies() -> None:
-    result = motelog("doctor", "--json")
+    result = motelog_here("doctor", "--json")
     report = json.loads(result.stdout)
     assert result.returncode == (0 if report["ok"] else 1)
     names = {finding["name"] for finding in report["findings"]}
     assert {"python", "compiler", "java", "mosquitto", "port 1883", "disk", "descriptors"} <= names
     assert "kernel motelog.core.records.append" in names
-    assert motelog("doctor").stdout
+    assert motelog_here("doctor").stdout
 
 
 def test_doctor_looks_for_motelog_where_spark_s_workers_will(
@@ -362,7 +366,7 @@ def test_doctor_knows_a_stack_of_ours_and_names_who_has_a_port(
 
 def test_doctor_says_what_to_do_about_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    result = motelog("doctor", "--data", str(tmp_path / "file" / "data"))
+    result = motelog_here("doctor", "--data", str(tmp_path / "file" / "data"))
     assert "choose a --data or broker.store.directory" in result.stdout
     assert result.returncode == 1
 
@@ -370,14 +374,14 @@ def test_doctor_says_what_to_do_about_a_folder_that_cannot_be_used(tmp_path: Pat
 def test_config_check_reports_everything_for_scripts_too(tmp_path: Path) -> None:
     path = tmp_path / "motelog.toml"
     path.write_text('[broker.store]\ndirectory = "d"\nflush = "asinc"\n[gateway]\nlisten = 1\n')
-    result = motelog("config", "check", str(path), "--json")
+    result = motelog_here("config", "check", str(path), "--json")
     assert result.returncode == 78
     report = json.loads(result.stdout)
     assert report["valid"] is False
     assert [fault["key"] for fault in report["faults"]] == ["broker.store.flush", "gateway.listen"]
     assert report["faults"][0]["nearest"] == '"async"'
     path.write_text('[broker.store]\ndirectory = "d"\n')
-    assert motelog("config", "check", str(path)).stdout.startswith(f"{path}: valid; roles ")
+    assert motelog_here("config", "check", str(path)).stdout.startswith(f"{path}: valid; roles ")
     wrong = motelog("config", "check", str(path), environment={"MOTELOG__ADMIN__LISTEN": "x"})
     assert "environment variable MOTELOG__ADMIN__LISTEN: admin.listen" in wrong.stderr
 
@@ -393,7 +397,7 @@ def test_config_check_reports_everything_for_scripts_too(tmp_path: Path) -> None
 def test_interrupt_ends_a_command_in_one_line(
     motelog_stack: MotelogProcess, arguments: list[str]
 ) -> None:
-    motelog("produce", "interrupt", "-m", "x", "--namesrv", motelog_stack.ready["namesrv"])
+    motelog_here("produce", "interrupt", "-m", "x", "--namesrv", motelog_stack.ready["namesrv"])
     with started_motelog(
         *(argument.format(**motelog_stack.ready) for argument in arguments)
     ) as process:
@@ -436,13 +440,13 @@ def _interrupt_while_it_reads(process: subprocess.Popen[str], shown: IO[str]) ->
 
 def test_pipe_whose_reader_has_gone_is_no_traceback(motelog_stack: MotelogProcess) -> None:
     namesrv = motelog_stack.ready["namesrv"]
-    motelog("produce", "piped", "-m", "x", "--count=50", "--namesrv", namesrv)
+    motelog_here("produce", "piped", "-m", "x", "--count=50", "--namesrv", namesrv)
     with started_motelog("consume", "piped", "--json", "--namesrv", namesrv) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline()
         process.stdout.close()
-        motelog("produce", "piped", "-m", "x", "--count=50", "--namesrv", namesrv)
+        motelog_here("produce", "piped", "-m", "x", "--count=50", "--namesrv", namesrv)
         assert process.wait(timeout=30) == 1
         assert "Traceback" not in process.stderr.read()
         process.stderr.close()
@@ -457,7 +461,7 @@ def test_bench_measures_a_stack_of_its_own() -> None:
 
 
 def test_bench_measures_a_given_server(motelog_stack: MotelogProcess) -> None:
-    result = motelog(
+    result = motelog_here(
         "bench", "fanout", "--subscribers=5", "--seconds=0.5", "--to", motelog_stack.ready["mqtt"]
     )
     assert result.returncode == 0, result.stderr

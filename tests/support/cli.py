@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,8 +44,12 @@ def motelog(
 
 
 def motelog_lines(*arguments: str, input: str | None = None) -> list[dict[str, Any]]:
-    """Run one command that must succeed and return the JSON objects it prints."""
-    result = motelog(*arguments, input=input)
+    """Run one command that must succeed and return the JSON objects it prints.
+
+    In this process, unless it reads ``input``: a command reads the descriptor.
+    """
+    run = motelog_here if input is None else partial(motelog, input=input)
+    result = run(*arguments)
     assert result.returncode == 0, result.stdout + result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -53,7 +58,7 @@ def motelog_here(
     *arguments: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run one command to its end in this process, which takes a fraction of the time."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = _text_file(), _text_file()
     with (
         mock.patch.object(sys, "argv", ["motelog", *arguments]),
         mock.patch.object(sys, "stdin", io.StringIO()),
@@ -65,7 +70,17 @@ def motelog_here(
             main()
         except SystemExit as exc:
             status = int(exc.code or 0)
-    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess(arguments, status, _written(out), _written(err))
+
+
+def _text_file() -> io.TextIOWrapper:
+    """Return a file in memory that takes text and, as standard output does, bytes."""
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="", write_through=True)
+
+
+def _written(file: io.TextIOWrapper) -> str:
+    file.seek(0)
+    return file.read()
 
 
 @contextmanager

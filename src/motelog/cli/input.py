@@ -5,7 +5,7 @@ Owns: the option, reading standard input. Must not touch: what is done with a bo
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated
 
 import typer
@@ -20,7 +20,7 @@ Body = Annotated[
 ]
 
 
-async def bodies(message: str | None, count: int) -> AsyncIterator[bytes]:
+async def bodies(message: str | None, count: int) -> AsyncGenerator[bytes]:
     """Yield ``message`` ``count`` times; without one, each line of standard input."""
     if message is not None:
         for _ in range(count):

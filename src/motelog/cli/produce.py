@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Annotated
 
 import typer
@@ -39,8 +40,11 @@ def produce(
 
     async def run() -> None:
         nonlocal sent
-        async with Producer(**options, group=GROUP) as producer:
-            async for body in bodies(message, count):
+        async with (
+            Producer(**options, group=GROUP) as producer,
+            aclosing(bodies(message, count)) as each,
+        ):
+            async for body in each:
                 result = await producer.send(
                     Message(topic, body, tags=tag, keys=tuple(key or ()), properties=properties)
                 )
