@@ -19,12 +19,12 @@ PAGE: Final = FOLDER.parent.parent / "docs" / "reference" / "mqtt-conformance.md
 _HEAD: Final = """\
 # MQTT conformance
 
-The gateway passes all numbered statements of the two OASIS standards except those listed here, each
+The gateway passes all numbered statements of the two OASIS standards except those listed here,
 with the reason. [mqtt-3.1.1.txt](../../tests/conformance/mqtt-3.1.1.txt) and
-[mqtt-5.0.txt](../../tests/conformance/mqtt-5.0.txt) state each of them in our own words. A statement
-passes if tests in `tests/conformance` have its number in their names
-(`pytest tests/conformance -k MQTT-3.1.4-3`) and succeed. Statements that bind clients have a test if
-it matters what the server does with a client that ignores them.
+[mqtt-5.0.txt](../../tests/conformance/mqtt-5.0.txt) state each of them in our own words. A
+statement passes if tests in `tests/conformance` have its number in their names
+(`pytest tests/conformance -k MQTT-3.1.4-3`) and succeed. Statements that bind clients have a test
+if it matters what the server does with a client that ignores them.
 
 This page is written by `python -m tests.conformance.page`.
 """

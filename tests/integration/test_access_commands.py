@@ -8,7 +8,7 @@ from pathlib import Path
 
 from motelog.gateway.access.password_file import parse_hash, read_users
 from motelog.gateway.access.scram import VERIFIER
-from tests.support.cli import motelog, motelog_lines
+from tests.support.cli import motelog, motelog_here, motelog_lines
 
 
 def test_users_are_added_changed_listed_and_deleted(tmp_path: Path) -> None:
@@ -40,9 +40,9 @@ def test_users_are_added_changed_listed_and_deleted(tmp_path: Path) -> None:
     assert read_users(file)["bob"].startswith(VERIFIER)
     assert parse_hash(read_users(file)["bob"]).fits(b"third")
     assert motelog_lines("user", "delete", "alice", *where, "--json") == [{"deleted": "alice"}]
-    assert motelog("user", "delete", "alice", *where).returncode == 3
-    assert motelog("acl", "check", "alice", "t", *config).returncode == 78
-    assert motelog("user", "list").returncode == 2
+    assert motelog_here("user", "delete", "alice", *where).returncode == 3
+    assert motelog_here("acl", "check", "alice", "t", *config).returncode == 78
+    assert motelog_here("user", "list").returncode == 2
 
 
 def test_acl_check_names_the_rule(tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_acl_check_names_the_rule(tmp_path: Path) -> None:
     assert told["publish"] == {"allowed": True, "qos_max": 1, "rule": 1}
     assert told["retain"]["allowed"] is True
     assert told["subscribe"] == {"allowed": False, "qos_max": None, "rule": None}
-    done = motelog(*command, "bob", "bob/c")
+    done = motelog_here(*command, "bob", "bob/c")
     assert (done.returncode, json.loads(done.stdout)["publish"]["rule"]) == (5, 2)
-    assert motelog(*command, "bob", "a/#/b").returncode == 2
+    assert motelog_here(*command, "bob", "a/#/b").returncode == 2
     file.write_text("[[rule]]\nallow = []\ntopics = []\n")
-    done = motelog(*command, "bob", "x")
+    done = motelog_here(*command, "bob", "x")
     assert (done.returncode, "rule 1" in done.stderr) == (78, True)

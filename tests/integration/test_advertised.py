@@ -18,7 +18,7 @@ from motelog.core.net.config import ListenerConfig
 from motelog.core.remoting.tls import Tls
 from tests.support.broker_stack import started_stack
 from tests.support.certificates import certificates, make_chain
-from tests.support.cli import motelog
+from tests.support.cli import motelog_here
 from tests.support.listeners import ListenerServer
 from tests.support.tls_stack import secured
 
@@ -55,15 +55,15 @@ def test_a_server_with_tls_everywhere_tells_what_it_advertises(tmp_path: Path) -
         assert status["addresses"]["broker"] == server.ready["broker"]
         assert status["listeners"] == server.listeners
         namesrv = ("--namesrv", server.ready["namesrv"], "--tls", files.ca)
-        done = motelog("pub", "--port", server.ready["gateway"].rpartition(":")[2],
+        done = motelog_here("pub", "--port", server.ready["gateway"].rpartition(":")[2],
                        "-t", "jobs/a", "-m", "hello", "-q", "1")  # fmt: skip
         assert done.returncode == 0, done.stderr
-        got = motelog("consume", "jobs", "--until-end", *namesrv)
+        got = motelog_here("consume", "jobs", "--until-end", *namesrv)
         assert "hello" in got.stdout, got.stderr
         console = f"http://{server.ready['console']}/api/v1/topics?limit=100"
         with urlopen(console, timeout=DEADLINE_S) as answer:
             assert '"jobs"' in answer.read().decode()
-        found = json.loads(motelog("doctor", "--json", *namesrv).stdout)["findings"]
+        found = json.loads(motelog_here("doctor", "--json", *namesrv).stdout)["findings"]
         (broker,) = [one for one in found if one["name"].startswith("broker ")]
         assert broker["level"] == "ok", broker
         assert broker["text"] == f"{server.ready['broker']} answers over TLS"
@@ -181,11 +181,11 @@ def test_doctor_tries_listeners_by_what_clients_know_and_no_others(tmp_path: Pat
         )
         (tmp_path / "aside").mkdir()
         for ca, level in ((files.ca, "ok"), (make_chain(tmp_path / "aside").ca, "fault")):
-            done = motelog("doctor", "--json", "--config", str(config), "--ca-file", ca)
+            done = motelog_here("doctor", "--json", "--config", str(config), "--ca-file", ca)
             found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
             assert found["listener tls"]["level"] == level, found["listener tls"]
             assert found["name server"]["level"] == "ok", found["name server"]
-    unusable = motelog("doctor", "--config", str(config), "--ca-file", "/no/such.pem")
+    unusable = motelog_here("doctor", "--config", str(config), "--ca-file", "/no/such.pem")
     assert (unusable.returncode, "/no/such.pem" in unusable.stderr) == (78, True)
 
 
@@ -198,7 +198,7 @@ def test_doctor_takes_the_configuration_of_the_server(tmp_path: Path) -> None:
             f'roles = ["gateway"]\n[gateway]\nnamesrv = ["{nobody}"]\n'
             f'[[listener]]\nname = "ws"\naddress = "{nobody}"\nwebsocket = "/mqtt"\n'
         )
-        done = motelog("doctor", "--config", str(file))
+        done = motelog_here("doctor", "--config", str(file))
     assert done.returncode == 1
     assert f"ws://{nobody}/mqtt: " in done.stdout
     assert "listener ws: open that port to clients, or change" in done.stdout

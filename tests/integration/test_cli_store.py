@@ -13,7 +13,7 @@ import pytest
 
 from motelog.cli.output import CliError
 from motelog.cli.store import verify
-from tests.support.cli import motelog
+from tests.support.cli import motelog_here
 from tests.support.stores import message, opened
 
 
@@ -26,19 +26,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_sound_store_is_shown_verified_dumped_and_counted(folder: Path) -> None:
-    shown = motelog("store", "inspect", str(folder))
+    shown = motelog_here("store", "inspect", str(folder))
     assert shown.returncode == 0
     assert "stopped cleanly" in shown.stdout
     assert "ignored" not in shown.stdout
     assert f"flushed: on disk up to physical offset {10 * 103 + 10 * 104}" in shown.stdout
-    verified = motelog("store", "verify", str(folder), "--json")
+    verified = motelog_here("store", "verify", str(folder), "--json")
     assert verified.returncode == 0
     assert json.loads(verified.stdout)["records"] == 20
-    dumped = motelog("store", "dump", str(folder), "--count", "3")
+    dumped = motelog_here("store", "dump", str(folder), "--count", "3")
     assert [line.split()[2] for line in dumped.stdout.splitlines()] == ["0", "1", "2"]
     # A message must not be able to write to the terminal.
     assert "\x1b" not in dumped.stdout
-    counted = motelog("store", "stats", str(folder), "--json")
+    counted = motelog_here("store", "stats", str(folder), "--json")
     assert json.loads(counted.stdout)["topics"]["T"]["records"] == 20
 
 
@@ -58,11 +58,11 @@ def test_damage_ends_with_status_1_and_says_what_it_costs(folder: Path) -> None:
     data = bytearray(path.read_bytes())
     data[90] ^= 1
     path.write_bytes(data)
-    verified = motelog("store", "verify", str(folder))
+    verified = motelog_here("store", "verify", str(folder))
     assert verified.returncode == 1
     assert f"{path}, byte 0: not a record, bad crc" in verified.stdout
     assert "are lost" in verified.stdout
-    planned = motelog("store", "repair", str(folder), "--dry-run", "--json")
+    planned = motelog_here("store", "repair", str(folder), "--dry-run", "--json")
     assert planned.returncode == 1
     assert len(json.loads(planned.stdout)["damage"]) == 1
     assert path.read_bytes() == data
@@ -82,40 +82,40 @@ def test_a_file_that_cannot_be_read_is_said_to_be_so(
 
 def test_a_folder_without_a_store_ends_with_status_3(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    wrong = motelog("store", "verify", str(tmp_path / "empty"))
+    wrong = motelog_here("store", "verify", str(tmp_path / "empty"))
     assert (wrong.returncode, "is not a store" in wrong.stderr) == (3, True)
 
 
 def test_wrong_use_ends_with_status_2(folder: Path) -> None:
-    assert motelog("store", "repair", str(folder)).returncode == 2
-    assert motelog("store").returncode == 2
+    assert motelog_here("store", "repair", str(folder)).returncode == 2
+    assert motelog_here("store").returncode == 2
 
 
 def test_a_log_is_cut_where_a_record_begins(folder: Path) -> None:
     end, at = 10 * 103 + 10 * 104, 10 * 103 + 4 * 104
-    asked = motelog("store", "cut", str(folder), "--at", str(at + 1), "--dry-run")
+    asked = motelog_here("store", "cut", str(folder), "--at", str(at + 1), "--dry-run")
     assert asked.returncode == 2
     assert f"the nearest places are {at} and {at + 104}" in asked.stderr
-    planned = motelog("store", "cut", str(folder), "--at", str(at), "--dry-run")
+    planned = motelog_here("store", "cut", str(folder), "--at", str(at), "--dry-run")
     assert planned.returncode == 0
     assert f"would cut 6 records, {end - at} bytes, stored from 20" in planned.stdout
-    assert motelog("store", "cut", str(folder), "--at", str(at)).returncode == 2
+    assert motelog_here("store", "cut", str(folder), "--at", str(at)).returncode == 2
     assert not (folder / "damaged").exists()
-    done = motelog("store", "cut", str(folder), "--at", str(at), "--yes", "--json")
+    done = motelog_here("store", "cut", str(folder), "--at", str(at), "--yes", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["is_done"], found["records"], found["bytes"]) == (True, 6, end - at)
     assert found["topics"] == {"T": 6}
     assert [Path(path).parent.name for path in found["kept_in"]] == ["damaged"]
-    again = motelog("store", "cut", str(folder), "--at", str(at), "--yes")
+    again = motelog_here("store", "cut", str(folder), "--at", str(at), "--yes")
     assert "nothing to cut" in again.stdout
     with opened(folder) as store:
         assert store.reader.max_offset("T", 0) == 14
-        busy = motelog("store", "cut", str(folder), "--at", "0", "--yes")
+        busy = motelog_here("store", "cut", str(folder), "--at", "0", "--yes")
         assert (busy.returncode, "open in another process" in busy.stderr) == (1, True)
         assert store.end_offset == at
 
 
 def test_a_folder_without_a_store_is_not_cut(tmp_path: Path) -> None:
-    assert motelog("store", "cut", str(tmp_path), "--at", "0", "--yes").returncode == 3
+    assert motelog_here("store", "cut", str(tmp_path), "--at", "0", "--yes").returncode == 3
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from tests.support.access_files import write_passwords
 from tests.support.certificates import CLIENT_NAME, certificates, make_certificates
-from tests.support.cli import motelog
+from tests.support.cli import motelog, motelog_here
 from tests.support.coded_peers import opening_request
 from tests.support.listeners import ListenerServer
 from tests.support.node import node_modules
@@ -224,9 +224,9 @@ def test_our_own_commands_connect_over_tls(server: ListenerServer, listener: str
     options = ["--host", "localhost", "--port", str(server.port(listener)), "--cafile", files.ca]
     if listener == "mutual":
         options += ["--cert", files.client, "--key", files.client_key]
-    done = motelog("pub", *options, "-t", f"own/{listener}", "-m", "hello", "-q", "1", "-r")
+    done = motelog_here("pub", *options, "-t", f"own/{listener}", "-m", "hello", "-q", "1", "-r")
     assert done.returncode == 0, done.stderr
-    got = motelog("sub", *options, "-t", f"own/{listener}", "-C", "1")
+    got = motelog_here("sub", *options, "-t", f"own/{listener}", "-C", "1")
     assert got.stdout == "hello\n", got.stderr
 
 
@@ -248,7 +248,7 @@ def test_our_commands_and_the_log_say_whose_fault_no_tls_is(
     secure, plain = server.port("tls"), int(server.ready["gateway"].rpartition(":")[2])
     pub = ("pub", "-t", "a", "-m", "x", "--to")
     stranger = make_certificates(tmp_path)
-    untrusting = motelog(*pub, f"localhost:{secure}", "--cafile", stranger.ca)
+    untrusting = motelog_here(*pub, f"localhost:{secure}", "--cafile", stranger.ca)
     assert untrusting.returncode == 5
     assert "its certificate is not accepted: " in untrusting.stderr
     assert "name the authority of the server's certificate with --cafile FILE" in untrusting.stderr
@@ -259,10 +259,10 @@ def test_our_commands_and_the_log_say_whose_fault_no_tls_is(
         context.wrap_socket(sock, server_hostname="localhost")
     why = "the client does not accept the server's certificate: tlsv1 alert unknown ca"
     wait_until(lambda: why in server.errors())
-    not_secure = motelog(*pub, f"localhost:{secure}")
+    not_secure = motelog_here(*pub, f"localhost:{secure}")
     assert (not_secure.returncode, "if the server requires TLS" in not_secure.stderr) == (4, True)
     wait_until(lambda: "the client does not speak TLS: wrong version number" in server.errors())
-    needless = motelog(*pub, f"localhost:{plain}", "--cafile", certificates().ca)
+    needless = motelog_here(*pub, f"localhost:{plain}", "--cafile", certificates().ca)
     assert (needless.returncode, "it may have no TLS" in needless.stderr) == (5, True)
     assert "_ssl.c" not in untrusting.stderr + needless.stderr
     wait_until(lambda: "the client uses TLS, but this listener does not" in server.errors())

@@ -16,7 +16,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from motelog.testing import MotelogProcess
 from tests.integration.test_mqtt_clients import DEADLINE_S, VERSIONS, PahoClient
-from tests.support.cli import motelog, motelog_lines
+from tests.support.cli import motelog_here, motelog_lines
 
 V5 = MQTTProtocolVersion.MQTTv5
 
@@ -159,25 +159,25 @@ def test_operator_lists_reads_and_deletes(motelog_stack: MotelogProcess) -> None
         assert [line["topic"] for line in listed] == [f"operated/{n:04}" for n in range(1200)]
         assert listed[7]["payload_bytes"] == 1
         assert (listed[7]["qos"], listed[7]["client_id"]) == (1, "kept-operator")
-        few = motelog("retained", "list", "-t", "operated/#", "--count", "3", *at)
+        few = motelog_here("retained", "list", "-t", "operated/#", "--count", "3", *at)
         assert few.stdout.splitlines()[1].startswith("operated/0000")
         assert len(few.stdout.splitlines()) == 4
         assert few.stderr == "there may be more: raise --count to list them\n"
-        assert motelog("retained", "list", "-t", "operated/x y/#", *at).stderr == ""
+        assert motelog_here("retained", "list", "-t", "operated/x y/#", *at).stderr == ""
         name = "operated/x y/\u00e9"
-        assert motelog("retained", "get", name, *at).stdout == "caf\u00e9\n"
+        assert motelog_here("retained", "get", name, *at).stdout == "caf\u00e9\n"
         retain(client, "operated/bytes", b"\x00\xff\x1f")
         get = [sys.executable, "-m", "motelog", "retained", "get", "operated/bytes", *at]
         assert subprocess.run(get, capture_output=True, check=True).stdout == b"\x00\xff\x1f\n"
-        assert motelog("retained", "delete", name, *at).stdout == f"deleted {name}\n"
+        assert motelog_here("retained", "delete", name, *at).stdout == f"deleted {name}\n"
         client.subscribe("operated/x y/#", 1)
         for command in ("get", "delete"):
-            gone = motelog("retained", command, name, *at)
+            gone = motelog_here("retained", command, name, *at)
             assert gone.returncode == 3
             assert "no retained message" in gone.stderr
         retain(client, "operated/x y/z", b"live")
         assert [m[1] for m in read(client, 1)] == [b"live"]
-        wrong = motelog("retained", "list", "-t", "a/#/b", *at)
+        wrong = motelog_here("retained", "list", "-t", "a/#/b", *at)
         assert wrong.returncode == 2
         assert "'#' must be" in wrong.stderr
     finally:

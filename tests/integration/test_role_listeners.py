@@ -18,7 +18,7 @@ from motelog.cli.advertised import _greet
 from motelog.core.errors import RemotingError
 from motelog.core.remoting.tls import Tls
 from tests.support.certificates import certificates, make_certificates, make_crl
-from tests.support.cli import motelog
+from tests.support.cli import motelog_here
 from tests.support.listeners import ListenerServer
 from tests.support.ports import free_ports
 
@@ -111,7 +111,7 @@ def test_broker_and_name_server_listen_for_plain_and_tls_clients_apart(tmp_path:
                 trio.run(_greet, secure, None)
             with pytest.raises(RemotingError):
                 trio.run(_greet, plain, TLS)
-        done = motelog("doctor", "--json", "--config", str(tmp_path / "motelog.toml"))
+        done = motelog_here("doctor", "--json", "--config", str(tmp_path / "motelog.toml"))
         found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
         for name in ("names", "broker"):
             assert found[f"TLS of listener {name}"]["level"] != "fault"
@@ -124,7 +124,7 @@ def test_broker_and_name_server_listen_for_plain_and_tls_clients_apart(tmp_path:
 def test_console_on_a_second_listener_notes_the_address_that_a_balancer_tells(
     tmp_path: Path,
 ) -> None:
-    token = motelog("token", "create", "ops", "--role", "admin", "--file", str(tmp_path / "t"))
+    token = motelog_here("token", "create", "ops", "--role", "admin", "--file", str(tmp_path / "t"))
     assert token.returncode == 0, token.stderr
     audit = tmp_path / "audit"
     tables = (
@@ -170,7 +170,7 @@ def test_certificates_are_read_on_command_and_each_file_is_told_of(
     with ListenerServer(tmp_path, tables, gateway=f"workers = {workers}") as server:
         reload = ("cert", "reload", "--json", "--admin", server.ready["console"])
         paths = (files.server, files.server_key, files.ca, revoked)
-        done = motelog(*reload)
+        done = motelog_here(*reload)
         assert done.returncode == 0, done.stderr
         told = [json.loads(line) for line in done.stdout.splitlines()]
         assert {(one["listener"].removesuffix("-tls"), one["path"]) for one in told} == {
@@ -180,14 +180,14 @@ def test_certificates_are_read_on_command_and_each_file_is_told_of(
         }
         assert {one["fault"] for one in told} == {""}
         Path(revoked).write_text(Path(files.ca).read_text())
-        done = motelog(*reload)
+        done = motelog_here(*reload)
         assert done.returncode == 1
         told = [json.loads(line) for line in done.stdout.splitlines()]
         assert len(told) == 16
         for one in told:
             wanted = f"cannot use {revoked}: " if one["path"] == revoked else "is not used"
             assert one["fault"].startswith(wanted)
-        plain = motelog(*reload[:2], *reload[3:])
+        plain = motelog_here(*reload[:2], *reload[3:])
         assert plain.returncode == 1
         assert "lists of revoked certificates (X509 CRL) and nothing else" in plain.stdout
     actions = [json.loads(line)["action"] for line in audit.read_text().splitlines()]
