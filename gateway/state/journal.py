@@ -281,17 +281,13 @@ class SessionJournal:
 
     def _owe_entry(self, client_id: str, entry: Progress | None) -> None:
         self._tick[1].pop(client_id, None)
-        self._forget_leaving(client_id)
+        self._leaving.pop(client_id, None)
+        self._refused.pop(client_id, None)
         self._has_saved = True
         if entry is not None and (entry.cursors or entry.inflight or entry.replays):
             self._owed[client_id] = entry
         else:
             self._owed.pop(client_id, None)
-
-    def _forget_leaving(self, client_id: str) -> None:
-        """Forget that a session has left: a newer record follows."""
-        self._leaving.pop(client_id, None)
-        self._refused.pop(client_id, None)
 
     def end(self, client_id: str, *, claim: int = 0, unless: str = "") -> Ticket:
         """Append that the session has ended; ``claim`` as for ``save``.
@@ -301,7 +297,8 @@ class SessionJournal:
         """
         self._owed.pop(client_id, None)
         self._tick[1].pop(client_id, None)
-        self._forget_leaving(client_id)
+        self._leaving.pop(client_id, None)
+        self._refused.pop(client_id, None)
         record = EndRecord(*self._head(), client_id, claim, unless)
         return self._append([*self._marks_records(), record])
 

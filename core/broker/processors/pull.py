@@ -123,7 +123,9 @@ class PullProcessor:
             self._tell_found(connection, opaque, form, group, topic, queue_id, result)
         else:
             pull = self._requests.pull_of(plain, accepted, connection)
-            answer = self._settle(pull, self._for_reader(result, pull.queue_offset))
+            if not self._moves_readers:
+                result = _unmoved(result, pull.queue_offset)
+            answer = self._settle(pull, result)
             if answer is not None:
                 connection.reply(answer)
         return True
@@ -181,16 +183,9 @@ class PullProcessor:
             return self._hold_or_answer(pull, result)
         return self._answer(pull, result)
 
-    def _for_reader(self, result: ReadResult, queue_offset: int) -> ReadResult:
-        """Return what a reader may hear: a slave without its offset has only no message yet."""
-        if self._moves_readers or result.status not in _MOVING:
-            return result
-        return msgspec.structs.replace(
-            result, status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=queue_offset
-        )
-
     def _read(self, pull: Pull, *, may_wait: bool) -> ReadResult:
-        return self._for_reader(self._read_here(pull, may_wait=may_wait), pull.queue_offset)
+        result = self._read_here(pull, may_wait=may_wait)
+        return result if self._moves_readers else _unmoved(result, pull.queue_offset)
 
     def _read_here(self, pull: Pull, *, may_wait: bool) -> ReadResult:
         if pull.sql_filter is not None:
@@ -358,3 +353,12 @@ def _code(pull: Pull, result: ReadResult) -> ResponseCode:
     if status in (ReadStatus.NO_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE) and not pull.queue_offset:
         return ResponseCode.PULL_NOT_FOUND
     return _OUTCOMES[status][0]
+
+
+def _unmoved(result: ReadResult, queue_offset: int) -> ReadResult:
+    """Return what a slave's reader may hear: without its offset there is only no message yet."""
+    if result.status not in _MOVING:
+        return result
+    return msgspec.structs.replace(
+        result, status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=queue_offset
+    )
