@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import selectors
 import shutil
 import sys
 import tempfile
@@ -57,7 +56,13 @@ from motelog.gateway.config import GatewayConfig
 from motelog.gateway.log.reckoning import arrival_ms_max
 from motelog.testing import MotelogProcess
 from tests.support.delivery_audit import Audit, AuditError, Received
-from tests.support.durable_client import Arrived, BadAnswerError, ClientSession, DurableClient
+from tests.support.durable_client import (
+    Arrived,
+    BadAnswerError,
+    ClientSession,
+    DurableClient,
+    Sockets,
+)
 from tests.support.loop_disk import LoopDisk, NotPermittedError, loop_disk
 from tests.support.ports import free_port
 from tests.support.rounds import Report
@@ -272,7 +277,7 @@ class SessionKills:
         self._paho_reader = PahoClient("paho-s", self._audit, received)
         self._paho_writer = PahoClient("paho-p", self._audit, None)
         self._paho_received = received
-        self._selector = selectors.DefaultSelector()
+        self._sockets = Sockets()
 
     # --- rounds --------------------------------------------------------------------------
 
@@ -596,24 +601,7 @@ class SessionKills:
 
     def _wait(self, seconds: float) -> None:
         """Serve the sockets of our clients for some time."""
-        end = time.monotonic() + seconds
-        while True:
-            selector = self._selector
-            for key in list(selector.get_map().values()):
-                selector.unregister(key.fileobj)
-            for one in self._clients():
-                if not one.is_away:
-                    events = selectors.EVENT_READ | selectors.EVENT_WRITE * one.wants_to_write
-                    selector.register(one.fileno(), events, one)
-            left = end - time.monotonic()
-            for key, events in selector.select(max(left, 0)):
-                one = key.data
-                if events & selectors.EVENT_WRITE and not one.is_away:
-                    one.writable()
-                if events & selectors.EVENT_READ and not one.is_away:
-                    one.readable()
-            if left <= 0:
-                return
+        self._sockets.serve(self._clients(), seconds)
 
 
 def _kill_all(process: MotelogProcess) -> None:

@@ -101,6 +101,52 @@ def test_a_subscription_begins_between_subscribe_and_suback(first: int, fault: s
     assert bool(fault) == bool(audit.failure)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "refused", "gaps"),
+    [
+        ([0, 1, 4, 5], [2, 3], []),
+        ([2, 3], [0, 1], []),
+        ([0, 1, 4], [2], ["s: t/1 lacks [3]"]),
+        ([1], [], ["s: t/1 lacks [0]"]),
+        ([0, 1, 2, 3], [2], ["s: t/1 has [2], which were refused"]),
+    ],
+)
+def test_exactly_what_was_refused_is_missing(
+    numbers: list[int], refused: list[int], gaps: list[str]
+) -> None:
+    audit = Audit(may_refuse=True)
+    subscriber = Received("s", audit, "#", 1)
+    payloads = [audit.publish("t/1") for _ in range(6)]
+    for number in numbers:
+        subscriber.arrived("t/1", payloads[number], 1, False)
+    for number in refused:
+        audit.refused("t/1", payloads[number])
+    audit.check()
+    assert subscriber.gaps() == gaps
+    assert bool(subscriber.missing()) == (max(numbers) < 5)
+
+
+def test_what_comes_behind_a_later_message_is_out_of_order() -> None:
+    audit = Audit(may_refuse=True)
+    subscriber = Received("s", audit, "#", 1)
+    for number in (0, 2, 1):
+        subscriber.arrived("t/1", str(number).encode(), 1, False)
+    with pytest.raises(AuditError, match="out of order"):
+        audit.check()
+
+
+def test_a_message_in_doubt_may_come_or_not_until_it_is_expected() -> None:
+    audit = Audit(may_refuse=True)
+    subscriber = Received("s", audit, "#", 1)
+    for _ in range(2):
+        payload = audit.doubt("w/1")
+    assert subscriber.missing() == []
+    audit.expect("w/1", payload)
+    assert subscriber.missing() == ["s: w/1 from 1 of 2"]
+    subscriber.arrived("w/1", payload, 1, False)
+    assert (subscriber.missing(), subscriber.gaps()) == ([], [])
+
+
 def test_a_wrong_qos_is_found() -> None:
     subscriber, audit = received(2)
     subscriber.arrived("t/2", b"0", 1, False)

@@ -2,18 +2,21 @@
 
 Owns: ClientSession, the exchanges of both directions that are not finished, and what the standard
 asks of a client that comes back: the same packet identifiers, DUP, PUBREL for what the server has
-received (MQTT 5.0 section 4.4); DurableClient, one with a socket. Must not touch: expectations.
+received (MQTT 5.0 section 4.4); DurableClient, one with a socket; Sockets, those of many. Must not
+touch: expectations.
 
 A ClientSession does no I/O: ``handle`` takes what the server has sent, ``take_out`` has what is to
 be sent. A program with many DurableClients waits for their sockets in one thread (``fileno``,
-``readable``, ``writable``). Whatever ends a connection leaves the client away; only ``connect``
-brings it back.
+``readable``, ``flush``). Whatever ends a connection leaves the client away; only ``connect`` brings
+it back.
 """
 
 from __future__ import annotations
 
+import selectors
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from motelog.gateway.mqtt.connect import decode_connack, encode_connect
@@ -65,8 +68,9 @@ class ClientSession:
     """The client's half of a session, which outlives its connections.
 
     ``on_message`` is called with each message, ``on_done`` with the topic and payload of each of
-    ours that the server has taken for good. ``packet_ids`` is how many identifiers it uses in turn:
-    few of them are soon used again.
+    ours that the server has taken for good, ``on_refused`` with each that it has refused, which
+    is then not sent again. ``packet_ids`` is how many identifiers it uses in turn: few of them are
+    soon used again.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class ClientSession:
         packet_ids: int = 60,
         on_message: Callable[[Arrived], None] = lambda _: None,
         on_done: Callable[[str, bytes], None] = lambda _topic, _payload: None,
+        on_refused: Callable[[str, bytes], None] | None = None,
     ) -> None:
         self.client_id = client_id
         self.version = version
@@ -85,6 +90,7 @@ class ClientSession:
         self._packet_ids = packet_ids
         self._on_message = on_message
         self._on_done = on_done
+        self._on_refused = on_refused
         #: Our messages by packet identifier, oldest first.
         self.sending: dict[int, Sending] = {}
         #: Identifiers of QoS 2 messages that were handed over and not released.
@@ -240,7 +246,7 @@ class ClientSession:
         if owed is not None:
             if owed.qos != 2:
                 raise BadAnswerError(f"{self.client_id} is sent PUBREC for a message at QoS 1")
-            if self._is_refused(f"PUBREC refuses {owed}", body):
+            if self._is_refused(packet_id, body):
                 return
             owed.is_released = True
         self._out += _ack(PUBREL, packet_id)
@@ -251,18 +257,22 @@ class ClientSession:
             return
         if owed.qos != qos:
             raise BadAnswerError(f"{self.client_id}: {owed} is acknowledged as if at QoS {qos}")
-        if self._is_refused(f"PUBACK refuses {owed}", body):
+        if self._is_refused(packet_id, body):
             return
         if qos == 2 and not owed.is_released:
             raise BadAnswerError(f"{self.client_id} is sent PUBCOMP before PUBREC for {owed}")
         del self.sending[packet_id]
         self._on_done(owed.topic, owed.payload)
 
-    def _is_refused(self, what: str, body: bytes) -> bool:
+    def _is_refused(self, packet_id: int, body: bytes) -> bool:
         if len(body) < 3 or body[2] < 0x80:
             return False
-        if self.refusal_is_fault:
-            raise BadAnswerError(f"{self.client_id}: {what}: {body.hex()}")
+        if self._on_refused is not None:
+            owed = self.sending.pop(packet_id)
+            self._on_refused(owed.topic, owed.payload)
+        elif self.refusal_is_fault:
+            owed = self.sending[packet_id]
+            raise BadAnswerError(f"{self.client_id}: {owed} is refused: {body.hex()}")
         return True
 
 
@@ -290,7 +300,9 @@ class DurableClient:
         assert self._socket is not None
         return self._socket.fileno()
 
-    def connect(self, address: tuple[str, int], *, within_s: float = DEADLINE_S) -> Connack | None:
+    def connect(
+        self, address: tuple[str, int], *, within_s: float = DEADLINE_S, will: Will | None = None
+    ) -> Connack | None:
         """Connect and send again what is owed; None if the server goes away meanwhile.
 
         TimeoutError, and the client is away, if there is no answer in time.
@@ -298,7 +310,7 @@ class DurableClient:
         assert self.is_away
         self._in, self._out = b"", bytearray()
         session = self.session
-        session.come()
+        session.come(will=will)
         try:
             self._socket = socket.create_connection(address, timeout=within_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -373,6 +385,34 @@ class DurableClient:
         packets, self._in = split(self._in)
         for first_byte, body in packets:
             self.session.handle(first_byte, body)
+
+
+class Sockets:
+    """The sockets of many clients, which one thread serves."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def serve(self, clients: Sequence[DurableClient], seconds: float) -> None:
+        """Read and write for the clients that are not away, for some time."""
+        end = time.monotonic() + seconds
+        selector = self._selector
+        while True:
+            for key in list(selector.get_map().values()):
+                selector.unregister(key.fileobj)
+            for one in clients:
+                if not one.is_away:
+                    events = selectors.EVENT_READ | selectors.EVENT_WRITE * one.wants_to_write
+                    selector.register(one.fileno(), events, one)
+            left = end - time.monotonic()
+            for key, events in selector.select(max(left, 0)):
+                one = key.data
+                if events & selectors.EVENT_WRITE and not one.is_away:
+                    one.flush()
+                if events & selectors.EVENT_READ and not one.is_away:
+                    one.readable()
+            if left <= 0:
+                return
 
 
 def _ack(first_byte: int, packet_id: int) -> bytes:
