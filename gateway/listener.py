@@ -251,6 +251,8 @@ class Listener:
                         if message is not None:
                             if first_byte & 2:
                                 acks.append((number, packet_id))
+                                if first_byte & 8:
+                                    connection.has_sent_again = True
                             elif first_byte & 4:
                                 message = self._publishing.receive(connection, packet_id, message)
                                 if message is None:

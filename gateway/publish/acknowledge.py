@@ -275,7 +275,7 @@ class Answers:
             connection = self._connections[number]
             if connection is None:
                 self._metrics.publishes_refused += 1
-            elif is_unknown:
+            elif is_unknown or _may_be_stored(kind, connection, packet_id):
                 # The message may be in the log, so no answer would be true. When the client
                 # reconnects, it sends all unacknowledged messages again in order. Until then, what
                 # it has sent after this message must not be accepted.
@@ -388,6 +388,18 @@ def _send_anyway(output: Output, packet: bytes, acks: Acks, skipped: Container[i
     for number, packet_id in acks:
         if number in skipped:
             output.send(number, numbered(packet, _NUMBER_AT, packet_id))
+
+
+def _may_be_stored(kind: AnswerKind, connection: Connection, packet_id: int) -> bool:
+    """Whether the log has a refused message, or may have it from an earlier connection."""
+    if kind is PacketType.PUBACK:
+        return connection.has_sent_again
+    session = connection.session
+    if kind is not PacketType.PUBREC or session is None or not session.expiry_s:
+        return False
+    # It was found in the log, and cannot be marked as received again.
+    received = session.particulars.received
+    return packet_id in received and received[packet_id] is None
 
 
 def _client_id(connection: Connection | None) -> str:

@@ -20,6 +20,7 @@ from motelog.gateway.errors import (
     GatewayError,
     LogRefusesError,
     NotAuthorizedError,
+    OutcomeUnknownError,
     ProtocolViolationError,
     QuotaExceededError,
     TopicNameError,
@@ -85,6 +86,8 @@ class Publishing:
         """
         number, first_byte, topic, payload, packet_id, block = packet
         qos = first_byte >> 1 & 3
+        if first_byte & 8 and qos == 1:
+            connection.has_sent_again = True
         topic, extra = self._unfold(connection, topic, block)
         try:
             delay_ms, name = _split_delayed(topic, first_byte)
@@ -98,6 +101,8 @@ class Publishing:
             _check_size(message)
             is_retained = first_byte & 1 and self._may_be_retained(connection, qos, name, message)
             if is_retained and (refusal := self._log_port.refusal(message[0])) is not None:
+                if first_byte & 8:
+                    raise OutcomeUnknownError(str(refusal))  # the log may have it already
                 raise LogRefusesError(str(refusal))  # its copy may be at another broker
         except (TopicNameError, NotAuthorizedError, QuotaExceededError, LogRefusesError) as exc:
             self._refuse(connection, qos, packet_id, topic, exc)

@@ -100,6 +100,49 @@ def test_a_message_waits_for_its_mark_and_others_do_not(gateway: Gateway) -> Non
     assert stored(gateway, "here") == [b"not marked", b"new"]
 
 
+@pytest.mark.parametrize("retain", [False, True])
+def test_what_is_sent_again_is_not_refused_with_a_code(gateway: Gateway, *, retain: bool) -> None:
+    """The log may have it: its publisher would take it for lost, and publish it anew."""
+    log = log_of(gateway)
+    client = gateway.connect_persistent(5, "client")
+    log.away.add("there")
+    client.put("there", b"a", 1, packet_id=1, retain=retain)
+    client.drop()
+    log.answer("there")  # it is stored, and its publisher does not hear of it
+    client = gateway.connect_persistent(5, "client")
+    log.away.add("there")
+    if retain:
+        log.refused["there"] = AWAY
+    client.put("there", b"a", 1, packet_id=1, dup=True, retain=retain)
+    log.answer("there", AWAY)
+    client.assert_ended(REFUSED)
+    log.refused.clear()
+    client = gateway.connect_persistent(5, "client")
+    log.away.add("there")
+    client.put("there", b"b", 1, packet_id=2)
+    log.answer("there", AWAY)
+    assert answers(client) == [(PUBACK, 2, REFUSED)]
+    assert stored(gateway, "there") == [b"a"]
+
+
+def test_a_stored_message_whose_mark_is_refused_is_not_refused_with_a_code(
+    gateway: Gateway,
+) -> None:
+    log = log_of(gateway)
+    client = gateway.connect_persistent(5, "client")
+    client.put("here", b"a", 2, packet_id=1)
+    client.drop()  # before its PUBREC, for all that it knows
+    client = gateway.connect_persistent(5, "client")
+    log.away.add("MQTT_SESSION")
+    client.put("here", b"a", 2, packet_id=1, dup=True)
+    log.answer("MQTT_SESSION", AWAY)
+    client.assert_ended(REFUSED)
+    client = gateway.connect_persistent(5, "client")
+    client.put("here", b"a", 2, packet_id=1, dup=True)
+    assert answers(client) == [(PUBREC, 1, 0)]
+    assert stored(gateway, "here") == [b"a"]
+
+
 def test_steps_of_exchanges_do_not_wait_for_a_broker_that_is_away(gateway: Gateway) -> None:
     log = log_of(gateway)
     client = gateway.connect_persistent(5, "client")
