@@ -6,12 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+import trio
 
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.bridge.pull import PullConsumer
 from motelog.core.errors import MotelogError, RivalMasterError
 from motelog.core.message import Message
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.store.tools import backup
 from tests.support.broker_pair import Member, log_bytes, started_group, until
 from tests.support.broker_stack import connected
 
@@ -65,6 +67,23 @@ async def test_a_slave_may_begin_with_the_last_file(tmp_path: Path) -> None:
         await slave.start()
         await until(lambda: is_copy(slave, master))
         assert slave.store.begin_offset == 1 << 24
+        assert_same(slave, master)
+
+
+async def test_a_slave_may_begin_with_a_backup(tmp_path: Path) -> None:
+    async with started_group(tmp_path) as group:
+        master, slave = group.member(0, replicate="async"), group.member(1, seed="last")
+        await master.start()
+        await send(group.namesrv, 20, size=900_000)
+        copy = str(tmp_path / "backup")
+        await trio.to_thread.run_sync(backup.create, str(master.folder), copy)
+        had = master.store.end_offset
+        await send(group.namesrv, 20)
+        await trio.to_thread.run_sync(backup.restore, copy, str(slave.folder))
+        await slave.start()
+        assert slave.store.end_offset >= had
+        await until(lambda: is_copy(slave, master))
+        assert slave.store.begin_offset == 0
         assert_same(slave, master)
 
 
