@@ -14,7 +14,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.request import urlopen
@@ -179,6 +179,87 @@ async def test_in_front_of_a_cluster_runs_as_it_is_printed(tmp_path: Path) -> No
                 assert run(published).rstrip().endswith("21.5")
 
         await trio.to_thread.run_sync(try_all)
+
+
+@pytest.mark.timeout(180)
+def test_a_pair_runs_as_it_is_printed(tmp_path: Path) -> None:
+    configured, *started, copied, read, promoted = blocks("replicas.md")
+    namesrv, slave_namesrv, broker, slave, admin, slave_admin = free_ports(6)
+    at = f"--namesrv 127.0.0.1:{namesrv}"
+    sections = f"""
+[namesrv]
+listen = "127.0.0.1:{namesrv}"
+[admin]
+listen = "127.0.0.1:{admin}"
+"""
+    run = Shell(
+        tmp_path,
+        {"MOTELOG__BROKER__STORE__COMMITLOG_FILE_BYTES": "1MiB"},
+        {
+            'directory = "master"': f'directory = "master"{sections}',
+            "[broker]\nreplicate": f'[broker]\nlisten = "127.0.0.1:{broker}"\nreplicate',
+            "9876": str(namesrv),
+            "9877": str(slave_namesrv),
+            "10921": str(slave),
+            "8081": str(slave_admin),
+            "-m 21.5": f"-m 21.5 {at}",
+            "broker list": f"broker list {at}",
+            "broker promote broker-a": "broker promote broker-a --yes",
+            "kill %1": "",  # where the master's block ends
+        },
+    )
+    run(configured)
+    status = f"motelog status --admin 127.0.0.1:{slave_admin}"
+    with ExitStack() as master, ExitStack() as others:
+        master.enter_context(run.server(started[0]))
+        others.enter_context(run.server(started[1]))
+        wait_for(lambda: "warning" not in run(status), tmp_path / "slave.toml")
+        assert "slave, 0 bytes behind" in run(status)
+        assert "sent 1" in run(copied)
+        assert "master, 1 slave, the nearest 0 bytes behind" in run(
+            f"motelog status --admin 127.0.0.1:{admin}"
+        )
+        master.close()
+        shown = run(read)
+        assert " 21.5\n" in shown
+        assert "warning: the master's log is not copied: " in shown
+        assert "sent 1" in run(promoted)
+
+
+@pytest.mark.timeout(180)
+def test_a_pair_on_two_machines_has_tls_and_accounts(tmp_path: Path) -> None:
+    (printed,) = blocks("replicas.md", "toml")
+    addresses = ["127.0.0.1", "127.0.0.2"]
+    namesrv, broker, *admins = free_ports(4)
+    hosts = [text for address in addresses for text in ("--host", address)]
+    assert motelog_here("cert", "dev-ca", str(tmp_path), *hosts).returncode == 0
+    account = ("accessKey: operator-1", "secretKey: secret-of-operator")
+    (tmp_path / "tools.yml").write_text("\n".join(account))
+    account = (f"  - {account[0]}", f"    {account[1]}", "    admin: true")
+    (tmp_path / "plain_acl.yml").write_text("\n".join(("accounts:", *account)))
+    for number, admin in enumerate(admins):
+        own, other = addresses[number], addresses[1 - number]
+        text = printed.replace("/etc/motelog", str(tmp_path))
+        text = text.replace("/var/lib/motelog/store", f"store-{number}")
+        text = text.replace('["10.0.0.2"]', '["127.0.0.1"]')  # from there both connect
+        text = text.replace("10.0.0.1", own).replace("10.0.0.2", other)
+        text = text.replace("9876", str(namesrv)).replace("10911", str(broker))
+        text = text.replace("[broker]", f"[broker]\nid = {number}")
+        text += f'commitlog_file_bytes = "1MiB"\n[admin]\nlisten = "127.0.0.1:{admin}"\n'
+        (tmp_path / f"{number}.toml").write_text(text)
+    run = Shell(tmp_path, {}, {})
+    access = "--tls ca.pem --credentials tools.yml --namesrv"
+    status = f"motelog status --admin 127.0.0.1:{admins[1]}"
+    with ExitStack() as master, ExitStack() as slave:
+        master.enter_context(run.server("motelog up --config 0.toml"))
+        slave.enter_context(run.server("motelog up --config 1.toml"))
+        wait_for(lambda: "warning" not in run(status), tmp_path / "1.toml")
+        run(f"motelog produce T -m x {access} 127.0.0.1:{namesrv}")
+        listed = run(f"motelog broker list --json {access} 127.0.0.2:{namesrv}").splitlines()
+        assert [json.loads(line)["fault"] for line in listed] == [None, None]
+        master.close()
+        read = f"motelog consume T --until-end {access} 127.0.0.2:{namesrv}"
+        assert run(read).endswith(" x\n")
 
 
 class Shell:
