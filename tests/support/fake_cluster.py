@@ -190,13 +190,21 @@ class FakeCluster:
                 return request.answer(body=dumps({"topicList": [*self.topics, *created]}))
             case RequestCode.GET_BROKER_CLUSTER_INFO:
                 brokers = {
-                    b.name: {"brokerAddrs": {0: b.address}, "brokerName": b.name, "cluster": "c"}
+                    b.name: {
+                        "brokerAddrs": self._members(b), "brokerName": b.name, "cluster": "c"
+                    }
                     for b in self.brokers
-                }
+                }  # fmt: skip
                 names = [broker.name for broker in self.brokers]
                 info = {"brokerAddrTable": brokers, "clusterAddrTable": {"c": names}}
                 return request.answer(body=dumps(info))
         return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not in the fake")
+
+    def _members(self, broker: FakeBroker) -> dict[int | str, str]:
+        master: int | str = "0" if self.quotes_keys else 0
+        slave = self.slaves.get(broker.name)
+        known = {master: broker.address} if self.has_masters else {}
+        return known | ({1: slave} if slave else {})
 
     def _route(self, request: RemotingCommand) -> RemotingCommand:
         topic = request.ext["topic"]
@@ -206,12 +214,6 @@ class FakeCluster:
         brokers = [broker for broker in self.brokers if counts[broker.name] is not None]
         if not brokers:
             return request.answer(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
-        master: int | str = "0" if self.quotes_keys else 0
-
-        def addresses(broker: FakeBroker) -> dict[int | str, str]:
-            slave = self.slaves.get(broker.name)
-            known = {master: broker.address} if self.has_masters else {}
-            return known | ({1: slave} if slave else {})
 
         def queue_data(broker: FakeBroker) -> dict[str, int | str | None]:
             count = counts[broker.name]
@@ -226,7 +228,8 @@ class FakeCluster:
 
         route = {
             "brokerDatas": [
-                {"brokerAddrs": addresses(b), "brokerName": b.name, "cluster": "c"} for b in brokers
+                {"brokerAddrs": self._members(b), "brokerName": b.name, "cluster": "c"}
+                for b in brokers
             ],
             "filterServerTable": {},
             "queueDatas": [queue_data(b) for b in brokers],

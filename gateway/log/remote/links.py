@@ -4,6 +4,13 @@ Owns: BrokerLink, BrokerLinks: addresses by broker name, the watch for a broker'
 Must not touch: the content of requests, topics.
 Invariants: a broker counts as away from the first request that has failed, or had no answer, until
 it answers a heartbeat. While it is away, one task asks for its address and tries it.
+
+A broker here is the master of its name. While it is away, a slave may be read. A slave has nothing
+that its master did not have, and perhaps not yet all of it. So what it gives is what the master
+would have given, and what it lacks says nothing: a reader goes on where it was. Two masters have
+less than a slave has shown: one that lost the end of its log with its machine, and another slave
+that was promoted although it was behind. Readers then continue where that log ends, as after any
+loss of a broker's log.
 """
 
 from __future__ import annotations
@@ -41,16 +48,43 @@ TRY_AGAIN_S: Final = 0.2
 class BrokerLink:
     """One broker as this process reaches it."""
 
-    __slots__ = ("address", "away_since", "is_back", "name", "reason", "window")
+    __slots__ = (
+        "address", "away_since", "has_master", "is_back", "is_decided", "name", "reason", "slave",
+        "window",
+    )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.address: str | None = None
+        #: The address of a slave, and whether the name servers know a master.
+        self.slave: str | None = None
+        self.has_master = True
         self.window = trio.Semaphore(WINDOW)
         #: While it is away: when it went away, in trio's time, and why.
         self.away_since: float | None = None
         self.reason: MotelogError | None = None
         self.is_back = Flag()
+        #: Set while it is there, and while the name servers know only its slaves.
+        self.is_decided = Flag()
+
+    def learn(self, members: Mapping[int, str]) -> None:
+        """Note which brokers of the name there are: broker id -> address."""
+        self.address = members.get(MASTER_ID, self.address)
+        self.slave = min((at for at in members.items() if at[0] != MASTER_ID), default=(0, None))[1]
+        self.has_master = MASTER_ID in members or self.slave is None
+        self.decide()
+
+    def decide(self) -> None:
+        """Set ``is_decided``, or clear it."""
+        if self.away_since is None or not self.has_master:
+            self.is_decided.set()
+        else:
+            self.is_decided.clear()
+
+    @property
+    def is_at_slave(self) -> bool:
+        """Whether reads go to the slave."""
+        return self.away_since is not None and self.slave is not None
 
     def away_s(self) -> float:
         """Return how long the broker has been away; 0 while it is not."""
@@ -90,10 +124,9 @@ class BrokerLinks:
         return [link for link in self._by_name.values() if link.away_since is not None]
 
     def learn(self, addresses: Mapping[str, Mapping[int, str]]) -> None:
-        """Note where masters are: broker name -> broker id -> address."""
+        """Note where brokers are: broker name -> broker id -> address."""
         for name, members in addresses.items():
-            if MASTER_ID in members:
-                self.of(name).address = members[MASTER_ID]
+            self.of(name).learn(members)
         self.count = len(self.masters())
 
     async def find(self) -> None:
@@ -105,18 +138,26 @@ class BrokerLinks:
         except msgspec.ValidationError as exc:
             raise RemotingDecodeError(f"the name server's list of brokers: {exc}") from exc
         brokers = info.brokerAddrTable
+        self.learn({name: {} for name in self._by_name.keys() - brokers.keys()})
         self.learn({name: broker.brokerAddrs for name, broker in brokers.items()})
         clusters = info.clusterAddrTable
         replies = (f"{cluster}_REPLY_TOPIC" for cluster in clusters)
         self.topic_names = frozenset((*brokers, *clusters, *replies))
 
     async def request(
-        self, link: BrokerLink, command: RemotingCommand, *, timeout_s: float
+        self,
+        link: BrokerLink,
+        command: RemotingCommand,
+        *,
+        timeout_s: float,
+        is_at_slave: bool = False,
     ) -> RemotingCommand:
         """Return a broker's answer, whatever its code; RemotingError as Client.request.
 
         RemotingConnectError says that nothing was sent.
         """
+        if is_at_slave and link.slave is not None:
+            return await self._client.request(link.slave, command, timeout_s=timeout_s)
         if link.address is None:
             exc = RemotingConnectError(f"broker {link.name!r} has no master")
             self._note_away(link, exc)
@@ -133,6 +174,7 @@ class BrokerLinks:
             return
         link.away_since = trio.current_time()
         link.is_back.clear()
+        link.decide()
         logger.warning(
             "a broker is away: what is published to it waits, and is refused if it stays away"
             " broker=%s address=%s error=%s",
@@ -161,6 +203,7 @@ class BrokerLinks:
         logger.warning("a broker is back broker=%s away_s=%.1f", link.name, link.away_s())
         link.away_since = None
         link.is_back.set()
+        link.decide()
 
 
 class _BrokerData(msgspec.Struct):

@@ -5,6 +5,7 @@ routes.
 Invariants: memory is bounded: a follower stops while ``unread_bytes_max`` of its queue are unread,
 and all chunks together take ``kept_bytes_max`` (the least recently used one is dropped first). A
 reader that has waited for a fetch gets its records even if they have been dropped meanwhile.
+While a broker is away its slave is read, which moves no reader: it can only give records (links).
 Spec: RocketMQ PullMessageRequestHeader.
 
     tail(queue)      -> follow from there -> held pull -> chunk -> growth is noted -> read
@@ -35,7 +36,7 @@ from motelog.core.lasting import run_again
 from motelog.core.limited_log import LimitedLog
 from motelog.core.records.decode import in_queue
 from motelog.core.remoting.frames import RemotingCommand, RequestCode
-from motelog.core.topic_names import MQTT_SESSION_TOPIC
+from motelog.core.topic_names import GATEWAY_TOPICS, MQTT_SESSION_TOPIC
 from motelog.gateway.log.growth import NotedGrowth
 from motelog.gateway.log.log_port import LogRead
 from motelog.gateway.log.remote.links import BrokerLinks
@@ -231,7 +232,11 @@ class Reads:
         self._client.start_soon(self._ask_tail, queue, then)
 
     async def _ask_tail(self, queue: RemoteQueue, then: Callable[[int], None]) -> None:
-        tail = await self._offset_at_last(queue, RequestCode.GET_MAX_OFFSET, {})
+        # A queue that has not been read begins where the slave ends, so that its older records are
+        # delivered; else the slave's end would look like a loss of what follows it.
+        is_new = queue.follower is None
+        code = RequestCode.GET_MAX_OFFSET
+        tail = await self._offset_at_last(queue, code, {}, may_ask_slave=is_new)
         # A follower that has stopped has lost its reader: its unread records are not wanted.
         if queue.follower is None or not queue.room.is_set():
             self.follow(queue, tail)
@@ -245,21 +250,37 @@ class Reads:
     async def _ask_offset(
         self, queue: RemoteQueue, time_ms: int, then: Callable[[int], None]
     ) -> None:
-        ext = {"timestamp": str(time_ms)}
-        then(await self._offset_at_last(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext))
+        ext, code = {"timestamp": str(time_ms)}, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        then(await self._offset_at_last(queue, code, ext, may_ask_slave=True))
 
     async def _offset_at_last(
-        self, queue: RemoteQueue, code: RequestCode, ext: dict[str, str]
+        self,
+        queue: RemoteQueue,
+        code: RequestCode,
+        ext: dict[str, str],
+        *,
+        may_ask_slave: bool,
     ) -> int:
-        """Return the offset in a broker's answer, however long that takes."""
+        """Return the offset in a broker's answer, however long that takes.
+
+        A slave's may be lower than its master's. Readers that begin there lose nothing, and may get
+        messages that are older than they wanted. For the state of gateways a slave is not asked: it
+        counts as known once it has been read to the end.
+        """
+        may_ask_slave = may_ask_slave and queue.name.topic not in GATEWAY_TOPICS
+        link = self._links.of(queue.name.broker_name)
         while True:
             try:
                 request = RemotingCommand(code, ext={**queue_ext(queue.name), **ext})
-                link = self._links.of(queue.name.broker_name)
-                answer = await self._links.request(link, request, timeout_s=REQUEST_TIMEOUT_S)
+                answer = await self._links.request(
+                    link,
+                    request,
+                    timeout_s=REQUEST_TIMEOUT_S,
+                    is_at_slave=may_ask_slave and link.is_at_slave,
+                )
                 return int_field(check(answer), "offset")
             except (RemotingError, BrokerError) as exc:
-                await self._pause(queue, exc)
+                await self._pause(queue, exc, may_ask_slave=may_ask_slave)
 
     def gather(self, topic: str, pause_s: Callable[[], float]) -> None:
         """Let one pull bring all messages that come to a topic in ``pause_s``."""
@@ -310,25 +331,35 @@ class Reads:
     ) -> PullResult:
         """Return a broker's answer to a pull, however long that takes."""
         while True:
+            error: MotelogError | None = None
             try:
                 async with turn or nullcontext():
-                    return await self._pull(queue, queue_offset, hold_s)
+                    result = await self._pull(queue, queue_offset, hold_s)
+                if result is not None:
+                    return result
             except (RemotingError, BrokerError, RecordError) as exc:
-                await self._pause(queue, exc)
+                error = exc
+            await self._pause(queue, error)
 
-    async def _pull(self, queue: RemoteQueue, queue_offset: int, hold_s: float) -> PullResult:
+    async def _pull(
+        self, queue: RemoteQueue, queue_offset: int, hold_s: float
+    ) -> PullResult | None:
+        """Return a broker's answer to a pull; None from a slave that does not have the records."""
+        link = self._links.of(queue.name.broker_name)
+        is_at_slave = link.is_at_slave
         command = pull_command(
             queue.name,
             queue_offset,
             group=self._group,
             count_max=PULL_COUNT,
             bytes_max=PULL_BYTES,
-            hold_s=hold_s,
+            hold_s=0 if is_at_slave else hold_s,
             selector=SELECT_ALL,
         )
-        link = self._links.of(queue.name.broker_name)
         timeout_s = REQUEST_TIMEOUT_S + (hold_s + HOLD_GRACE_S if hold_s else 0)
-        answer = await self._links.request(link, command, timeout_s=timeout_s)
+        answer = await self._links.request(
+            link, command, timeout_s=timeout_s, is_at_slave=is_at_slave
+        )
         result = pull_result(answer, answer.body)
         if result.status is PullStatus.FOUND:
             topic, queue_id = queue.name.topic.encode(), queue.name.queue_id
@@ -336,15 +367,23 @@ class Reads:
             if not in_queue(result.records, topic, queue_id, queue_offset, result.next_offset):
                 text = f"the broker's answer for offset {queue_offset} is not of this queue"
                 raise RecordError(text, offset_bytes=0)
+        elif is_at_slave:
+            return None
         return result
 
-    async def _pause(self, queue: RemoteQueue, error: MotelogError) -> None:
+    async def _pause(
+        self, queue: RemoteQueue, error: MotelogError | None, *, may_ask_slave: bool = True
+    ) -> None:
+        """Wait until a read that failed, or for which a slave has nothing, may be tried again."""
         link = self._links.of(queue.name.broker_name)
-        if link.away_since is None:
+        if error is not None and link.away_since is None:
             await trio.sleep(RETRY_S)
             # Only after the pause: at a stop the connection may close first, which is not a fault.
             self._faults.warning(
                 "a read of a queue failed and is tried again queue=%s error=%s", queue, error
             )
-        else:
-            await link.is_back.wait()
+        while link.away_since is not None:
+            with trio.move_on_after(RETRY_S):
+                await link.is_back.wait()
+            if may_ask_slave and link.is_at_slave:
+                break

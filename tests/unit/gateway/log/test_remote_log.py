@@ -12,15 +12,16 @@ import trio
 
 from motelog.core import lasting
 from motelog.core.errors import BrokerError
-from motelog.core.message import decode_properties, encode_host
+from motelog.core.message import MessageQueue, decode_properties, encode_host
 from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
-from motelog.core.topic_names import GATEWAY_TOPICS
+from motelog.core.topic_names import GATEWAY_TOPICS, MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import LogRead, QueueHandle
 from motelog.gateway.log.remote import reads, topics
+from motelog.gateway.log.remote.queues import RemoteQueue
 from motelog.gateway.log.remote.remote_log import RemoteLog
 from tests.support.broker_stack import eventually
-from tests.support.fake_cluster import NO_ANSWER, FakeBroker, FakeCluster, fake_cluster
+from tests.support.fake_cluster import NO_ANSWER, FakeBroker, FakeCluster, fake_cluster, serve
 from tests.support.log_port_check import check_log_port, message
 from tests.support.remote_stage import RemoteStage
 
@@ -555,6 +556,93 @@ async def test_a_reader_goes_back_with_a_broker_that_has_lost_its_end() -> None:
 
 
 # --- the end ---------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def slave_alone(
+    monkeypatch: pytest.MonkeyPatch, *bodies: bytes
+) -> AsyncIterator[tuple[FakeCluster, FakeBroker]]:
+    """A cluster whose name server knows only the slave of broker a; yields it and the slave.
+
+    The slave has ``bodies`` in T/0.
+    """
+    monkeypatch.setattr(reads, "RETRY_S", 0.02)
+    async with fake_cluster("a", queue_count=1) as cluster, trio.open_nursery() as nursery:
+        slave = FakeBroker("a")
+        slave.address = cluster.slaves["a"] = await serve(nursery, slave.answer)
+        cluster.has_masters = False
+        for body in bodies:
+            slave.store("T", 0, body)
+        yield cluster, slave
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_slave_is_read_while_its_master_is_away_and_moves_no_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with slave_alone(monkeypatch, b"0", b"1") as (cluster, slave), remote_log(cluster) as log:
+        [queue] = log.queues("T")
+        assert isinstance(queue, RemoteQueue)
+        assert await tail_of(log, queue) == 2
+        assert bodies(await read(log, queue, 0)) == [b"0", b"1"]
+        log._reads.forget()
+        # It would send a reader of older records to offset 6, and one that follows back to 2.
+        slave.min_offset = 6
+        assert await read(log, queue, 3) == LogRead(b"", 3, 3, False)
+        found: list[LogRead] = []
+
+        async def read_older() -> None:
+            found.append(await read(log, queue, 1))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_older)
+            before = pulls(slave)
+            await eventually(lambda: pulls(slave) > before + 5)
+            assert found == []
+            [master] = cluster.brokers
+            for number in range(5):
+                master.store("T", 0, b"%d" % number)
+            cluster.has_masters = True
+        assert found[0].begin_offset == 1
+        assert bodies(found[0]) == [b"1", b"2", b"3", b"4"]
+        await eventually(lambda: queue.pull_offset == 5)
+        assert bodies(await read(log, queue, 3)) == [b"3", b"4"]
+
+
+async def test_a_slave_s_end_is_neither_a_loss_nor_all_of_the_gateways_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with slave_alone(monkeypatch, b"0") as (cluster, slave), remote_log(cluster) as log:
+        [queue] = log.queues("T")
+        assert isinstance(queue, RemoteQueue)
+        await tail_of(log, queue)
+        state = RemoteQueue(MessageQueue(MQTT_SESSION_TOPIC, "a", 0))
+        told: list[int] = []
+        for one in (queue, state):
+            log._reads.ask_tail(one, told.append)
+        before = pulls(slave)
+        await eventually(lambda: pulls(slave) > before + 5)
+        assert told == []
+        [master] = cluster.brokers
+        for _ in range(3):
+            master.store("T", 0, b"x")
+        master.store(MQTT_SESSION_TOPIC, 0, b"x")
+        cluster.has_masters = True
+        await eventually(lambda: sorted(told) == [1, 3])
+
+
+async def test_queues_of_a_broker_of_which_only_a_slave_is_known_keep_their_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with slave_alone(monkeypatch) as (cluster, _):
+        cluster.has_masters = True
+        async with remote_log(cluster) as log:
+            places = log.append_queues("T")
+            cluster.has_masters = False
+            route = await log._client.route("T", newer_than=trio.current_time())
+            log._topics._adopt(route, new_at=())
+            assert log.append_queues("T") == places
+            assert log.has_topic("T")
 
 
 async def test_what_is_appended_last_is_still_sent() -> None:
