@@ -10,7 +10,8 @@ decide whether to send again.
 Spec: RocketMQ SendMessageRequestHeaderV2, MessageBatch.
 
     append -> a part per queue -> one SEND_BATCH per queue -> answer -> tickets
-                    topic not known yet: waits      broker away: waits, at most ``wait_s``
+                    topic not known yet: waits      broker away: waits, at most ``wait_s``;
+                                                    only its slaves known: refused at once
 
 Appends of consecutive turns of a reactor share the sends, which begin when the reactor waits.
 """
@@ -197,7 +198,7 @@ class Appends:
         broker_name = place.queue.name.broker_name if place.queue is not None else None
         if broker_name is not None:
             link = self._links.of(broker_name)
-            if link.away_s() > self._wait_s:
+            if self._gives_up(link, place.topic):
                 return _away(link)
         # Of several brokers each has a share of the memory, and so have topics that are not known:
         # what waits for a broker that is away leaves room for the others.
@@ -207,6 +208,16 @@ class Appends:
             text = f"{waiting_bytes} bytes already wait for {broker_name or 'new topics'}"
             return BrokerError(ResponseCode.SYSTEM_BUSY, text)
         return None
+
+    def _gives_up(self, link: BrokerLink, topic: str) -> bool:
+        """Return whether messages do not wait for a broker that is away.
+
+        If the name servers know only its slaves, nothing waits but the state of gateways, without
+        which their sessions would end.
+        """
+        if link.away_since is None or link.has_master or topic in GATEWAY_TOPICS:
+            return link.away_s() > self._wait_s
+        return True
 
     def _begin(self, parts: Iterable[Part]) -> None:
         known = len(self._over)
@@ -264,10 +275,10 @@ class Appends:
         """Send the parts that wait for ``queue`` until there are none."""
         link = self._links.of(queue.name.broker_name)
         while queue.parts:
-            # If a broker has been away for long, new appends do not wait for it.
-            if link.away_since is not None and link.away_s() <= self._wait_s:
+            if link.away_since is not None and not self._gives_up(link, queue.name.topic):
+                is_state = queue.name.topic in GATEWAY_TOPICS
                 with trio.move_on_at(queue.parts[0].deadline):
-                    await link.is_back.wait()
+                    await (link.is_back if is_state else link.is_decided).wait()
             parts = self._take(queue.parts)
             self._settle()
             if not parts:
@@ -341,7 +352,7 @@ class Appends:
         again: list[Part] = []
         if is_passing or isinstance(error, RemotingConnectError):
             # Nothing was stored, and the broker may take it a little later.
-            if link.away_s() <= self._wait_s:
+            if not self._gives_up(link, queue.name.topic):
                 now = trio.current_time()
                 again = [part for part in parts if part.deadline > now]
                 parts = [part for part in parts if part.deadline <= now]
@@ -420,7 +431,8 @@ def _error_of(answer: RemotingCommand) -> MotelogError | None:
 
 def _away(link: BrokerLink) -> RemotingConnectError:
     # Publishers see this text: the reason alone would look like their own fault.
-    return RemotingConnectError(f"broker {link.name!r} is away: {link.reason}")
+    state = "is away" if link.has_master else "is away, and its slaves take no messages"
+    return RemotingConnectError(f"broker {link.name!r} {state}: {link.reason}")
 
 
 # Most messages of any moment come from few publishers.

@@ -59,6 +59,8 @@ class ScriptedClient:
         self.requests: list[RemotingCommand] = []
         self.in_flight: list[int] = []
         self.has_no_namesrv = False
+        #: What the name server knows of the broker's name.
+        self.members = {0: ADDRESS}
         #: Addresses of brokers that are away; whether those that are there answer no heartbeats.
         self.away: set[str] = set()
         self.is_mute = False
@@ -90,7 +92,7 @@ class ScriptedClient:
     async def request_namesrv(self, command: RemotingCommand) -> RemotingCommand:
         if self.has_no_namesrv:
             raise NoNameServerError("127.0.0.1:2: Connection refused")
-        brokers = {"a": {"brokerAddrs": {0: ADDRESS}}}
+        brokers = {"a": {"brokerAddrs": self.members}}
         return command.answer(body=dumps({"brokerAddrTable": brokers, "clusterAddrTable": {}}))
 
     async def send_heartbeat(self, address: str) -> None:
@@ -441,6 +443,48 @@ async def test_a_broker_that_stays_away_refuses_after_the_wait_and_then_at_once(
         stage.append((0, b"again"))
         await stage.over()
         assert stage.errors()[-1] is None
+
+
+async def test_publishes_do_not_wait_for_a_broker_of_which_only_a_slave_is_known(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.add_marks()
+        stage.client.away, stage.client.members = {ADDRESS}, {1: "127.0.0.1:3"}
+        waiting, state = stage.apart((0, b"waits"), (3, b"mark"))
+        await trio.sleep(1)
+        text = (
+            "broker 'a' is away, and its slaves take no messages: 127.0.0.1:1: Connection refused"
+        )
+        assert str(waiting.error) == str(stage.append((1, b"late")).error) == text
+        # Sessions would end without their state.
+        assert not state.is_settled
+        late_state = stage.append((3, b"mark"))
+        assert not late_state.is_settled
+        stage.client.away, stage.client.members = set(), {0: ADDRESS, 1: "127.0.0.1:3"}
+        await trio.sleep(1)
+        await stage.over()
+        assert (state.error, late_state.error) == (None, None)
+        assert stage.append((0, b"again")).error is None
+        await stage.over()
+        assert stage.errors()[-1] is None
+
+
+async def test_messages_wait_again_once_the_name_server_knows_a_master(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.client.away, stage.client.members = {ADDRESS}, {1: "127.0.0.1:3"}
+        stage.append((0, b"refused"))
+        await stage.over()
+        stage.client.members = {0: ADDRESS, 1: "127.0.0.1:3"}
+        await trio.sleep(1)
+        waiting = stage.append((0, b"waits"))
+        await trio.sleep(1)
+        assert not waiting.is_settled
+        stage.client.away = set()
+        await stage.over()
+        assert waiting.error is None
 
 
 async def test_a_long_outage_of_everything_does_not_fill_the_log(

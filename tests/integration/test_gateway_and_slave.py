@@ -1,0 +1,106 @@
+"""A gateway whose broker is away and has a slave: deliveries go on, publishes are refused."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from motelog.core.namesrv.config import NamesrvConfig
+from motelog.core.namesrv.server import NameServer
+from tests.integration.test_remote_gateway import Client, until
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_stack import joined
+from tests.support.gateway_process import GatewayProcess
+from tests.support.ports import free_port
+
+COUNT = 40
+#: Far below the 10 s for which publishes wait for a broker that may come back.
+AT_ONCE_S = 3.0
+
+
+class Publisher:
+    """Publishes to topics that are spread over the queues of all brokers."""
+
+    def __init__(self, address: tuple[str, int], name: str) -> None:
+        self._name = name
+        self._mqtt = Client(address, name)
+        #: Everything that was acknowledged, in the order of publishing.
+        self.stored: list[tuple[str, bytes]] = []
+
+    def publish(self) -> int:
+        """Publish COUNT messages; return how many were refused."""
+        mqtt = self._mqtt
+        begin, refused = mqtt.sent, len(mqtt.refused)
+        for number in range(begin, begin + COUNT):
+            mqtt.publish(*self._message(number))
+        until(lambda: mqtt.answered() == mqtt.sent, "the answers")
+        self.stored += [
+            self._message(number)
+            for number in range(begin, begin + COUNT)
+            if number in mqtt.acknowledged
+        ]
+        return len(mqtt.refused) - refused
+
+    def _message(self, number: int) -> tuple[str, bytes]:
+        return f"orders/{number % COUNT}", f"{self._name} {number}".encode()
+
+    def stop(self) -> None:
+        self._mqtt.stop()
+
+
+def has_got(client: Client, stored: list[tuple[str, bytes]]) -> bool:
+    return len(client.received) >= len(stored)
+
+
+async def test_deliveries_go_on_from_a_slave_and_publishes_are_refused_at_once(
+    tmp_path: Path,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        await nursery.start(namesrv.run)
+        await trio.to_thread.run_sync(lose_a_master, tmp_path, joined(namesrv.address))
+        nursery.cancel_scope.cancel()
+
+
+def lose_a_master(folder: Path, namesrv: str) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    pair: dict[str, Any] = {"name": "broker-b", "register_interval_s": 0.2}
+    master = BrokerProcess(folder / "b0", namesrv=namesrv, listen=listen, replicate="sync", **pair)
+    slave = BrokerProcess(folder / "b1", namesrv=namesrv, id=1, **pair)
+    gateway = GatewayProcess(folder, namesrv=namesrv)
+    with BrokerProcess(folder / "a", namesrv=namesrv, name="broker-a"), master, slave, gateway:
+        device = Client(gateway.address, "device", session_expiry_s=600)
+        device.subscribe("orders/#")
+        device.stop()
+        live = Client(gateway.address, "live")
+        live.subscribe("orders/#")
+        publisher = Publisher(gateway.address, "publisher")
+        until(lambda: not publisher.publish(), "a slave that copies")
+        master.kill()
+        until(lambda: "a broker is away" in gateway.errors(), "the outage")
+        began = time.monotonic()
+        assert 0 < publisher.publish() < COUNT
+        assert time.monotonic() < began + AT_ONCE_S
+        until(lambda: has_got(live, publisher.stored), "what goes to the other broker")
+        assert sorted(live.received) == sorted(publisher.stored)
+        for client in (live, publisher):
+            client.stop()
+        # What it knew of the queues' ends is gone with the gateway.
+        gateway.kill()
+        gateway.start()
+        device = Client(gateway.address, "device", session_expiry_s=600)
+        assert device.is_session_present
+        until(lambda: has_got(device, publisher.stored), "delivery from the slave")
+        master.start()
+        later = Publisher(gateway.address, "later")
+        until(lambda: not later.publish(), "a master that is back")
+        stored = publisher.stored + later.stored
+        until(lambda: has_got(device, stored), "the rest")
+        assert sorted(device.received) == sorted(stored)
+        for client in (device, later):
+            client.stop()
+        assert "Traceback" not in gateway.errors()
+        assert gateway.stop() == 0
