@@ -233,10 +233,10 @@ def test_a_pair_on_two_machines_has_tls_and_accounts(tmp_path: Path) -> None:
     namesrv, broker, *admins = free_ports(4)
     hosts = [text for address in addresses for text in ("--host", address)]
     assert motelog_here("cert", "dev-ca", str(tmp_path), *hosts).returncode == 0
-    account = ("accessKey: operator-1", "secretKey: secret-of-operator")
-    (tmp_path / "tools.yml").write_text("\n".join(account))
-    account = (f"  - {account[0]}", f"    {account[1]}", "    admin: true")
-    (tmp_path / "plain_acl.yml").write_text("\n".join(("accounts:", *account)))
+    key, secret = "accessKey: operator-1", "secretKey: secret-of-operator"
+    (tmp_path / "tools.yml").write_text(f"{key}\n{secret}")
+    accounts = f"accounts:\n  - {key}\n    {secret}\n    admin: true"
+    (tmp_path / "plain_acl.yml").write_text(accounts)
     for number, admin in enumerate(admins):
         own, other = addresses[number], addresses[1 - number]
         text = printed.replace("/etc/motelog", str(tmp_path))
