@@ -95,6 +95,8 @@ class Broker:
         self._ha: socket.socket | None = None
         #: The port at which slaves connect; 0 if it feeds none.
         self.ha_port = 0
+        # Whether this process has served in another role before.
+        self._has_stopped = False
         self._on_progress = on_progress
         self._clock = clock or SystemClock()
         self._address: tuple[str, int] | None = None
@@ -196,6 +198,7 @@ class Broker:
                 await self._run_in_role(access, task_status)
                 # Only a change of its role ends it: all but the listeners is opened again.
                 task_status = trio.TASK_STATUS_IGNORED
+                self._has_stopped = True
                 access = await run_in_thread(Access.read, self._config)
                 self.tables = Tables.of(self._config, self._clock)
                 self._saved = SavedTables(self._config, self.tables)
@@ -347,7 +350,7 @@ class Broker:
 
     def _open(self, store: MessageStore, schedule: ScheduleService, pop_state: PopState) -> None:
         """Open the store and load the tables saved beside it; blocks."""
-        store.open(self._note_progress)
+        store.open(self._note_progress, trusts_stop=self._has_stopped)
         try:
             self._saved.load(is_expected=store.end_offset > 0)
             schedule.load()

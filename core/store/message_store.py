@@ -159,16 +159,20 @@ class MessageStore:
 
     # -- opening and closing ---------------------------------------------------------------
 
-    def open(self, on_progress: OnProgress = log_progress) -> RecoveryReport:
+    def open(
+        self, on_progress: OnProgress = log_progress, *, trusts_stop: bool = False
+    ) -> RecoveryReport:
         """Lock the folder, recover its content and prepare for appends; blocks.
 
         ``on_progress`` is called in this thread every two seconds with the start's progress.
+        ``trusts_stop``: this process has just closed the folder, so that after a clean stop the
+        last file is not read again; its records are checked when they are read.
         Raises StoreLockedError, StoreDamagedError, StoreFolderError, StoreHalfRestoredError,
         StoreFullError if there is no room for what a start must write, and other OSErrors
         unchanged.
         """
         try:
-            return self._open(on_progress)
+            return self._open(on_progress, trusts_stop=trusts_stop)
         except OSError as exc:
             if exc.errno in NO_ROOM:
                 text = f"no room to open {self.config.directory}: {no_room_text(exc)}"
@@ -177,7 +181,7 @@ class MessageStore:
                 raise OSError(exc.errno, exc.strerror, self.config.directory) from exc
             raise
 
-    def _open(self, on_progress: OnProgress) -> RecoveryReport:
+    def _open(self, on_progress: OnProgress, *, trusts_stop: bool) -> RecoveryReport:
         try:
             self._storage.make_directory(self.config.directory, durable=True)
             self._lock = self._storage.lock(f"{self.config.directory}/lock")
@@ -192,14 +196,15 @@ class MessageStore:
             if self._state_files.is_half_restored():
                 text = f"{self.config.directory} is a backup whose restore was not completed"
                 raise StoreHalfRestoredError(text)
-            report = self._recover(ProgressMeter(self._clock, on_progress))
+            meter = ProgressMeter(self._clock, on_progress)
+            report = self._recover(meter, trusts_stop=trusts_stop)
         except BaseException:
             self._release()
             raise
         self._is_open = True
         return report
 
-    def _recover(self, meter: ProgressMeter) -> RecoveryReport:
+    def _recover(self, meter: ProgressMeter, *, trusts_stop: bool) -> RecoveryReport:
         state = self._state_files
         self._log.queue.load()
         was_clean = not state.has_abort()
@@ -225,6 +230,7 @@ class MessageStore:
             checkpoint=checkpoint,
             table=state.read_queues(),
             durable_offset=self._durable.read(),
+            trusts_stop=trusts_stop,
         )
         last_ms = max(checkpoint.physic_ms, recovery.last_store_timestamp_ms)
         self._log.start_at(report.end_offset, last_ms)

@@ -5,7 +5,8 @@ bench_native. Prints for each case the messages a second, and the processor time
 together for a message. The first line of ours is a master alone, without slaves.
 
 ``--seed-gb`` then fills a master of ours, starts an empty slave, and prints how fast that copies,
-and what the copying costs the master's clients.
+what the copying costs the master's clients, how far the slave lags under their full load, and, when
+the master is killed, the time from the decision to promote to the first acknowledged message.
 
     python -m motelog.loadtest.bench.bench_pair [--seconds 5] [--warm-up 3] [--connections 4]
         [--window 64] [--apache 4.9.7] [--seed-gb 10] [--json]
@@ -26,7 +27,8 @@ from typing import Final
 
 import trio
 
-from motelog.bridge.sync import SyncAdmin
+from motelog.bridge.sync import SyncAdmin, SyncProducer
+from motelog.core.message import Message
 from motelog.loadtest.bench.bench_native import (
     BATCH_COUNT,
     JVM,
@@ -208,18 +210,50 @@ def measure_seed(options: argparse.Namespace) -> str:
                 _wait_until_copied(namesrv.address)
                 took = time.perf_counter() - began
                 end, used = _end(namesrv.address), cpu_s(slave.pid)
-            load.close()
+                lags: list[int] = []
+                _send_for(load, options.seconds, each=lambda: lags.append(_lag(namesrv.address)))
+                _wait_until_copied(namesrv.address)
+                load.close()
+                master.kill()
+                began = time.perf_counter()
+                _promote(namesrv.address)
+                promoted = time.perf_counter() - began
     return (
         f"an empty slave copies {end / 1e9:.1f} GB in {took:.0f} s: {end / took / 1e6:.0f} MB/s,"
         f" {used / end * 1e9:.2f} s of its CPU for a GB; its master's clients send {during:,.0f}"
-        f" messages/s meanwhile ({before:,.0f} before)"
+        f" messages/s meanwhile ({before:,.0f} before). Under their full load it lags by at most"
+        f" {max(lags, default=0) / 1e6:.1f} MB. Promoted, it acknowledges a message after"
+        f" {promoted:.2f} s"
     )
 
 
-def _send_for(load: Load, seconds: float) -> float:
+def _send_for(load: Load, seconds: float, each: Callable[[], object] = lambda: None) -> float:
+    """Send for a while, and call ``each`` ten times meanwhile; return the messages a second."""
     begin = time.perf_counter()
-    load.run(single_send, lambda: time.perf_counter() >= begin + seconds)
+    calls = 0
+
+    def is_over() -> bool:
+        nonlocal calls
+        passed = time.perf_counter() - begin
+        if passed > calls * seconds / 10:
+            calls += 1
+            each()
+        return passed >= seconds
+
+    load.run(single_send, is_over)
     return load.accepted / (time.perf_counter() - begin)
+
+
+def _lag(namesrv: str) -> int:
+    return _behind(namesrv) or 0
+
+
+def _promote(namesrv: str) -> None:
+    """Promote the slave, and send until a message is acknowledged."""
+    with SyncAdmin(namesrv=namesrv) as admin:
+        admin.promote(NAME, 1)
+    with SyncProducer(namesrv=namesrv) as producer:
+        producer.send(Message("bench", b"first"))
 
 
 def _end(namesrv: str) -> int:

@@ -3,9 +3,10 @@
 Owns: Recovery: the walk of the log, its damage and its end. Must not touch: units (queue_recovery),
 the running store; it works before anything is appended.
 
-    1. Choose where to begin: at the last file after a clean stop; else where the checkpoint says
-       that everything before is complete; else at the newest file whose first record is at least
-       3 s older than the time in RocketMQ's checkpoint, which has only times; else at the first.
+    1. Choose where to begin: at the last file after a clean stop, unless it was this process that
+       stopped; else where the checkpoint says that everything before is complete; else at the
+       newest file whose first record is at least 3 s older than the time in RocketMQ's checkpoint,
+       which has only times; else at the first.
     2. Walk the records from there to the end: layout, CRC, own physical offset. The log was on disk
        up to the durable offset, so the place of a bad record decides its meaning:
 
@@ -97,6 +98,7 @@ class Recovery:
         checkpoint: StoreCheckpoint,
         table: QueueTable | None,
         durable_offset: int | None,
+        trusts_stop: bool = False,
     ) -> RecoveryReport:
         """Recover; blocks for as long as reading the log since the checkpoint takes."""
         report = self.report
@@ -104,7 +106,7 @@ class Recovery:
         self._known_end = max(durable_offset or 0, table.end_offset if table is not None else 0)
         if not was_clean and durable_offset is not None:
             self._ends_from = self._known_end
-        begin = self._choose_begin(was_clean, checkpoint)
+        begin = self._choose_begin(checkpoint, reads_last=was_clean and not trusts_stop)
         report.scanned_from = begin
         self._queues.load(begin, table)
         self._index.begin_feed(begin)
@@ -122,11 +124,11 @@ class Recovery:
 
     # -- the log ---------------------------------------------------------------------------
 
-    def _choose_begin(self, was_clean: bool, checkpoint: StoreCheckpoint) -> int:
+    def _choose_begin(self, checkpoint: StoreCheckpoint, *, reads_last: bool) -> int:
         files = self._log.queue.files
         if not files:
             return 0
-        if was_clean:
+        if reads_last:
             # Files after it may have been created ahead and never used: RocketMQ leaves such files,
             # and after a power cut those that a stop removed may be back.
             return next(file.begin for file in reversed(files) if self._is_used(file))

@@ -179,6 +179,18 @@ def test_a_start_after_a_checkpoint_begins_where_it_says(tmp_path: Path, by: str
     with_hint.close()
 
 
+def test_a_store_that_is_opened_again_does_not_read_its_last_file(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        append(store, 100)
+        end = store.end_offset
+    again = make_store(tmp_path)
+    report = again.open(trusts_stop=True)
+    assert (report.was_clean, report.scanned_from, report.records) == (True, end, 0)
+    append(again, 1)
+    assert len(read_bodies(again)[("T", 0)]) == 101
+    again.close()
+
+
 def test_a_checkpoint_of_another_log_is_not_believed(tmp_path: Path) -> None:
     """A folder put together by hand: the checkpoint's offset is no record's."""
     with opened(tmp_path) as store:
