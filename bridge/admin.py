@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, Self, TypeAlias
 
@@ -188,7 +187,7 @@ class Admin:
     async def promote(
         self, broker: str, broker_id: int, *, is_forced: bool = False, wait_s: float = 30.0
     ) -> str:
-        """Make a slave the master of its name, and return its address when it is.
+        """Make a slave the master of its name; return its address when clients find it so.
 
         BrokerError if it refuses: it is the master, or its master still sends it the log; the
         latter does not matter with ``is_forced``. Needs our broker. RemotingError if it does not
@@ -199,10 +198,9 @@ class Admin:
         await self._ask(address, RequestCode.PROMOTE_BROKER, ext)
         with trio.move_on_after(wait_s):
             while True:
-                with suppress(RemotingError):  # it opens its store again
-                    answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
-                    if properties_of(answer.body).get("brokerId") == str(MASTER_ID):
-                        return address
+                brokers = {(one.name, one.broker_id, one.address) for one in await self.brokers()}
+                if (broker, MASTER_ID, address) in brokers:
+                    return address
                 await trio.sleep(_PROMOTED_POLL_S)
         raise RemotingTimeoutError(f"{address} is promoted, and does not serve after {wait_s:g} s")
 

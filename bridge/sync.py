@@ -842,7 +842,7 @@ class SyncAdmin(Blocking[Admin]):
     def promote(
         self, broker: str, broker_id: int, *, is_forced: bool = False, wait_s: float = 30.0
     ) -> str:
-        """Make a slave the master of its name, and return its address when it is.
+        """Make a slave the master of its name; return its address when clients find it so.
 
         BrokerError if it refuses: it is the master, or its master still sends it the log; the
         latter does not matter with ``is_forced``. Needs our broker. RemotingError if it does not

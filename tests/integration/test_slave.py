@@ -121,7 +121,7 @@ async def test_a_promoted_slave_takes_messages_in_the_same_process(tmp_path: Pat
         assert "stop the master first" in (refusal.remark or "")
         await master.stop()
         assert (await promote(slave)).code == ResponseCode.SUCCESS
-        await until(lambda: slave.broker.parts.slave is None)
+        await until(lambda: slave.broker.parts.slave is None and slave.broker.is_registered)
         assert await send(group.namesrv, 8) == [SendStatus.OK] * 8
         assert sum(slave.store.reader.max_offset(TOPIC, queue) for queue in range(8)) == 16
         # It stays the master, whatever its configuration says.
