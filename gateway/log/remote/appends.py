@@ -74,6 +74,14 @@ _ITEM_BYTES: Final = 22  # of a batch item without body and properties
 _PASSING_CODES: Final = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE}
 )
+#: Answers of brokers that have stored the messages, though less safely than they are set up to.
+_STORED_CODES: Final = frozenset(
+    {
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
 _NOT_ACKNOWLEDGED: Final = (
     "a broker has not acknowledged an append, and its publishers are refused"
     " queue=%s messages=%d error=%s"
@@ -424,6 +432,9 @@ def _command(group: str, queue: RemoteQueue, parts: list[Part]) -> RemotingComma
 def _error_of(answer: RemotingCommand) -> MotelogError | None:
     if answer.code == ResponseCode.SUCCESS:
         return None
+    if answer.code in _STORED_CODES:
+        name = ResponseCode(answer.code).name
+        return OutcomeUnknownError(f"the broker has the message, but not safely: {name}")
     if STORE_FULL in answer.ext:
         return StoreFullError(answer.remark or "the broker's disk is over its limit")
     return BrokerError(answer.code, answer.remark or f"response code {answer.code}")

@@ -382,6 +382,28 @@ async def test_a_broker_whose_disk_is_full_is_not_asked_again(
         assert str(error) == FULL
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    ],
+)
+async def test_what_is_stored_less_safely_is_neither_sent_again_nor_refused(
+    autojump_clock: trio.testing.MockClock, code: ResponseCode
+) -> None:
+    async with appending() as stage:
+        stage.client.outcome = lambda bodies: code
+        for body in (b"a", b"b"):
+            stage.append((0, body))
+        await stage.over()
+        assert stage.client.sent == [(0, [b"a", b"b"])]
+        for error in stage.errors():
+            assert isinstance(error, OutcomeUnknownError)
+            assert code.name in str(error)
+
+
 async def test_one_append_does_not_fail_for_another_s_fault(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
