@@ -347,6 +347,15 @@ class PullProcessor:
         return group.broker_id
 
 
+def _unmoved(result: ReadResult, queue_offset: int) -> ReadResult:
+    """Return what a slave's reader may hear: if its offset is not there, it has no message yet."""
+    if result.status not in _MOVING:
+        return result
+    return msgspec.structs.replace(
+        result, status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=queue_offset
+    )
+
+
 def _code(pull: Pull, result: ReadResult) -> ResponseCode:
     """Return the response code of a read's outcome."""
     status = result.status
