@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from motelog.bridge import route_cache
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.bridge.pull import PullConsumer
+from motelog.bridge.pull_request import PullStatus
+from motelog.bridge.push.consumer import PushConsumer
 from motelog.core.errors import MotelogError, RivalMasterError
 from motelog.core.message import Message
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.store import message_store
 from motelog.core.store.tools import backup
-from tests.support.broker_pair import Member, log_bytes, started_group, until
+from tests.support.broker_pair import WITHIN_S, Member, log_bytes, started_group, until
 from tests.support.broker_stack import connected
+from tests.support.java import VERSION_4, VERSION_5, JavaDriver
 
 TOPIC = "T"
+#: Java's consumers ask for routes each 30 s.
+JAVA_WITHIN_S = 90
 
 
 async def send(namesrv: str, count: int, *, size: int = 1000) -> list[SendStatus]:
@@ -85,6 +95,151 @@ async def test_a_slave_may_begin_with_a_backup(tmp_path: Path) -> None:
         await until(lambda: is_copy(slave, master))
         assert slave.store.begin_offset == 0
         assert_same(slave, master)
+
+
+async def send_numbers(namesrv: str, numbers: range) -> None:
+    async with Producer(namesrv=namesrv, timeout_s=WITHIN_S) as producer:
+        queues = await producer.queues(TOPIC)
+        for number in numbers:
+            queue = queues[number % len(queues)]
+            result = await producer.send(Message(TOPIC, b"%d" % number), queue=queue)
+            assert result.status is SendStatus.OK
+
+
+def bodies(count: int) -> list[bytes]:
+    return sorted(b"%d" % number for number in range(count))
+
+
+@asynccontextmanager
+async def pulled(namesrv: str, got: list[bytes]) -> AsyncIterator[None]:
+    async def poll(consumer: PullConsumer) -> None:
+        while True:
+            got.extend(message.body for message in await consumer.poll())
+
+    async with (
+        PullConsumer(namesrv=namesrv, group="pull", hold_s=1) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        consumer.assign(await consumer.queues(TOPIC, wait_s=WITHIN_S))
+        nursery.start_soon(poll, consumer)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def pushed(namesrv: str, got: list[bytes]) -> AsyncIterator[None]:
+    async with (
+        PushConsumer(namesrv=namesrv, group="push", hold_s=1) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        consumer.subscribe(TOPIC)
+        nursery.start_soon(consumer.run, lambda message: got.append(message.body))
+        yield
+        consumer.stop()
+
+
+@asynccontextmanager
+async def started_pair(folder: Path, **master: Any) -> AsyncIterator[tuple[str, Member, Member]]:
+    """A master that waits for its slave, which copies; the topic is there."""
+    async with started_group(folder) as group:
+        pair = group.member(0, replicate="sync", **master), group.member(1)
+        for member in pair:
+            await member.start()
+        await send(group.namesrv, 1)
+        await until(lambda: is_copying(pair[1]))
+        yield group.namesrv, *pair
+
+
+def is_copying(slave: Member) -> bool:
+    copying = slave.broker.parts.slave
+    return copying is not None and copying.is_copying
+
+
+@pytest.mark.parametrize("consuming", [pulled, pushed])
+async def test_consumers_read_at_the_slave_without_its_master_and_go_back(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    consuming: Callable[..., AbstractAsyncContextManager[None]],
+) -> None:
+    monkeypatch.setattr(route_cache, "ROUTE_REFRESH_S", 0.2)
+    async with started_pair(tmp_path) as (namesrv, master, slave):
+        await send_numbers(namesrv, range(8))
+        await until(lambda: TOPIC in slave.broker.tables.topics.table())
+        await master.stop()
+        got: list[bytes] = []
+        async with consuming(namesrv, got):
+            await until(lambda: set(bodies(8)) <= set(got))
+            await master.start()
+            await until(lambda: is_copying(slave))
+            await send_numbers(namesrv, range(8, 16))
+            await until(lambda: set(bodies(16)) <= set(got))
+            # With its next route a consumer is at the master again.
+            end = 16
+            while not master.broker.parts.stats.messages_out:
+                await send_numbers(namesrv, range(end, end + 8))
+                end += 8
+                await until(lambda: set(bodies(end)) <= set(got))  # noqa: B023
+        assert sorted(body for body in got if len(body) <= 3) == bodies(end)
+
+
+@pytest.mark.java
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
+)
+async def test_javas_consumer_reads_at_the_slave_without_its_master_and_goes_on(
+    tmp_path: Path, version: str
+) -> None:
+    driver = JavaDriver()
+
+    async def taken() -> set[bytes]:
+        return {
+            body.encode() for *_, body in await driver.run(version, "taken", "-", "-", "-", "0")
+        }
+
+    async def take(count: int) -> None:
+        with trio.fail_after(JAVA_WITHIN_S):
+            while not set(bodies(count)) <= await taken():  # noqa: ASYNC110  # no event
+                await trio.sleep(0.2)
+
+    try:
+        async with started_pair(tmp_path) as (namesrv, master, slave):
+            await send_numbers(namesrv, range(8))
+            await until(lambda: TOPIC in slave.broker.tables.topics.table())
+            await master.stop()
+            await driver.run(version, "join", namesrv, TOPIC, "G", "0", "plain")
+            await take(8)
+            await master.start()
+            await until(lambda: is_copying(slave))
+            await send_numbers(namesrv, range(8, 16))
+            await take(16)
+            await driver.run(version, "leave", "-", "-", "-", "0")
+    finally:
+        driver.close()
+
+
+async def test_a_reader_far_behind_is_sent_to_the_slave_and_back_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_store, "memory_bytes", lambda: 100_000)
+    async with started_pair(tmp_path, slave_read_enable=True) as (namesrv, master, slave):
+        await send(namesrv, 200, size=30_000)
+        async with PullConsumer(namesrv=namesrv, group="G") as consumer:
+            [*queues] = await consumer.queues(TOPIC)
+            for queue in queues:
+                for broker_id, suggested in ((0, 1), (1, 0)):
+                    answer = await consumer.pull(queue, 0, count_max=1, broker_id=broker_id)
+                    assert answer.status is PullStatus.FOUND
+                    assert answer.suggested_broker_id == suggested
+            stats = [member.broker.parts.stats for member in (master, slave)]
+            before = [one.messages_out for one in stats]
+            consumer.assign(queues)
+            got = 0
+            while got < 201:
+                got += len(await consumer.poll())
+            given = [one.messages_out - earlier for one, earlier in zip(stats, before, strict=True)]
+            assert sum(given) == 201
+            assert min(given) > 0
 
 
 async def test_a_slave_refuses_messages_and_answers_readers(tmp_path: Path) -> None:
