@@ -150,11 +150,6 @@ async def started_pair(folder: Path, **master: Any) -> AsyncIterator[tuple[str, 
         yield group.namesrv, *pair
 
 
-def is_copying(slave: Member) -> bool:
-    copying = slave.broker.parts.slave
-    return copying is not None and copying.is_copying
-
-
 @pytest.mark.parametrize("consuming", [pulled, pushed])
 async def test_consumers_read_at_the_slave_without_its_master_and_go_back(
     tmp_path: Path,

@@ -362,12 +362,3 @@ def _code(pull: Pull, result: ReadResult) -> ResponseCode:
     if status in (ReadStatus.NO_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE) and not pull.queue_offset:
         return ResponseCode.PULL_NOT_FOUND
     return _OUTCOMES[status][0]
-
-
-def _unmoved(result: ReadResult, queue_offset: int) -> ReadResult:
-    """Return what a slave's reader may hear: without its offset there is only no message yet."""
-    if result.status not in _MOVING:
-        return result
-    return msgspec.structs.replace(
-        result, status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=queue_offset
-    )
