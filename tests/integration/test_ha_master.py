@@ -206,6 +206,27 @@ async def test_a_message_is_acknowledged_when_a_slave_has_it(tmp_path: Path) -> 
         assert await send(stack, 1) == [SendStatus.SLAVE_NOT_AVAILABLE]
 
 
+async def test_what_a_slave_asks_for_first_acknowledges_nothing(tmp_path: Path) -> None:
+    """Its log may be another one of the same length: it compares it with what it gets."""
+    fields: dict[str, Any] = {"replicate": "sync", "slave_timeout_ms": 1000}
+    async with started_stack(tmp_path, **fields) as stack, slave_at(stack, 0) as slave:
+        await until(lambda: master_of(stack).is_followed)
+        sent: list[SendStatus] = []
+
+        async def send_one() -> None:
+            sent.extend(await send(stack, 1))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_one)
+            await until(lambda: end_of(stack) > 0)
+            async with slave_at(stack, end_of(stack)):
+                await until(lambda: len(master_of(stack).slaves) == 2)
+                await until(lambda: sent)
+        assert sent == [SendStatus.FLUSH_SLAVE_TIMEOUT]
+        await slave.report(end_of(stack))
+        await until(lambda: has(stack, end_of(stack)))
+
+
 async def test_with_sync_flush_what_no_slave_has_is_on_the_disk_when_that_is_said(
     tmp_path: Path,
 ) -> None:

@@ -153,14 +153,14 @@ class Master:
                 data = await sock.recv(_RECEIVE_BYTES)
             if not data:
                 return
-            offsets = reports.feed(data)
-            if offsets:
-                self._note(slave, offsets[0], offsets[-1])
+            for offset in reports.feed(data):
+                self._note(slave, offset)
 
-    def _note(self, slave: Slave, first: int, last: int) -> None:
-        if slave.confirmed_offset is None:
+    def _note(self, slave: Slave, offset: int) -> None:
+        is_first = slave.confirmed_offset is None
+        if is_first:
             slave.sent_offset = first_offset(
-                first,
+                offset,
                 begin=self._log.begin_offset,
                 end=self._log.end_offset,
                 file_bytes=self._log.file_bytes,
@@ -173,8 +173,10 @@ class Master:
             )
             slave.may_go_on.set()
         # It has what it asked for only if that is where the frames begin.
-        slave.confirmed_offset = min(last, slave.sent_offset)
-        self.confirmed_offset = max(self.confirmed_offset, slave.confirmed_offset)
+        slave.confirmed_offset = min(offset, slave.sent_offset)
+        # The first report is a question. A slave may yet find that its log is not a copy of this.
+        if not is_first:
+            self.confirmed_offset = max(self.confirmed_offset, slave.confirmed_offset)
         self._tell()
 
     def _tell(self) -> None:
