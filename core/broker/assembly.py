@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+
+import trio
 
 from motelog.core.acl.addresses import parse_addresses
 from motelog.core.acl.files import read_credentials
@@ -45,9 +48,9 @@ from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.registration import BrokerAddress, Registrar
 from motelog.core.broker.replication.master import Master
 from motelog.core.broker.replication.master_link import MasterLink
+from motelog.core.broker.replication.namesakes import Namesakes
 from motelog.core.broker.replication.peers import Peers
 from motelog.core.broker.replication.promotion import Promotion
-from motelog.core.broker.replication.rivals import Rivals
 from motelog.core.broker.replication.slave import Slave
 from motelog.core.broker.shown.copies import (
     fault_of_copies,
@@ -84,6 +87,8 @@ from motelog.core.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
+# How long a name server and slaves may take to answer before one copies.
+_NAMESAKES_S: Final = 2.0
 _DELAY_PROGRESS: Final = "progress of delivery: messages delivered since are delivered again"
 # Requests that change topics, groups or users: their answers wait until the change is durable.
 _CHANGING: Final = (
@@ -445,6 +450,9 @@ def assemble(
     registrars = _make_registrars(config, tables, address, role, access, store)
     queues = ClusterQueues(tables.topics, registrars, clock, name=config.name)
     slave = None if role.is_master else _make_slave(shared, registrars, access)
+    if shared.master is not None:
+        namesakes = namesakes_of(config, address, role, access)
+        shared.master.fault_at = partial(_fault_at, config, namesakes, store.pieces.file_bytes)
     promotion = Promotion(role_file(config), slave, role, config.id)
     processors = Processors.of(
         shared,
@@ -536,10 +544,26 @@ def _make_slave(shared: Shared, registrars: list[Registrar], access: Access) -> 
     )
 
 
-def rivals_of(config: BrokerConfig, address: ServedAt, role: Role, access: Access) -> Rivals:
+async def _fault_at(
+    config: BrokerConfig, namesakes: Namesakes, file_bytes: int, host: str
+) -> str | None:
+    """Return why no slave at a host can copy the log; None if one can, or nobody says."""
+    for namesrv in config.namesrv:
+        with trio.move_on_after(_NAMESAKES_S), suppress(RemotingError):
+            async with namesakes.peers.connected(namesrv) as client:
+                sizes = await namesakes.file_sizes(client, host)
+            if sizes and file_bytes not in sizes:
+                return (
+                    f"its log has files of {sizes[0]} bytes, this one of {file_bytes}: set"
+                    " mappedFileSizeCommitLog (commitlog_file_bytes) to that, in an empty folder"
+                )
+    return None
+
+
+def namesakes_of(config: BrokerConfig, address: ServedAt, role: Role, access: Access) -> Namesakes:
     """Return the question whether another broker is the master of this one's name."""
     own = format_address(*address.clients)
-    return Rivals(config.name, own, role.term, Peers(access.credentials, access.tls))
+    return Namesakes(config.name, own, role.term, Peers(access.credentials, access.tls))
 
 
 def make_check_back(shared: Shared, ledger: Ledger) -> CheckBack:
@@ -651,7 +675,7 @@ def _make_registrars(
 
     async def check(namesrv: RemotingClient) -> None:
         """Refuse messages from now on, and registration, if another master has come."""
-        rival = await rivals_of(config, address, role, access).find(namesrv)
+        rival = await namesakes_of(config, address, role, access).rival(namesrv)
         if rival is not None:
             store.fence(f"{rival} is the master of {config.name} now: this broker must not be")
             raise RemotingError(f"{rival} has become the master of {config.name}")

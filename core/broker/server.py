@@ -29,7 +29,7 @@ from motelog.core.broker.assembly import (
     assemble,
     make_reader_key,
     make_schedule,
-    rivals_of,
+    namesakes_of,
     role_file,
 )
 from motelog.core.broker.config import LIVE, VIP_PORT_DISTANCE, BrokerConfig
@@ -205,11 +205,11 @@ class Broker:
 
     async def _refuse_rivals(self, access: Access) -> None:
         """Raise RivalMasterError if a name server knows a living master of this name."""
-        rivals = rivals_of(self._config, self._served_at(), self._role, access)
+        namesakes = namesakes_of(self._config, self._served_at(), self._role, access)
         for namesrv in self._config.namesrv:
             with trio.move_on_after(_RIVALS_S), suppress(RemotingError):
-                async with rivals.peers.connected(namesrv) as client:
-                    rival = await rivals.find(client, or_equal=True)
+                async with namesakes.peers.connected(namesrv) as client:
+                    rival = await namesakes.rival(client, or_equal=True)
                     if rival is not None:
                         raise RivalMasterError(
                             f"{rival} is the master of {self._config.name}: stop it first, or let"

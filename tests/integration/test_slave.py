@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +296,24 @@ async def test_a_master_that_comes_back_after_a_promotion_does_not_serve(tmp_pat
         with pytest.raises(RivalMasterError, match=slave.address):
             await master.start()
         assert await send(group.namesrv, 4) == [SendStatus.OK] * 4
+
+
+async def test_a_slave_whose_files_have_another_size_copies_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started_group(tmp_path) as group:
+        master = group.member(0, replicate="async")
+        slave = group.member(1, store={"commitlog_file_bytes": 1 << 20})
+        await master.start()
+        await send(group.namesrv, 1)
+        await slave.start()
+        copying = slave.broker.parts.slave
+        assert copying is not None
+        await until(lambda: "has files of 16777216 bytes" in copying.reason)
+        assert slave.store.end_offset == 0
+        # RocketMQ's slaves do not look: the master does.
+        async with await trio.open_tcp_stream("127.0.0.1", master.broker.ha_port) as stream:
+            await stream.send_all(bytes(8))
+            with trio.fail_after(WITHIN_S), suppress(trio.BrokenResourceError):
+                assert await stream.receive_some() == b""
+        assert "its log has files of 1048576 bytes, this one of 16777216" in caplog.text

@@ -217,7 +217,7 @@ def test_retained_messages_are_found_and_deleted(server: MotelogProcess, clients
     wait_until(lambda: ask(server, "/api/v1/retained?filter=keep/%2B").json()["messages"] == [])
 
 
-class Rivals:
+class Namesakes:
     """Connections with one client identifier, of which each comes back at once when it is ended."""
 
     def __init__(self, server: MotelogProcess, client_id: str, count: int) -> None:
@@ -270,7 +270,7 @@ class Rivals:
 def test_of_rivals_for_one_client_identifier_somebody_always_gets_in(
     server: MotelogProcess,
 ) -> None:
-    with closing(Rivals(server, "rival", RIVALS)) as rivals:
+    with closing(Namesakes(server, "rival", RIVALS)) as rivals:
         deadline = time.monotonic() + DEADLINE_S
         while rivals.accepted < RIVALS_ACCEPTED:
             rivals.step()

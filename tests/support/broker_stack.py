@@ -64,7 +64,7 @@ class Peer:
 
 def store_config(directory: Path, **fields: Any) -> StoreConfig:
     """Return a store section with small files."""
-    return StoreConfig(directory=str(directory), commitlog_file_bytes=1 << 24, **fields)
+    return StoreConfig(directory=str(directory), **{"commitlog_file_bytes": 1 << 24, **fields})
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Final
 
@@ -64,6 +64,10 @@ class Slave:
         return max(end_offset - (self.confirmed_offset or 0), 0)
 
 
+async def _no_fault(_host: str) -> str | None:
+    return None
+
+
 class Master:
     """The slaves of one broker."""
 
@@ -76,6 +80,8 @@ class Master:
         self.confirmed_offset = 0
         #: Called when ``confirmed_offset`` has grown and when a slave has come or gone.
         self.listeners: list[Callable[[], None]] = []
+        #: Returns why no slave at a host can copy this log; None if one can.
+        self.fault_at: Callable[[str], Awaitable[str | None]] = _no_fault
         self._refusals = LimitedLog(logger, lines_max=3, period_s=60)
         self._faults = LimitedLog(logger)
         log.on_appended.append(self._wake)
@@ -113,6 +119,10 @@ class Master:
                 return
             if len(self.slaves) >= SLAVES_MAX:
                 self._refusals.warning("too many slaves: one was refused address=%s", host)
+                return
+            fault = await self.fault_at(host)
+            if fault is not None:
+                self._refusals.warning("no log for a slave address=%s reason=%s", host, fault)
                 return
             slave = Slave(format_address(host, port), self._clock)
             with self._faults.boundary("sending to a slave failed, a fault of this broker"):

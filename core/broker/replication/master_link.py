@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
+from motelog.core.broker.replication.namesakes import FILE_BYTES, TERM, TERM_BEGIN
 from motelog.core.broker.replication.peers import Peers, ask, settings_of
-from motelog.core.broker.replication.rivals import TERM, TERM_BEGIN
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.errors import RemotingDecodeError, RemotingError
 from motelog.core.limited_log import LimitedLog
@@ -82,7 +82,7 @@ class MasterLink:
             return MasterLog(
                 table.commit_log_min_offset,
                 table.commit_log_max_offset,
-                int(settings["mappedFileSizeCommitLog"]),
+                int(settings[FILE_BYTES]),
                 int(settings.get(TERM, "0")),
                 int(settings.get(TERM_BEGIN, "0")),
             )

@@ -6,7 +6,7 @@ Owns: which settings are shown, and how. Must not touch: the configuration.
 from __future__ import annotations
 
 from motelog.core.broker.config import BrokerConfig
-from motelog.core.broker.replication.rivals import TERM, TERM_BEGIN
+from motelog.core.broker.replication.namesakes import FILE_BYTES, TERM, TERM_BEGIN
 from motelog.core.replication.role import Role
 
 
@@ -26,7 +26,7 @@ def shown_properties(
         TERM_BEGIN: str(role.term_begin),
         "haListenPort": str(ha_port),
         "slaveTimeout": str(config.slave_timeout_ms),
-        "mappedFileSizeCommitLog": str(file_bytes),
+        FILE_BYTES: str(file_bytes),
         "fileReservedTime": str(config.store.retention_hours),
         "filterServerNums": "0",
         "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
