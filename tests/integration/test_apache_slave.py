@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
@@ -114,6 +115,21 @@ async def copied(master: ApacheServer, slave: ApacheServer) -> None:
             await trio.sleep(0.05)
 
 
+async def assert_reported(namesrv: str) -> None:
+    """Assert that both say how far the copy is; the slave does not know its master's end."""
+    async with Admin(namesrv=namesrv) as admin:
+        name = (await admin.brokers())[0].name
+        at_master = await admin.replication(name)
+        at_slave = await admin.replication(name, broker_id=1)
+    assert (len(at_master.replicas), at_master.copying) == (1, None)
+    assert at_slave.end_offset == at_master.end_offset > 0
+    copying = at_slave.copying
+    assert copying is not None
+    assert (copying.behind_bytes, copying.fault) == (None, None)
+    assert copying.master_address
+    assert copying.heard_ms > 1_600_000_000_000
+
+
 async def test_consumers_read_from_the_slave_and_go_on_there_without_the_master(
     tmp_path: Path,
 ) -> None:
@@ -121,6 +137,7 @@ async def test_consumers_read_from_the_slave_and_go_on_there_without_the_master(
         async with Producer(namesrv=namesrv, group="P") as producer:
             sent = await send(producer, 0, COUNT)
             await copied(master, slave)
+            await assert_reported(namesrv)
             got: set[bytes] = set()
             async with pushed(namesrv, got) as consumer:
                 await until(lambda: got >= sent)
