@@ -106,6 +106,10 @@ class NoSlaveError(StoredError):
     """The batch is in the log, but no slave is there to take a copy, or all are far behind."""
 
 
+class TooFewSlavesError(StoreError):
+    """Fewer slaves are near than messages need (slaves_min): nothing was written."""
+
+
 class StoreDamagedError(StoreError):
     """A store file does not contain what it should.
 

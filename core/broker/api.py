@@ -14,7 +14,7 @@ from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.broker.waiting.append_line import AppendLine
 from motelog.core.broker.waiting.cold_reads import ColdReads
 from motelog.core.clock import Clock
-from motelog.core.errors import BrokerError
+from motelog.core.errors import BrokerError, StoreError
 from motelog.core.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS, encode_properties
 from motelog.core.records.append import AppendMessage, QueueTail
 from motelog.core.remoting.codes import ResponseCode
@@ -68,7 +68,10 @@ class BrokerApi:
         store_host: bytes,
         cold_reads_max: int,
         acknowledge: Acknowledge | None = None,
+        refusal: Callable[[], StoreError | None] | None = None,
     ) -> None:
+        # Returns why nothing is appended now.
+        self._refusal = refusal
         self._store = store
         #: The usage of the disk, and why messages are refused while it has no room for them.
         self.disk = store.disk_watch
@@ -115,6 +118,9 @@ class BrokerApi:
         could pop stored messages. They are small, and the limit leaves room. A batch that contains
         anything else is refused as a whole.
         """
+        refusal = self._refusal() if self._refusal is not None else None
+        if refusal is not None:
+            raise refusal
         is_state = self.disk.full_reason is not None and all(map(_is_state, messages))
         return self._store.append(
             messages,

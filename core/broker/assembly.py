@@ -69,7 +69,7 @@ from motelog.core.broker.waiting.filter_gate import FilterGate
 from motelog.core.broker.waiting.flow_control import FlowControl
 from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock
-from motelog.core.errors import RemotingError
+from motelog.core.errors import RemotingError, StoreError, TooFewSlavesError
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import encode_host
 from motelog.core.reader_key import write_key
@@ -586,6 +586,13 @@ def make_check_back(shared: Shared, ledger: Ledger) -> CheckBack:
     )
 
 
+def _too_few_slaves(master: Master | None, slaves_min: int) -> StoreError | None:
+    """Return why messages are refused for lack of slaves, None if they are not."""
+    if master is None or master.near_count >= slaves_min:
+        return None
+    return TooFewSlavesError(f"slaves near enough: {master.near_count}; slaves_min is {slaves_min}")
+
+
 def make_shared(
     config: BrokerConfig,
     clock: Clock,
@@ -611,6 +618,7 @@ def make_shared(
         store_host=store_host,
         cold_reads_max=config.held_pulls_max,
         acknowledge=acknowledge,
+        refusal=partial(_too_few_slaves, master, config.slaves_min) if config.slaves_min else None,
     )
     filters = SqlFilters(is_enabled=config.enable_property_filter, is_loaded=False)
     stats = BrokerStats(

@@ -71,8 +71,7 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
 
     replicate: Literal["off", "async", "sync"] = "off"
     """Whether slaves may copy the log of this master. sync: a message is acknowledged when a slave
-    has it too (RocketMQ's SYNC_MASTER); without a slave near enough its producer is told
-    SLAVE_NOT_AVAILABLE."""
+    has it too (RocketMQ's SYNC_MASTER); ``slaves_min`` says what holds while none is there."""
 
     ha_listen: str = ""
     """HOST:PORT at which a master sends its log to slaves, RocketMQ's haListenPort. Empty: the host
@@ -87,6 +86,12 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     """A producer that waits longer for a slave, with ``replicate = "sync"``, gets
     FLUSH_SLAVE_TIMEOUT. RocketMQ's slaveTimeout, whose 3000 is also the time after which its
     clients give up."""
+
+    slaves_min: NaturalInt = 0
+    """With ``replicate = "sync"``: while fewer slaves than this are near enough, messages are
+    refused. 0: without a slave a message is acknowledged when the master has it, with RocketMQ's
+    warning SLAVE_NOT_AVAILABLE to native producers. RocketMQ 5's inSyncReplicas, which counts the
+    master too."""
 
     seed: Literal["all", "last"] = "all"
     """Where an empty slave begins: at the oldest file that its master has, or at its last one, as
@@ -286,6 +291,8 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
         if self.id and not self.namesrv:
             text = "a slave (id above 0) finds its master at a name server: add namesrv"
             yield SectionFault(text, ("id", "namesrv"))
+        if self.slaves_min and self.replicate != "sync":
+            yield SectionFault('slaves_min needs replicate = "sync"', ("slaves_min", "replicate"))
         if self.replicate == "off":
             return
         try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from motelog.core.broker.acknowledge import AnswerQueue
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, Pageable, PageIns, ReadStatus
-from motelog.core.errors import StoreError
+from motelog.core.errors import NoSlaveError, StoreError
 from motelog.core.records.append import QueueTail
 from motelog.core.topic_names import TIMER_TOPIC
 from motelog.gateway.log.log_port import (
@@ -172,7 +172,8 @@ class LocalLog:
         self._settle(tickets, None)
 
     def _refuse(self, tickets: list[Ticket], error: StoreError) -> None:
-        self._settle(tickets, error)
+        # Without a slave the broker has them alone, and goes on (slaves_min).
+        self._settle(tickets, None if isinstance(error, NoSlaveError) else error)
 
     def _settle(self, tickets: list[Ticket], error: StoreError | None) -> None:
         for ticket in tickets:

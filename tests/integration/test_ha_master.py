@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from motelog.bridge.admin import Admin
+from motelog.bridge.errors import SendFailedError
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.pull_request import PullResult
@@ -204,6 +205,21 @@ async def test_a_message_is_acknowledged_when_a_slave_has_it(tmp_path: Path) -> 
             assert sent == [SendStatus.OK] * 3
         await until(lambda: not master_of(stack).slaves)
         assert await send(stack, 1) == [SendStatus.SLAVE_NOT_AVAILABLE]
+
+
+async def test_too_few_slaves_refuse_messages_that_need_them(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"replicate": "sync", "slaves_min": 1}
+    async with started_stack(tmp_path, **fields) as stack:
+        with pytest.raises(SendFailedError, match="slaves near enough: 0; slaves_min is 1"):
+            await send(stack, 1)
+        assert end_of(stack) == 0
+        async with slave_at(stack, 0) as slave:
+            await until(lambda: master_of(stack).is_followed)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send, stack, 1)
+                await until(lambda: end_of(stack) > 0)
+                await slave.copy(0, end_of(stack))
+                await slave.report(end_of(stack))
 
 
 async def test_what_a_slave_asks_for_first_acknowledges_nothing(tmp_path: Path) -> None:

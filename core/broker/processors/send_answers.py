@@ -28,6 +28,7 @@ from motelog.core.errors import (
     StoreError,
     StoreFencedError,
     StoreFullError,
+    TooFewSlavesError,
 )
 from motelog.core.remoting.codes import STORE_FULL
 from motelog.core.remoting.frames import (
@@ -186,6 +187,10 @@ def _request(send: StagedSend) -> RemotingCommand:
     return RemotingCommand(0, opaque=opaque, serialize=Serialize(serialize))
 
 
+#: After these producers try another broker.
+_ELSEWHERE: Final = (StoreFencedError, StoreFullError, NextFileError, TooFewSlavesError)
+
+
 def store_error_code(exc: StoreError) -> ResponseCode:
     """Return the response code for a message that was not appended, or not in time."""
     if isinstance(exc, RecordTooLargeError):
@@ -198,7 +203,6 @@ def store_error_code(exc: StoreError) -> ResponseCode:
         return ResponseCode.SLAVE_NOT_AVAILABLE
     if isinstance(exc, BusyError):
         return ResponseCode.SYSTEM_BUSY
-    if isinstance(exc, StoreFencedError | StoreFullError | NextFileError):
-        # With this code producers try another broker.
+    if isinstance(exc, _ELSEWHERE):
         return ResponseCode.SERVICE_NOT_AVAILABLE
     return ResponseCode.SYSTEM_ERROR

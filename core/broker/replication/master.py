@@ -87,10 +87,15 @@ class Master:
         log.on_appended.append(self._wake)
 
     @property
+    def near_count(self) -> int:
+        """The number of slaves that lack less than BEHIND_BYTES_MAX."""
+        end = self._log.end_offset
+        return sum(slave.behind_bytes(end) < BEHIND_BYTES_MAX for slave in self.slaves)
+
+    @property
     def is_followed(self) -> bool:
-        """Whether a slave is connected that lacks at most BEHIND_BYTES_MAX."""
-        reached = self._log.end_offset - BEHIND_BYTES_MAX
-        return any((slave.confirmed_offset or 0) >= reached for slave in self.slaves)
+        """Whether a slave is near enough to wait for."""
+        return self.near_count > 0
 
     def _wake(self) -> None:
         for slave in self.slaves:

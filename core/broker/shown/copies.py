@@ -55,7 +55,7 @@ def _of_master(end_offset: int, master: Master | None) -> dict[str, object]:
     return {
         "master": True,
         "masterCommitLogMaxOffset": end_offset,
-        "inSyncSlaveNums": sum(count < BEHIND_BYTES_MAX for count in behind),
+        "inSyncSlaveNums": 0 if master is None else master.near_count,
         "haConnectionInfo": [
             {
                 "addr": one.address,
@@ -90,7 +90,7 @@ def sample_of_copies(
     behind = [one.behind_bytes(end_offset) for one in master.slaves]
     found: dict[str, float] = {
         "slaves_now": len(behind),
-        "slaves_near_now": sum(count < BEHIND_BYTES_MAX for count in behind),
+        "slaves_near_now": master.near_count,
         "slaves_needed_now": waits,
     }
     if behind:
@@ -105,7 +105,7 @@ def fault_of_copies(master: Master | None, slave: Slave | None, *, waits: bool) 
         return f"the master's log is not copied: {slave.reason}"
     if waits and master is not None and not master.is_followed:
         return (
-            "no slave is connected, or all are far behind: messages are on this disk alone, and"
-            " producers get SLAVE_NOT_AVAILABLE"
+            "no slave is connected, or all are far behind: messages are on this disk alone, or"
+            " refused if slaves_min is above 0"
         )
     return None

@@ -74,13 +74,10 @@ _ITEM_BYTES: Final = 22  # of a batch item without body and properties
 _PASSING_CODES: Final = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE}
 )
-#: Answers of brokers that have stored the messages, though less safely than they are set up to.
+#: Answers of brokers that have stored the messages, and may yet have done so as safely as they are
+#: set up to.
 _STORED_CODES: Final = frozenset(
-    {
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    }
+    {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT}
 )
 _NOT_ACKNOWLEDGED: Final = (
     "a broker has not acknowledged an append, and its publishers are refused"
@@ -430,7 +427,9 @@ def _command(group: str, queue: RemoteQueue, parts: list[Part]) -> RemotingComma
 
 
 def _error_of(answer: RemotingCommand) -> MotelogError | None:
-    if answer.code == ResponseCode.SUCCESS:
+    # Without a slave a broker has the message alone, and goes on: its operator may forbid that
+    # (slaves_min), which refuses messages. Java's producers count it as sent too.
+    if answer.code in (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE):
         return None
     if answer.code in _STORED_CODES:
         name = ResponseCode(answer.code).name

@@ -383,12 +383,7 @@ async def test_a_broker_whose_disk_is_full_is_not_asked_again(
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    ],
+    "code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT]
 )
 async def test_what_is_stored_less_safely_is_neither_sent_again_nor_refused(
     autojump_clock: trio.testing.MockClock, code: ResponseCode
@@ -402,6 +397,17 @@ async def test_what_is_stored_less_safely_is_neither_sent_again_nor_refused(
         for error in stage.errors():
             assert isinstance(error, OutcomeUnknownError)
             assert code.name in str(error)
+
+
+async def test_what_a_broker_without_its_slave_has_is_acknowledged(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with appending() as stage:
+        stage.client.outcome = lambda bodies: ResponseCode.SLAVE_NOT_AVAILABLE
+        stage.append((0, b"a"))
+        await stage.over()
+        assert stage.client.sent == [(0, [b"a"])]
+        assert stage.errors() == [None]
 
 
 async def test_one_append_does_not_fail_for_another_s_fault(
