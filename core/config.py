@@ -212,7 +212,7 @@ def settings(loaded: Loaded[Any]) -> list[Setting]:
 def _settings(
     section: msgspec.Struct, path: KeyPath, origins: Mapping[KeyPath, str]
 ) -> Iterator[Setting]:
-    for field in msgspec.structs.fields(section):
+    for field in _fields(type(section)):
         value, at = getattr(section, field.name), (*path, field.encode_name)
         if isinstance(value, msgspec.Struct):
             yield from _settings(value, at, origins)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qs, urlencode
@@ -135,14 +136,7 @@ class Pages:
         self._status = status
         self._tokens = tokens
         self._keys = FormKeys()
-        self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters |= _FILTERS
+        self._templates = _templates()
         self._pages = [one for one in PAGES if api.has(one.endpoint)]
         self._list = [("/", "Overview"), *((one.path, one.name) for one in self._pages if one.name)]
 
@@ -297,6 +291,20 @@ async def _fields(request: Request) -> dict[str, str]:
     except ValueError:
         raise RefusedError("the request is not a form", 400) from None
     return {name: texts[-1] for name, texts in found.items()}
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    """Return the pages' templates, which are compiled once for a process."""
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= _FILTERS
+    return found
 
 
 def _static(name: str, kind: str) -> _Handler:
