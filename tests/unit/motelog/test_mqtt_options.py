@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from functools import cache
+from typing import Any
 
 import pytest
 import typer.main
@@ -13,17 +15,25 @@ from motelog.cli.output import CliError
 from motelog.gateway.mqtt.packet_types import Properties, Will
 
 
-def wanted(*arguments: str) -> Wanted:
-    """Return what a command gets from these arguments."""
+@cache
+def command() -> tuple[Any, list[Wanted]]:
+    """Return a command with these options, and where it notes what it gets."""
     found: list[Wanted] = []
 
     @takes_options
-    def command(mqtt: MqttOptions) -> None:
+    def note(mqtt: MqttOptions) -> None:
         found.append(mqtt.wanted())
 
     app = typer.Typer()
-    app.command(cls=MqttCommand)(command)
-    typer.main.get_command(app).main(list(arguments), standalone_mode=False)
+    app.command(cls=MqttCommand)(note)
+    return typer.main.get_command(app), found
+
+
+def wanted(*arguments: str) -> Wanted:
+    """Return what a command gets from these arguments."""
+    called, found = command()
+    found.clear()
+    called.main(list(arguments), standalone_mode=False)
     return found[0]
 
 
