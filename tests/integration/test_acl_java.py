@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from motelog.core.message import Message
 from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
 from tests.support.broker_stack import connected, routed, started_stack
-from tests.support.java import VERSION_4, VERSION_5, ApacheServer, JavaDriver, run_tool
+from tests.support.java import DRIVER, VERSION_4, VERSION_5, ApacheServer, JavaDriver, run_tool
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
@@ -60,19 +59,10 @@ def tools_file(home: Path, credentials: Credentials) -> Path:
     return file
 
 
-@pytest.fixture
-def driver() -> Iterator[JavaDriver]:
-    driver = JavaDriver()
-    yield driver
-    driver.close()
-
-
 @pytest.mark.parametrize(
     "version", [VERSION_5, pytest.param(VERSION_4, marks=pytest.mark.java_all)]
 )
-async def test_java_clients_and_tools_with_a_login(
-    tmp_path: Path, driver: JavaDriver, version: str
-) -> None:
+async def test_java_clients_and_tools_with_a_login(tmp_path: Path, version: str) -> None:
     file = tmp_path / "plain_acl.yml"
     file.write_text(RULES)
     own = tools_file(tmp_path / "home", ADMIN)
@@ -86,7 +76,7 @@ async def test_java_clients_and_tools_with_a_login(
 
         async def ask(order: str, topic: str, group: str, who: Credentials | None) -> Any:
             key, secret = ("-", "-") if who is None else (who.access_key, who.secret_key)
-            return await driver.run(version, order, namesrv, topic, group, str(COUNT), key, secret)
+            return await DRIVER.run(version, order, namesrv, topic, group, str(COUNT), key, secret)
 
         where = ("-n", namesrv, "-b", stack.broker_address)
         create = ("updateTopic", *where, "-t", "orders", "-r", "1", "-w", "1")

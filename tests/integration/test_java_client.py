@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -34,10 +34,10 @@ from tests.support.broker_stack import (
     store_config,
 )
 from tests.support.java import (
+    DRIVER,
     VERSION_4,
     VERSION_5,
     VERSIONS,
-    JavaDriver,
     java_command,
     run_tool,
 )
@@ -47,13 +47,6 @@ pytestmark = pytest.mark.java
 
 COUNT = 5
 DEADLINE_S = 90
-DRIVER = JavaDriver()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _end_of_drivers() -> Iterator[None]:
-    yield
-    DRIVER.close()
 
 
 async def run_client(version: str, mode: str, stack: Stack, *arguments: str) -> list[list[str]]:

@@ -4,7 +4,7 @@ store folders with light queues that the other has written.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -14,25 +14,17 @@ import trio
 
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from tests.support.broker_stack import connected, routed, started_stack, store_config
-from tests.support.java import VERSION_4, VERSION_5, ApacheServer, JavaDriver
+from tests.support.java import DRIVER, OURS, VERSION_4, VERSION_5, ApacheServer
 
 pytestmark = pytest.mark.java
 
 A, B, C = "%LMQ%a", "%LMQ%b%c", "%LMQ%later"
 #: As of RocketMQ's MQTT gateway, which has one for each client.
 LIGHT_GROUP = "%LMQ%client"
-OURS = "ours"
 NAME = "apache"
 DEADLINE_S = 60
 #: As Apache's broker calls it.
 SETTINGS = {"enableLmq": "true", "enableMultiDispatch": "true"}
-DRIVER = JavaDriver()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _end_of_drivers() -> Iterator[None]:
-    yield
-    DRIVER.close()
 
 
 @asynccontextmanager

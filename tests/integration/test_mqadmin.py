@@ -8,7 +8,6 @@ docs/reference/rocketmq.md lists the commands that do not work here, with the re
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ from motelog.core.message import Message
 from motelog.core.remoting.frames import RequestCode
 from tests.reference.rocketmq import NOT_HERE
 from tests.support.broker_stack import connected, started_stack
-from tests.support.java import VERSION_4, VERSION_5, JavaDriver, run_tool
+from tests.support.java import DRIVER, VERSION_4, VERSION_5, run_tool
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -29,7 +28,6 @@ DEADLINE_S = 90
 #: What updateTopicList and updateSubGroupList are given.
 TOPICS = [{"topicName": "listed", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6}]
 GROUPS = [{"groupName": "listed", "retryMaxTimes": 3}]
-DRIVER = JavaDriver()
 
 #: Commands as words, and patterns of lines that they print.
 COMMANDS = (
@@ -137,12 +135,6 @@ ELSEWHERE = {
     *("createUser", "updateUser", "deleteUser", "getUser", "listUser", "copyUser"),
     *("createAcl", "updateAcl", "deleteAcl", "getAcl", "listAcl", "copyAcl"),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _end_of_drivers() -> Iterator[None]:
-    yield
-    DRIVER.close()
 
 
 @pytest.mark.java_all

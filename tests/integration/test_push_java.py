@@ -5,7 +5,7 @@ and at Apache's; retries and offsets at Apache's; RocketMQ's tools against a run
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,31 +19,11 @@ from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
 from motelog.core.message import Message
 from motelog.core.records.decode import StoredMessage
-from tests.support.broker_stack import started_stack
-from tests.support.java import VERSION_4, VERSION_5, ApacheServer, JavaDriver, run_tool
+from tests.support.java import DRIVER, OURS, VERSION_4, VERSION_5, ApacheServer, cluster, run_tool
 
 pytestmark = pytest.mark.java
 
 TIMEOUT_S = 60
-OURS = "ours"
-
-
-@pytest.fixture(scope="module")
-def drivers() -> Iterator[JavaDriver]:
-    driver = JavaDriver()
-    yield driver
-    driver.close()
-
-
-@asynccontextmanager
-async def cluster(server: str, folder: Path) -> AsyncIterator[str]:
-    """Run our servers, or Apache's of a version; yields the name server's address."""
-    if server == OURS:
-        async with started_stack(folder) as stack:
-            yield stack.namesrv_address
-    else:
-        async with ApacheServer(server, folder) as apache:
-            yield apache.namesrv_address
 
 
 async def send(namesrv: str, begin: int, end: int) -> None:
@@ -78,9 +58,9 @@ async def running(
         consumer.stop()
 
 
-async def taken(drivers: JavaDriver, order: str) -> list[tuple[int, int]]:
+async def taken(order: str) -> list[tuple[int, int]]:
     """Return queue id and number of what the Java member has taken; ``order`` may be to leave."""
-    lines = await drivers.run(VERSION_5, order, "-", "-", "-", "0")
+    lines = await DRIVER.run(VERSION_5, order, "-", "-", "-", "0")
     return [(int(queue_id), int(body)) for queue_id, _, body in lines]
 
 
@@ -101,7 +81,7 @@ async def committed(namesrv: str) -> int:
     ],
 )
 async def test_one_group_with_java_s_members(
-    tmp_path: Path, drivers: JavaDriver, server: str, rule: str, is_orderly: bool
+    tmp_path: Path, server: str, rule: str, is_orderly: bool
 ) -> None:
     seen: list[tuple[int, int]] = []
 
@@ -115,7 +95,7 @@ async def test_one_group_with_java_s_members(
             await until(lambda: len(seen) == 40)
             assert of_topic(consumer) == [0, 1, 2, 3]
             mode = "joinorderly" if is_orderly else "join"
-            await drivers.run(VERSION_5, mode, namesrv, "T", "G", "0", rule)
+            await DRIVER.run(VERSION_5, mode, namesrv, "T", "G", "0", rule)
             if rule == "average":
                 await until(lambda: len(of_topic(consumer)) == 2)
             else:
@@ -123,17 +103,17 @@ async def test_one_group_with_java_s_members(
             mine = of_topic(consumer)
             await send(namesrv, 40, 140)
             with trio.fail_after(TIMEOUT_S):
-                java = await taken(drivers, "taken")
+                java = await taken("taken")
                 while {n for _, n in [*seen, *java]} < set(range(140)):
                     await trio.sleep(0.1)
-                    java = await taken(drivers, "taken")
+                    java = await taken("taken")
             # Each queue has one owner, and all messages came to it.
             assert {queue_id for queue_id, n in java if n >= 40} == set(range(4)) - set(mine)
             later = Counter(n for _, n in [*seen, *java] if n >= 40)
             assert later == Counter(range(40, 140))
             # Java's member saves no offset of what it is still done with as it leaves: that may
             # come here once more.
-            await taken(drivers, "leave")
+            await taken("leave")
             await until(lambda: len(of_topic(consumer)) == 4)
             await send(namesrv, 140, 180)
             await until(lambda: {n for _, n in seen} >= set(range(140, 180)))

@@ -5,8 +5,6 @@ at our broker and at Apache's, and we read what its clients write.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -22,30 +20,11 @@ from motelog.bridge.transactions import TransactionProducer, TransactionState
 from motelog.core.message import Message
 from motelog.core.records.decode import StoredMessage
 from tests.support.broker_stack import routed, started_stack
-from tests.support.java import VERSION_4, VERSION_5, VERSIONS, ApacheServer, JavaDriver
+from tests.support.java import DRIVER, OURS, VERSION_4, VERSION_5, VERSIONS, cluster
 
 pytestmark = pytest.mark.java
 
 DEADLINE_S = 60
-OURS = "ours"
-DRIVER = JavaDriver()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _end_of_drivers() -> Iterator[None]:
-    yield
-    DRIVER.close()
-
-
-@asynccontextmanager
-async def cluster(server: str, folder: Path) -> AsyncIterator[str]:
-    """Run our servers, or Apache's of a version; yields the name server's address."""
-    if server == OURS:
-        async with started_stack(folder) as stack:
-            yield stack.namesrv_address
-    else:
-        async with ApacheServer(server, folder) as apache:
-            yield apache.namesrv_address
 
 
 async def never_asked(message: StoredMessage) -> TransactionState:

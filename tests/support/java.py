@@ -14,17 +14,18 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import pytest
 import trio
 
 from motelog.core.remoting.frames import RequestCode
 from motelog.core.remoting.tls import Tls
-from tests.support.broker_stack import connected
+from tests.support.broker_stack import connected, started_stack
 from tests.support.lock_file import file_lock
 from tests.support.ports import free_ports
 
@@ -34,6 +35,8 @@ BUILD = ROOT / "build" / "java"
 # The newest releases of both lines whose servers are on Maven Central.
 VERSION_4, VERSION_5 = "4.9.7", "5.3.3"
 VERSIONS = (VERSION_4, VERSION_5)
+#: In place of a version: our servers.
+OURS = "ours"
 COMMITLOG_FILE_BYTES = 1 << 24
 BUILT_WITHIN_S = 240
 READY_WITHIN_S = 60
@@ -143,6 +146,10 @@ class JavaDriver:
         process.kill()
         process.communicate()
         raise AssertionError("\n".join([f"{order!r} failed:", *lines])[-4000:])
+
+
+#: For all tests of a process: a JVM takes longer to start than most tests take with one.
+DRIVER: Final = JavaDriver()
 
 
 async def run_tool(version: str, home: Path, *words: str, options: Sequence[str] = ()) -> str:
@@ -321,6 +328,17 @@ class ApacheServer:
             file.write_text("".join(f"{key}={value}\n" for key, value in fields.items()))
             files.append(str(file))
         return files
+
+
+@asynccontextmanager
+async def cluster(server: str, folder: Path) -> AsyncIterator[str]:
+    """Run our servers (OURS), or Apache's of a version; yields the name server's address."""
+    if server == OURS:
+        async with started_stack(folder) as stack:
+            yield stack.namesrv_address
+    else:
+        async with ApacheServer(server, folder) as apache:
+            yield apache.namesrv_address
 
 
 _TEMPLATE = {"topic": "TBW102"}  # whose route producers of a new topic ask for
