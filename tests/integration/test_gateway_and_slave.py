@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import trio
 
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
-from tests.integration.test_remote_gateway import Client, until
+from tests.integration.test_remote_gateway import DEADLINE_S, Client, keep_a_session, until
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_stack import joined
 from tests.support.gateway_process import GatewayProcess
@@ -55,6 +56,48 @@ def has_got(client: Client, stored: list[tuple[str, bytes]]) -> bool:
     return len(client.received) >= len(stored)
 
 
+async def test_a_gateway_waits_for_the_home_of_sessions_although_its_slave_is_there(
+    tmp_path: Path,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        await nursery.start(namesrv.run)
+        await trio.to_thread.run_sync(start_without_master, tmp_path, joined(namesrv.address))
+        nursery.cancel_scope.cancel()
+
+
+def start_without_master(folder: Path, namesrv: str) -> None:
+    master, slave = pair(folder, namesrv, "broker-a")
+    gateway = GatewayProcess(folder, namesrv=namesrv, settings="append_wait_s = 1")
+    with master, slave, BrokerProcess(folder / "other", namesrv=namesrv, name="broker-b"):
+        gateway.start()
+        keep_a_session(gateway.address)
+        gateway.kill()
+        master.kill()
+        starting = threading.Thread(target=gateway.start)
+        starting.start()
+        try:
+            until(lambda: gateway.errors().count("could not be created") > 2, "its waiting")
+            assert starting.is_alive()
+            master.start()
+            starting.join(DEADLINE_S)
+            device = Client(gateway.address, "device", session_expiry_s=600)
+            assert device.is_session_present
+            until(lambda: device.received == [("orders/1", b"kept")], "delivery")
+            device.stop()
+            assert gateway.stop() == 0
+        finally:
+            gateway.kill()
+
+
+def pair(folder: Path, namesrv: str, name: str) -> tuple[BrokerProcess, BrokerProcess]:
+    """Return a master and its slave, which have not started."""
+    listen = f"127.0.0.1:{free_port()}"
+    fields: dict[str, Any] = {"name": name, "namesrv": namesrv, "register_interval_s": 0.2}
+    master = BrokerProcess(folder / "master", listen=listen, replicate="sync", **fields)
+    return master, BrokerProcess(folder / "slave", id=1, **fields)
+
+
 async def test_deliveries_go_on_from_a_slave_and_publishes_are_refused_at_once(
     tmp_path: Path,
 ) -> None:
@@ -66,10 +109,7 @@ async def test_deliveries_go_on_from_a_slave_and_publishes_are_refused_at_once(
 
 
 def lose_a_master(folder: Path, namesrv: str) -> None:
-    listen = f"127.0.0.1:{free_port()}"
-    pair: dict[str, Any] = {"name": "broker-b", "register_interval_s": 0.2}
-    master = BrokerProcess(folder / "b0", namesrv=namesrv, listen=listen, replicate="sync", **pair)
-    slave = BrokerProcess(folder / "b1", namesrv=namesrv, id=1, **pair)
+    master, slave = pair(folder, namesrv, "broker-b")
     gateway = GatewayProcess(folder, namesrv=namesrv)
     with BrokerProcess(folder / "a", namesrv=namesrv, name="broker-a"), master, slave, gateway:
         device = Client(gateway.address, "device", session_expiry_s=600)

@@ -45,7 +45,7 @@ class TopicMaker:
         home = await self.home.find() if name in GATEWAY_TOPICS else None
         with suppress(RouteError):  # it has not been created yet, or its broker is away
             route = await self._client.route(name, newer_than=trio.current_time())
-            if home is None or home in route.addresses:
+            if home is None or route.address(home) is not None:  # a slave takes no state
                 return route, True
         return await self.make(name, queue_count, at=home), False
 
@@ -53,8 +53,9 @@ class TopicMaker:
         """Return the broker where gateways have had their state, else the first one by name."""
         with suppress(RouteError):
             route = await self._client.route(MQTT_SESSION_TOPIC, newer_than=trio.current_time())
-            if route.write_queues:
-                return route.write_queues[0].broker_name
+            # The master may be away: it is the home nevertheless.
+            if queues := route.write_queues or route.read_queues:
+                return queues[0].broker_name
         await self._links.find()
         if not self._links.names:
             raise NoNameServerError("no broker is known")

@@ -645,6 +645,19 @@ async def test_queues_of_a_broker_of_which_only_a_slave_is_known_keep_their_mess
             assert log.has_topic("T")
 
 
+async def test_the_home_of_sessions_is_found_at_its_slave_and_not_used_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with slave_alone(monkeypatch) as (cluster, _), remote_log(cluster) as log:
+        cluster.topics[MQTT_SESSION_TOPIC] = 1
+        log.create_topic(MQTT_SESSION_TOPIC, 1)
+        await eventually(lambda: log.home.broker == "a")
+        await eventually(lambda: log._links.away() != [])
+        assert log._topics.missing == [MQTT_SESSION_TOPIC]
+        cluster.has_masters = True
+        await eventually(lambda: bool(log.append_queues(MQTT_SESSION_TOPIC)))
+
+
 async def test_what_is_appended_last_is_still_sent() -> None:
     async with fake_cluster("a") as cluster:
         async with remote_log(cluster) as log:
