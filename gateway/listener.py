@@ -252,7 +252,7 @@ class Listener:
                             if first_byte & 2:
                                 acks.append((number, packet_id))
                                 if first_byte & 8:
-                                    connection.has_sent_again = True
+                                    self._publishing.note_sent_again(connection)
                             elif first_byte & 4:
                                 message = self._publishing.receive(connection, packet_id, message)
                                 if message is None:

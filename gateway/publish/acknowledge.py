@@ -392,10 +392,12 @@ def _send_anyway(output: Output, packet: bytes, acks: Acks, skipped: Container[i
 
 def _may_be_stored(kind: AnswerKind, connection: Connection, packet_id: int) -> bool:
     """Whether the log has a refused message, or may have it from an earlier connection."""
-    if kind is PacketType.PUBACK:
-        return connection.has_sent_again
     session = connection.session
-    if kind is not PacketType.PUBREC or session is None or not session.expiry_s:
+    if session is None or not session.has_particulars:
+        return False
+    if kind is PacketType.PUBACK:
+        return session.particulars.has_sent_again
+    if kind is not PacketType.PUBREC or not session.expiry_s:
         return False
     # It was found in the log, and cannot be marked as received again.
     received = session.particulars.received

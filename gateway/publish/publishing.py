@@ -87,7 +87,7 @@ class Publishing:
         number, first_byte, topic, payload, packet_id, block = packet
         qos = first_byte >> 1 & 3
         if first_byte & 8 and qos == 1:
-            connection.has_sent_again = True
+            self.note_sent_again(connection)
         topic, extra = self._unfold(connection, topic, block)
         try:
             delay_ms, name = _split_delayed(topic, first_byte)
@@ -215,6 +215,12 @@ class Publishing:
         if known < first_byte & 6:
             self._metrics.publishes_not_allowed += 1
             raise NotAuthorizedError("the client has no right to publish it")
+
+    @staticmethod
+    def note_sent_again(connection: Connection) -> None:
+        """Note that a client sends a QoS 1 message again."""
+        assert connection.session is not None, "a PUBLISH comes after CONNECT"
+        connection.session.particulars.has_sent_again = True
 
     def receive(self, connection: Connection, packet_id: int, message: Message) -> Message | None:
         """Return a QoS 2 publish with its exchange in the property text.

@@ -35,7 +35,6 @@ class Connection:
 
     __slots__ = (
         "_aliases",
-        "has_sent_again",
         "host",
         "number",
         "origin",
@@ -70,8 +69,6 @@ class Connection:
         self.host = b""
         #: Topic name -> twice the highest QoS that it may publish there; only names already used.
         self.publishable: dict[bytes, int] = _NONE
-        #: Whether it has sent a QoS 1 publish again: a connection before it may have had it stored.
-        self.has_sent_again = False
         #: Its QoS 1 publishes that wait for the log before they are acknowledged.
         self.unacknowledged = 0
         self._aliases: _Aliases | None = None

@@ -42,6 +42,7 @@ class Particulars:
         "delivered",
         "dropped",
         "has_base",
+        "has_sent_again",
         "identifiers",
         "is_claimed",
         "is_unsure",
@@ -61,6 +62,9 @@ class Particulars:
         #: QoS 2 messages from the client that it has not released: packet identifier -> None if the
         #: message is in the log, else where to look for it.
         self.received: dict[int, Received | None] = {}
+        #: Whether the client has sent a QoS 1 message again: an earlier connection may have had it
+        #: stored.
+        self.has_sent_again = False
         #: Topic filter -> subscription identifier, for the filters that have one.
         self.identifiers: dict[str, int] = {}
         #: Topic filter -> queue -> the queue offset at which the subscription begins, for queues in
