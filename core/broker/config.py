@@ -308,6 +308,14 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
             yield SectionFault(text, ("ha_listen", "ha_peers"))
 
     @property
+    def promise(self) -> str:
+        """The meaning of an acknowledgement as text."""
+        if self.id:
+            return "copied from the master, unless this broker was promoted"
+        copied = ", and when a slave has them" if self.replicate == "sync" else ""
+        return self.store.promise + copied
+
+    @property
     def ha_address(self) -> str:
         """HOST:PORT at which a master listens for slaves."""
         if self.ha_listen:

@@ -312,7 +312,7 @@ class Broker:
                     await registrar.first_round_over.wait()
             topics_count = len(self.tables.topics)
             logger.info("broker listens address=%s:%d topics=%d", *self.address, topics_count)
-            logger.info("messages are %s", self._config.store.promise)
+            logger.info("messages are %s", self._config.promise)
             task_status.started()
             await parts.promotion.decided.wait()
             await trio.sleep(_ANSWER_S)

@@ -301,9 +301,9 @@ def _text(progress: StartProgress | None) -> str | None:
 
 def _watch(broker: Broker, health: Health) -> None:
     """Add health checks: the store accepts messages, the broker is registered, there is a copy."""
-    api = broker.api
-    health.checks["store"] = lambda: api.fence_reason
-    health.checks["disk"] = lambda: api.disk.fault
+    # A promotion gives the broker other parts.
+    health.checks["store"] = lambda: broker.api.fence_reason
+    health.checks["disk"] = lambda: broker.api.disk.fault
     health.warnings["copies"] = lambda: broker.parts.copy_fault
     health.checks["registration"] = lambda: (
         None if broker.is_registered else "no name server accepted the last registration"

@@ -40,6 +40,10 @@ def is_copy(slave: Member, master: Member) -> bool:
     return slave.store.end_offset == master.store.end_offset
 
 
+def is_slave(member: Member) -> bool:
+    return member.broker.parts.slave is not None
+
+
 def is_copying(member: Member) -> bool:
     slave = member.broker.parts.slave
     return slave is not None and slave.is_copying
@@ -86,11 +90,16 @@ async def test_a_slave_may_begin_with_a_backup(tmp_path: Path) -> None:
         await master.start()
         await send(group.namesrv, 20, size=900_000)
         copy = str(tmp_path / "backup")
+        # As if it had been promoted: the copy must not come up as another master.
+        (master.folder / "config" / "role.json").write_bytes(
+            b'{"brokerId":0,"configuredId":1,"term":1,"begin":0}'
+        )
         await trio.to_thread.run_sync(backup.create, str(master.folder), copy)
         had = master.store.end_offset
         await send(group.namesrv, 20)
         await trio.to_thread.run_sync(backup.restore, copy, str(slave.folder))
         await slave.start()
+        assert is_slave(slave)
         assert slave.store.end_offset >= had
         await until(lambda: is_copy(slave, master))
         assert slave.store.begin_offset == 0

@@ -40,6 +40,8 @@ _FIRST: Final = ("config", "namesrv", "clock.json", "checkpoint", "index.json", 
 _LOG: Final = "commitlog"
 # Not copied: files of the running process, what can be rebuilt, bytes taken out of the log.
 _LEFT_OUT: Final = frozenset({"lock", "abort", reader_key.NAME, "gateway", "damaged", LIST})
+# A broker that was promoted: a copy of it begins as its configuration says.
+_LEFT_OUT_BELOW: Final = frozenset({"config/role.json", "config/role.json.bak"})
 # Each of the small files is missing for a moment while it is replaced.
 _REPLACED_WITHIN_S: Final = 1.0
 _CHUNK_BYTES: Final = 4 << 20
@@ -183,8 +185,9 @@ def _paths_before_the_log(store: str) -> Iterator[str]:
             for folder, below, files in os.walk(f"{store}/{name}"):
                 below.sort()
                 for file in sorted(files):
-                    if not file.endswith(".tmp"):
-                        yield os.path.relpath(f"{folder}/{file}", store)
+                    path = os.path.relpath(f"{folder}/{file}", store)
+                    if not file.endswith(".tmp") and path not in _LEFT_OUT_BELOW:
+                        yield path
         elif not name.endswith(".tmp"):
             yield name
 

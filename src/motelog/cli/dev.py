@@ -229,7 +229,7 @@ def _serve(config: MotelogConfig, directory: Path, *, json: bool) -> None:
         if json:
             write_json(ready_line(roles, directory))
         else:
-            write(_ready_text(roles, directory, broker.store.promise))
+            write(_ready_text(roles, directory, broker.promise))
 
     serve(config, ready, OPTION_OF_ROLE, json=json, source="motelog dev")
 

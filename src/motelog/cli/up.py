@@ -71,7 +71,7 @@ def up(
         for name, address in roles.listeners.items():
             write(f"  {name:<{width}} {address}")
         if loaded.broker is not None:
-            write(f"Messages are {loaded.broker.store.promise}.")
+            write(f"Messages are {loaded.broker.promise}.")
 
     serve(
         loaded,
