@@ -688,12 +688,13 @@ def _make_registrars(
             store.fence(f"{rival} is the master of {config.name} now: this broker must not be")
             raise RemotingError(f"{rival} has become the master of {config.name}")
 
+    ha_address = config.ha_advertise or format_address(host, address.ha_port)
     broker = BrokerAddress(
         config.cluster,
         config.name,
         format_address(host, port),
         role.broker_id,
-        ha_address=format_address(host, address.ha_port) if role.feeds else "",
+        ha_address=ha_address if role.feeds else "",
         permission=config.permission,
     )
     return [

@@ -77,6 +77,10 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     """HOST:PORT at which a master sends its log to slaves, RocketMQ's haListenPort. Empty: the host
     of ``listen``, one port above."""
 
+    ha_advertise: str = ""
+    """HOST:PORT at which slaves connect, RocketMQ's brokerIP2. Empty: the host of ``advertise`` or
+    ``listen``, and the port of ``ha_listen``."""
+
     ha_peers: tuple[str, ...] = ()
     """Addresses of slaves, such as 10.1.2.3 or 10.1.2.*. Required if other machines can reach
     ``ha_listen``: the protocol has neither TLS nor logins, and who copies the log reads all of it.
@@ -280,6 +284,8 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
         elif self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):
             text = f"listen is {self.listen}, so advertise must name the address that clients use"
             yield SectionFault(text, ("advertise", "listen"))
+        if self.ha_advertise:
+            yield from _address_faults("ha_advertise", self.ha_advertise)
         yield from self._copy_faults()
 
     def _copy_faults(self) -> Iterator[SectionFault]:

@@ -23,7 +23,9 @@ from motelog.core.store import message_store
 from motelog.core.store.tools import backup
 from tests.support.broker_pair import WITHIN_S, Member, log_bytes, started_group, until
 from tests.support.broker_stack import connected
+from tests.support.cut_line import CutLine
 from tests.support.java import VERSION_4, VERSION_5, JavaDriver
+from tests.support.ports import free_port
 
 TOPIC = "T"
 #: Java's consumers ask for routes each 30 s.
@@ -287,6 +289,23 @@ async def test_a_promoted_slave_takes_messages_in_the_same_process(tmp_path: Pat
         await slave.stop()
         await slave.start()
         assert await send(group.namesrv, 1) == [SendStatus.OK]
+
+
+async def test_a_slave_connects_where_its_master_advertises(tmp_path: Path) -> None:
+    async with started_group(tmp_path) as group:
+        port = free_port()
+        with CutLine(("127.0.0.1", port)) as line:
+            master = group.member(
+                0,
+                replicate="async",
+                ha_listen=f"127.0.0.1:{port}",
+                ha_advertise=f"127.0.0.1:{line.port}",
+            )
+            slave = group.member(1)
+            await master.start()
+            await slave.start()
+            await until(lambda: is_copying(slave))
+            assert line.sent
 
 
 async def test_a_master_that_comes_back_after_a_promotion_does_not_serve(tmp_path: Path) -> None:
