@@ -35,7 +35,7 @@ from motelog.core.broker.assembly import (
 from motelog.core.broker.config import LIVE, VIP_PORT_DISTANCE, BrokerConfig
 from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.broker.pop.state import PopState
-from motelog.core.broker.replication.promotion import read_role
+from motelog.core.broker.replication.promotion import end_promotion, read_role
 from motelog.core.broker.shown.metrics import lag_by_group, topics_by_name
 from motelog.core.broker.tables.saved import SavedTables
 from motelog.core.broker.tables.tables import Tables
@@ -192,6 +192,8 @@ class Broker:
                 opened.callback(listener.close)
             while True:
                 self._role = await run_in_thread(read_role, role_file(self._config), self._role)
+                if self._role.feeds:
+                    await self._heed_rivals(access)
                 if self._role.feeds and self._ha is None:
                     self._ha = opened.enter_context(open_listener(self._config.ha_address))
                     self.ha_port = self._ha.getsockname()[1]
@@ -203,13 +205,22 @@ class Broker:
                 self.tables = Tables.of(self._config, self._clock)
                 self._saved = SavedTables(self._config, self.tables)
 
-    async def _refuse_rivals(self, access: Access) -> None:
-        """Raise RivalMasterError if a name server knows a living master of this name."""
+    async def _heed_rivals(self, access: Access) -> None:
+        """Raise RivalMasterError if a name server knows a living master of this name.
+
+        If this broker is a slave that was promoted, and that one since, it becomes a slave again.
+        """
         namesakes = namesakes_of(self._config, self._served_at(), self._role, access)
         for namesrv in self._config.namesrv:
             with trio.move_on_after(_RIVALS_S), suppress(RemotingError):
                 async with namesakes.peers.connected(namesrv) as client:
                     rival = await namesakes.rival(client, or_equal=True)
+                    if rival is not None and self._config.id and await namesakes.rival(client):
+                        file, configured_id = role_file(self._config), self._config.id
+                        self._role = await run_in_thread(
+                            end_promotion, file, self._role, configured_id
+                        )
+                        return
                     if rival is not None:
                         raise RivalMasterError(
                             f"{rival} is the master of {self._config.name}: stop it first, or let"
@@ -218,8 +229,6 @@ class Broker:
                         )
 
     async def _run_in_role(self, access: Access, task_status: trio.TaskStatus[None]) -> None:
-        if self._role.feeds:
-            await self._refuse_rivals(access)
         store = MessageStore(
             self._config.store,
             store_host=encode_host(*self._advertised()),

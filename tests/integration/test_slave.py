@@ -291,6 +291,50 @@ async def test_a_promoted_slave_takes_messages_in_the_same_process(tmp_path: Pat
         assert await send(group.namesrv, 1) == [SendStatus.OK]
 
 
+async def test_a_promoted_slave_is_a_slave_again_when_the_other_one_was_promoted(
+    tmp_path: Path,
+) -> None:
+    async with started_group(tmp_path) as group:
+        first, second = group.member(0, replicate="async"), group.member(1, replicate="async")
+        await first.start()
+        await second.start()
+        await until(lambda: is_copying(second))
+        await first.stop()
+        await promote(second)
+        await until(lambda: second.broker.parts.slave is None)
+        first.config = msgspec.structs.replace(first.config, id=1)
+        await first.start()
+        await until(lambda: is_copying(first))
+        await second.stop()
+        await promote(first)
+        await until(lambda: first.broker.parts.slave is None and first.broker.is_registered)
+        assert await send(group.namesrv, 1) == [SendStatus.OK]
+        for _ in range(2):
+            await second.start()
+            await until(lambda: is_copying(second) and is_copy(second, first))
+            await second.stop()
+
+
+@pytest.mark.parametrize("after_s", [0, 0.06, 0.15])
+async def test_a_slave_that_is_stopped_while_it_is_promoted_comes_back_as_the_master(
+    tmp_path: Path, after_s: float
+) -> None:
+    async with started_group(tmp_path) as group:
+        master, slave = group.member(0, replicate="async"), group.member(1, replicate="async")
+        await master.start()
+        await slave.start()
+        await send(group.namesrv, 8)
+        await until(lambda: is_copying(slave) and is_copy(slave, master))
+        await master.stop()
+        await promote(slave)
+        await trio.sleep(after_s)
+        await slave.stop()
+        await slave.start()
+        assert slave.broker.parts.slave is None
+        assert await send(group.namesrv, 8) == [SendStatus.OK] * 8
+        assert sum(slave.store.reader.max_offset(TOPIC, queue) for queue in range(8)) == 16
+
+
 async def test_a_slave_connects_where_its_master_advertises(tmp_path: Path) -> None:
     async with started_group(tmp_path) as group:
         port = free_port()

@@ -7,7 +7,8 @@ role is changed (the broker's server opens its store again), what clients are to
 
 The number stands against the configuration that was there when it was written: with another ``id``
 in the configuration that one counts. The term stays. A crash before it is written leaves a slave,
-one after it a master, which the next start opens.
+one after it a master, which the next start opens. A promotion ends when a start finds that another
+broker has been promoted since: then the configured number counts again.
 """
 
 from __future__ import annotations
@@ -50,11 +51,33 @@ def read_role(file: StateFile, configured: Role) -> Role:
         return configured
     if known.configured_id != configured.broker_id:
         return replace(configured, term=known.term, term_begin=known.begin)
-    logger.warning(
-        "this broker was promoted to master: set id = 0 in [broker], which still has id = %d",
-        configured.broker_id,
-    )
+    if known.broker_id != configured.broker_id:
+        logger.warning(
+            "this broker was promoted to master: set id = 0 in [broker], which still has id = %d",
+            configured.broker_id,
+        )
     return replace(configured, broker_id=known.broker_id, term=known.term, term_begin=known.begin)
+
+
+def end_promotion(file: StateFile, role: Role, configured_id: int) -> Role:
+    """Return the role of a promoted broker in whose place another one has been promoted.
+
+    Blocks until that is on the disk, if it can be written.
+    """
+    logger.warning(
+        "another broker was promoted after this one, which is a slave again id=%d", configured_id
+    )
+    try:
+        file.save(_content(configured_id, configured_id, role.term, role.term_begin))
+    except OSError as exc:
+        logger.warning("that is not written down, and found out at each start error=%s", exc)
+    return replace(role, broker_id=configured_id)
+
+
+def _content(broker_id: int, configured_id: int, term: int, begin: int) -> Mapping[str, Any]:
+    known = _RoleJson(broker_id, configured_id, term, begin)
+    content: Mapping[str, Any] = msgspec.to_builtins(known)
+    return content
 
 
 class Promotion:
@@ -85,14 +108,7 @@ class Promotion:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
         try:
             term = max(slave.master_term, self._term) + 1
-            self._file.save(
-                {
-                    "brokerId": 0,
-                    "configuredId": self._configured_id,
-                    "term": term,
-                    "begin": slave.end_offset,
-                }
-            )
+            self._file.save(_content(0, self._configured_id, term, slave.end_offset))
         except OSError as exc:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR, f"the decision cannot be written down: {exc}"
