@@ -335,6 +335,26 @@ async def test_a_slave_that_is_stopped_while_it_is_promoted_comes_back_as_the_ma
         assert sum(slave.store.reader.max_offset(TOPIC, queue) for queue in range(8)) == 16
 
 
+async def test_a_slave_has_the_settings_of_topics_as_soon_as_it_copies(tmp_path: Path) -> None:
+    async with started_group(tmp_path) as group:
+        master, slave = group.member(0, replicate="async"), group.member(1)
+        await master.start()
+        await slave.start()
+        await until(lambda: is_copying(slave))
+        topics = slave.broker.tables.topics
+        async with Admin(namesrv=group.namesrv) as admin:
+            await admin.put_topic(TOPIC, queues=3)
+        await send(group.namesrv, 1)
+        await until(lambda: TOPIC in topics.table())
+        assert topics.table()[TOPIC].write_queue_nums == 3
+        await slave.stop()
+        async with Admin(namesrv=group.namesrv) as admin:
+            await admin.put_topic("without-messages", queues=2)
+        await slave.start()
+        await until(lambda: is_copying(slave))
+        assert "without-messages" in slave.broker.tables.topics.table()
+
+
 async def test_a_slave_connects_where_its_master_advertises(tmp_path: Path) -> None:
     async with started_group(tmp_path) as group:
         port = free_port()

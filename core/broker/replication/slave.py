@@ -140,6 +140,7 @@ class Slave:
         queues = set(self._store.queues())
         new = queues - self._queues_known
         if new:
+            await self._take_tables()  # else the topics would have other settings
             self._restore(new)
             self._queues_known = queues
 
@@ -152,6 +153,8 @@ class Slave:
             self._hear(master.end_offset)
             self.master_term = master.term
             self._agreed_offset = master.term_begin
+            # Its topics may have changed since it is the master.
+            await self._link.take_tables(self.master_address)
             await self._copy_from(master)
             reason = "the master closed the connection, see its log"
         except* (OSError, RemotingError, HaError, StoreError, trio.TooSlowError) as group:
