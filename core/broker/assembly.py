@@ -46,6 +46,7 @@ from motelog.core.broker.processors.send import SendProcessor
 from motelog.core.broker.processors.send_back import SendBackProcessor
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.registration import BrokerAddress, Registrar
+from motelog.core.broker.replication.held_back import HeldBack
 from motelog.core.broker.replication.master import Master
 from motelog.core.broker.replication.master_link import MasterLink
 from motelog.core.broker.replication.namesakes import Namesakes
@@ -447,7 +448,12 @@ def assemble(
     api, stats = shared.api, shared.stats
     ledger = Ledger()
     check_back = make_check_back(shared, ledger)
-    registrars = _make_registrars(config, tables, address, role, access, store)
+    held_back = None
+    if shared.master is not None and role.waits_for_slaves:
+        held_back = HeldBack(store, shared.master)
+    registrars = _make_registrars(config, tables, address, role, access, store, held_back)
+    if shared.master is not None:
+        _ask_when_slaves_go(shared.master, registrars, held_back)
     queues = ClusterQueues(tables.topics, registrars, clock, name=config.name)
     slave = None if role.is_master else _make_slave(shared, registrars, access)
     if shared.master is not None:
@@ -671,6 +677,22 @@ def _guarded(
     )
 
 
+def _ask_when_slaves_go(
+    master: Master, registrars: list[Registrar], held_back: HeldBack | None
+) -> None:
+    """Have a master whose slave has gone ask at once whether that is the master now."""
+
+    def ask() -> None:
+        if master.is_followed:
+            return
+        for registrar in registrars:
+            registrar.register_soon()
+        if not registrars and held_back is not None:
+            held_back.lift()
+
+    master.listeners.append(ask)
+
+
 def _make_registrars(
     config: BrokerConfig,
     tables: Tables,
@@ -678,6 +700,7 @@ def _make_registrars(
     role: Role,
     access: Access,
     store: MessageStore,
+    held_back: HeldBack | None,
 ) -> list[Registrar]:
     host, port = address.clients
 
@@ -687,6 +710,8 @@ def _make_registrars(
         if rival is not None:
             store.fence(f"{rival} is the master of {config.name} now: this broker must not be")
             raise RemotingError(f"{rival} has become the master of {config.name}")
+        if held_back is not None:
+            held_back.lift()
 
     ha_address = config.ha_advertise or format_address(host, address.ha_port)
     broker = BrokerAddress(

@@ -93,6 +93,10 @@ class Registrar:
         """Return whether the last registration was accepted."""
         return self._is_registered
 
+    def register_soon(self) -> None:
+        """Register again now; before that, a master asks whether it is still one."""
+        self._wanted.set()
+
     async def wait_registered(self, version: int) -> None:
         """Return when the name server has this state of the topic table, or is unreachable."""
         while self._is_registered and self._registered_version < version:

@@ -243,6 +243,31 @@ async def test_what_a_slave_asks_for_first_acknowledges_nothing(tmp_path: Path) 
         await until(lambda: has(stack, end_of(stack)))
 
 
+async def test_readers_see_what_a_slave_has_while_one_is_there(tmp_path: Path) -> None:
+    async with started_stack(tmp_path, replicate="sync", slave_timeout_ms=200) as stack:
+        store = stack.broker.parts.store
+        await send(stack, 1)  # no slave: it is refused, and readable
+        begin = store.readable_offset
+        assert begin == end_of(stack)
+        async with slave_at(stack, begin) as slave:
+            await until(lambda: master_of(stack).is_followed)
+            await send(stack, 1)
+            one = end_of(stack)
+            await send(stack, 1)
+            end = end_of(stack)
+            assert store.readable_offset == begin
+            await slave.copy(begin, end)
+            # A slave of Apache's may have a part of a record.
+            for confirmed, readable in ((one - 1, begin), (one, one), (end - 1, one), (end, end)):
+                await slave.report(confirmed)
+                await until(partial(has, stack, confirmed))
+                assert store.readable_offset == readable
+            await send(stack, 1)
+            assert store.readable_offset == end
+        # The name server knows no other master.
+        await until(lambda: store.readable_offset == end_of(stack) > end)
+
+
 async def test_with_sync_flush_what_no_slave_has_is_on_the_disk_when_that_is_said(
     tmp_path: Path,
 ) -> None:
