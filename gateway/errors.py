@@ -6,7 +6,7 @@ Spec: MQTT 5.0 sections 2.4 and 4.13.
 
 from __future__ import annotations
 
-from motelog.core.errors import MotelogError
+from motelog.core.errors import MotelogError, StoredError
 
 
 class GatewayError(MotelogError):
@@ -52,6 +52,10 @@ class OutcomeUnknownError(GatewayError):
     """A remote log has not answered an append: it may or may not have the messages."""
 
     reason_code = 0x83
+
+
+class StoredUnsafelyError(OutcomeUnknownError, StoredError):
+    """A remote log has the messages, but not yet where it promises them to be."""
 
 
 class LogRefusesError(GatewayError):

@@ -26,7 +26,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from motelog.core.clock import Clock
-from motelog.core.errors import MotelogError, StoreFullError
+from motelog.core.errors import MotelogError, StoredError, StoreFullError
 from motelog.core.limited_log import LimitedByKey, LimitedLog
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.gateway.errors import GatewayError, OutcomeUnknownError
@@ -270,7 +270,10 @@ class Answers:
         is_full = isinstance(error, StoreFullError)
         code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         refusal = GatewayError(str(error), reason_code=code)
-        is_unknown = isinstance(error, OutcomeUnknownError)
+        is_unknown = isinstance(error, OutcomeUnknownError) or (
+            # Another exchange would store it a second time.
+            kind is PacketType.PUBREC and isinstance(error, StoredError)
+        )
         for number, packet_id in acks:
             connection = self._connections[number]
             if connection is None:

@@ -50,7 +50,7 @@ from motelog.core.remoting.frames import (
 )
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.topic_names import DEFAULT_TOPIC, GATEWAY_TOPICS
-from motelog.gateway.errors import OutcomeUnknownError
+from motelog.gateway.errors import OutcomeUnknownError, StoredUnsafelyError
 from motelog.gateway.log.log_port import SETTLED, Settled, Ticket, no_listener
 from motelog.gateway.log.reckoning import ANSWER_S
 from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
@@ -433,7 +433,7 @@ def _error_of(answer: RemotingCommand) -> MotelogError | None:
         return None
     if answer.code in _STORED_CODES:
         name = ResponseCode(answer.code).name
-        return OutcomeUnknownError(f"the broker has the message, but not safely: {name}")
+        return StoredUnsafelyError(f"the broker has the message, but not safely: {name}")
     if STORE_FULL in answer.ext:
         return StoreFullError(answer.remark or "the broker's disk is over its limit")
     return BrokerError(answer.code, answer.remark or f"response code {answer.code}")

@@ -31,7 +31,7 @@ from motelog.core.remoting.frames import (
     decode_batch_items,
     dumps,
 )
-from motelog.gateway.errors import OutcomeUnknownError
+from motelog.gateway.errors import OutcomeUnknownError, StoredUnsafelyError
 from motelog.gateway.log.log_port import Ticket
 from motelog.gateway.log.remote import appends as module
 from motelog.gateway.log.remote.appends import Appends
@@ -59,8 +59,9 @@ class ScriptedClient:
         self.requests: list[RemotingCommand] = []
         self.in_flight: list[int] = []
         self.has_no_namesrv = False
-        #: What the name server knows of the broker's name.
+        #: What the name server knows of the broker's name, and who refuses all sends.
         self.members = {0: ADDRESS}
+        self.refusing: set[str] = set()
         #: Addresses of brokers that are away; whether those that are there answer no heartbeats.
         self.away: set[str] = set()
         self.is_mute = False
@@ -82,6 +83,8 @@ class ScriptedClient:
         finally:
             self.in_flight.remove(queue_id)
         outcome = self.outcome(bodies)
+        if address in self.refusing:
+            outcome = ResponseCode.SERVICE_NOT_AVAILABLE
         if isinstance(outcome, RemotingError):
             raise outcome
         if isinstance(outcome, str):
@@ -395,7 +398,7 @@ async def test_what_is_stored_less_safely_is_neither_sent_again_nor_refused(
         await stage.over()
         assert stage.client.sent == [(0, [b"a", b"b"])]
         for error in stage.errors():
-            assert isinstance(error, OutcomeUnknownError)
+            assert isinstance(error, StoredUnsafelyError)
             assert code.name in str(error)
 
 

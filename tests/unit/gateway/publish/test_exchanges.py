@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from motelog.core.errors import StoreError
+from motelog.core.errors import NoSlaveError, StoreError
 from motelog.gateway.mqtt.acks import encode_ack
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from tests.conformance.peers import Gateway, Peer, publish_packet
@@ -96,6 +96,22 @@ def test_a_refusal_that_ends_the_connection_does_not_double_what_the_log_has(
     log.settle()
     assert client.is_closed
     client = gateway.connect_persistent(4, "client")
+    client.put("t", b"1", 2, packet_id=7, dup=True)
+    assert answers(client) == [(PUBREC, 7)]
+    assert payloads(gateway, "t") == [b"1"]
+
+
+def test_what_is_stored_but_at_no_slave_is_not_doubled_by_a_client_that_sends_it_again() -> None:
+    gateway = Gateway()
+    log = gateway.stage.log
+    client = gateway.connect_persistent(5, "client")
+    log.settles_at_once = False
+    client.put("t", b"1", 2, packet_id=7)
+    log.settle(error=NoSlaveError("stored, but no slave is there"))
+    log.settles_at_once = True
+    log.settle()
+    assert client.is_closed  # a PUBREC that refuses it would end the exchange
+    client = gateway.connect_persistent(5, "client")
     client.put("t", b"1", 2, packet_id=7, dup=True)
     assert answers(client) == [(PUBREC, 7)]
     assert payloads(gateway, "t") == [b"1"]
