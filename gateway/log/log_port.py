@@ -25,7 +25,7 @@ from zlib import crc32
 
 import trio
 
-from motelog.core.errors import MotelogError, StoreFullError
+from motelog.core.errors import MotelogError, StoredError, StoreFullError
 
 #: A queue of the log; only its port knows its content.
 QueueHandle: TypeAlias = Hashable
@@ -39,6 +39,11 @@ class Ticket:
     def __init__(self, error: MotelogError | None = None, *, is_settled: bool = False) -> None:
         self.error = error
         self.is_settled = is_settled
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Whether the log may lack the batch: not if it is stored, but not safe yet."""
+        return self.error is not None and not isinstance(self.error, StoredError)
 
 
 #: The ticket of every batch that settled at once without an error: the hot path makes no object.

@@ -10,11 +10,11 @@ live sessions (the caller passes their state), rows (``session_rows``), what is 
     load  <----------------------------------------------------------+--'
 
 Invariants: the view changes only by reading back, so it may be deleted. ``load`` never waits: it
-applies what this gateway has appended since to the row. It ignores a record whose ticket has an
-error; if that record is in the log after all, reading back finds it. Records are appended in the
-order of their numbers. What was collected comes before any later record. A session that has left is
-no longer at the live positions: if the log refuses its record, it is appended again until it is
-stored, and no tick writes positions before that.
+applies what this gateway has appended since to the row. It ignores a record that the log may lack
+because of an error; if that record is in the log after all, reading back finds it. Records are
+appended in the order of their numbers. What was collected comes before any later record. A session
+that has left is no longer at the live positions: if the log refuses its record, it is appended again
+until it is stored, and no tick writes positions before that.
 
 A gateway that starts writes a ``started`` record. Each gateway that reads it back considers the
 earlier runs of that gateway over: their sessions left when the run wrote its last record.
@@ -382,7 +382,7 @@ class SessionJournal:
         if not ticket.is_settled:
             self._silent.clear()
             return ticket
-        if ticket.error is not None:
+        if ticket.may_be_missing:
             for client_id, entry in entries.items():
                 owed.setdefault(client_id, entry)
             self._written_positions.clear()
@@ -645,15 +645,15 @@ class SessionJournal:
             # The view has begun empty. Everything read back before is also in the log before a new
             # ``started`` record, so that record is awaited.
             self._life, self._started = self._view.life, None
-        if self._started is None or self._started[1].error is not None:
+        if self._started is None or self._started[1].may_be_missing:
             self._start()
-            is_more = self._started is not None and self._started[1].error is None
+            is_more = self._started is not None and not self._started[1].may_be_missing
         if not self.is_current:
             self.ticked_ms = self.clock.monotonic_ms()  # no client is served yet
             # Everything but our own claims is in the past.
             heard = self._rows.heard
             heard[:] = [h for h in heard if isinstance(h, ClaimHeard) and h.run == self._run]
-        elif self._last_begin > self._answered[0] or self._answered[1].error is not None:
+        elif self._last_begin > self._answered[0] or self._answered[1].may_be_missing:
             self._answer()
         self._unread.forget(self._last_number)
         return is_more
@@ -680,7 +680,8 @@ class SessionJournal:
     def _heard(self) -> int:
         """How far a tick may say that this run has read: only as far as it has answered."""
         answered, ticket = self._answered
-        has_answered = ticket.is_settled and ticket.error is None and self._last_begin <= answered
+        is_there = ticket.is_settled and not ticket.may_be_missing
+        has_answered = is_there and self._last_begin <= answered
         return self._follower.next_offset if self.is_current and has_answered else 0
 
     def _start(self) -> None:
@@ -756,7 +757,7 @@ class SessionJournal:
         ``refresh`` reads it back.
         """
         while self._is_late(DOUBT_MS):
-            if self._question is not None and self._question[1].error is None:
+            if self._question is not None and not self._question[1].may_be_missing:
                 number, _, asked_ms = self._question
                 if self._last_number < number or self.is_over:
                     return True

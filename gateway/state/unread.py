@@ -2,8 +2,8 @@
 
 Owns: the changes, and the moves of positions, since the view's last record of this run.
 Must not touch: the log, the view's rows (``session_rows``), live sessions.
-Invariant: a change whose ticket has an error is ignored; if it is in the log after all, it is found
-when it is read back.
+Invariant: a change that the log may lack because of an error is ignored; if it is in the log after
+all, it is found when it is read back.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Unread:
         for client_id, change in made:
             one = _Written(record.number, ticket, change)
             known = written.get(client_id)
-            is_whole = type(change) is bytes and ticket.is_settled and ticket.error is None
+            is_settled = ticket.is_settled and not ticket.may_be_missing
+            is_whole = type(change) is bytes and is_settled
             if known is None or is_whole:  # a whole state contains all changes before it
                 written[client_id] = deque((one,))
             else:
@@ -116,7 +117,7 @@ class Unread:
         changing: Changing | None = None
         positions = _Positions(run, self._moves)
         for number, ticket, change in self._written.get(client_id, ()):
-            if ticket.error is not None:
+            if ticket.may_be_missing:
                 continue
             positions.go_to(number)
             if isinstance(change, Mark | FiltersChange):
@@ -165,7 +166,7 @@ class _Positions:
         """Set ``now`` to the positions before the record ``number``; numbers must increase."""
         while self._moves and self._moves[0][1].number < number:
             ticket, tick = self._moves.popleft()
-            if ticket.error is None:
+            if not ticket.may_be_missing:
                 move(self.now, tick.left, tick.positions, _NOT_READ + tick.number)
 
 

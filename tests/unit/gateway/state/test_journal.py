@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from motelog.core.clock import ManualClock
-from motelog.core.errors import MotelogError, StoreFullError
+from motelog.core.errors import MotelogError, NoSlaveError, StoreFullError
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.state.journal import SessionJournal
@@ -404,6 +404,23 @@ def test_save_that_failed_is_not_found() -> None:
     stage.log.error = StoreFullError("full")
     assert stage.journal.save(left(SESSION, 5)).error is not None
     assert stage.load() == SESSION
+
+
+def test_what_is_stored_but_at_no_slave_counts() -> None:
+    """It will be read back, behind and before the records around it."""
+    stage = Stage()
+    stage.journal.save(SESSION)
+    stage.log.settles_at_once = False
+    stage.journal.tick({QUEUE: 20}, [Progress("dev", {QUEUE: 15}, ())])
+    stage.journal.save(left(SESSION, 5))
+    newer = stage.journal.load("dev")
+    stage.log.settle(error=NoSlaveError("stored, but no slave is there"))
+    stage.log.settles_at_once = True
+    assert stage.journal.load("dev") == newer != SESSION
+    stage.journal.tick({QUEUE: 30}, [])
+    assert stage.journal.load("dev") == newer
+    stage.read()
+    assert stage.journal.load("dev") == newer
 
 
 def appends(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[int]:
