@@ -36,7 +36,7 @@ from motelog.core.errors import (
 )
 from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, loads
+from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, loads
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +101,7 @@ class BrokerLinks:
         self.count = 0
         #: Names that brokers and clusters register as topics.
         self.topic_names: frozenset[str] = frozenset()
+        self._is_looking = False
         self._outages = LimitedLog(logger, lines_max=1, period_s=10, monotonic_s=trio.current_time)
 
     def of(self, name: str) -> BrokerLink:
@@ -163,10 +164,27 @@ class BrokerLinks:
             self._note_away(link, exc)
             raise exc
         try:
-            return await self._client.request(link.address, command, timeout_s=timeout_s)
+            answer = await self._client.request(link.address, command, timeout_s=timeout_s)
+            if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and not self._is_looking:
+                # Perhaps another one is the master now.
+                self._is_looking = True
+                self._client.start_soon(self._look_again, link)
+            return answer
         except (RemotingConnectionError, RemotingTimeoutError) as exc:
             self._note_away(link, exc)
             raise
+
+    async def _look_again(self, link: BrokerLink) -> None:
+        await self._find_master(link)
+        await trio.sleep(TRY_AGAIN_S)
+        self._is_looking = False
+
+    async def _find_master(self, link: BrokerLink) -> None:
+        try:
+            await self.find()
+        except (NoNameServerError, BrokerError, RemotingDecodeError) as exc:
+            text = "no name server says where a broker is broker=%s %s"
+            self._outages.info(text, link.name, exc)
 
     def _note_away(self, link: BrokerLink, reason: MotelogError) -> None:
         link.reason = reason
@@ -186,6 +204,8 @@ class BrokerLinks:
 
     async def _await_return(self, link: BrokerLink) -> None:
         while True:
+            # Another one may be the master now, even if the one before answers again.
+            await self._find_master(link)
             try:
                 if link.address is not None:
                     await self._client.send_heartbeat(link.address)
@@ -195,11 +215,6 @@ class BrokerLinks:
             except RemotingError as exc:
                 link.reason = exc
             await trio.sleep(TRY_AGAIN_S)
-            try:
-                await self.find()  # it may have come back at another address
-            except (NoNameServerError, BrokerError, RemotingDecodeError) as exc:
-                text = "no name server says where a broker is broker=%s %s"
-                self._outages.info(text, link.name, exc)
         logger.warning("a broker is back broker=%s away_s=%.1f", link.name, link.away_s())
         link.away_since = None
         link.is_back.set()

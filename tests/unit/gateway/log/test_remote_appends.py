@@ -453,6 +453,26 @@ async def test_a_broker_that_is_back_in_time_gets_what_has_waited(
         assert "a broker is back broker=a" in caplog.text
 
 
+@pytest.mark.parametrize("was_away", [True, False])
+async def test_the_master_is_the_one_that_the_name_server_names(
+    autojump_clock: trio.testing.MockClock, was_away: bool
+) -> None:
+    """A master that hung while another one was promoted answers again, and must not be used."""
+    other = "127.0.0.1:3"
+    async with appending() as stage:
+        stage.client.refusing = {ADDRESS}
+        stage.client.address = other
+        if was_away:
+            stage.client.outcome = lambda bodies: RemotingTimeoutError("late")
+            stage.append((0, b"unknown"))
+            await stage.over()
+            stage.client.outcome = lambda bodies: None
+        stage.append((0, b"next"))
+        await stage.over()
+        assert stage.errors()[-1] is None
+        assert stage.links.of("a").address == other
+
+
 async def test_a_broker_that_stays_away_refuses_after_the_wait_and_then_at_once(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
