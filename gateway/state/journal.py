@@ -13,8 +13,8 @@ Invariants: the view changes only by reading back, so it may be deleted. ``load`
 applies what this gateway has appended since to the row. It ignores a record that the log may lack
 because of an error; if that record is in the log after all, reading back finds it. Records are
 appended in the order of their numbers. What was collected comes before any later record. A session
-that has left is no longer at the live positions: if the log refuses its record, it is appended again
-until it is stored, and no tick writes positions before that.
+that has left is no longer at the live positions: if the log refuses its record, it is appended
+again until it is stored, and no tick writes positions before that.
 
 A gateway that starts writes a ``started`` record. Each gateway that reads it back considers the
 earlier runs of that gateway over: their sessions left when the run wrote its last record.
@@ -37,7 +37,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from motelog.core.clock import LastingClock
-from motelog.core.errors import MotelogError
+from motelog.core.errors import MotelogError, StoredError
 from motelog.core.limited_log import LimitedLog
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.topic_names import MQTT_SESSION_TOPIC
@@ -221,7 +221,7 @@ class SessionJournal:
         client_id = session.client_id
         if self._leaving.get(client_id) is not session:
             return  # its client has come back
-        if error is None:
+        if error is None or isinstance(error, StoredError):
             del self._leaving[client_id]
             self._refused.pop(client_id, None)
         else:

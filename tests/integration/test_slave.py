@@ -8,10 +8,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
 from motelog.bridge import route_cache
+from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer, SendStatus
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.pull_request import PullStatus

@@ -5,8 +5,8 @@ Owns: HeldBack, the limit of the readable log. Must not touch: which sends wait 
 
 A reader that has got a message which goes with its master would get it twice, as its producer sends
 it again, and look for the next one behind others that it has not seen. While no slave is near,
-nothing is held back, as nothing is acknowledged either; but a slave may have gone because it is
-the master now, so that name servers are asked first (``lift``). What was readable stays so.
+nothing is held back, as messages do not wait for one; but a slave may have gone because it is the
+master now, so that name servers are asked first (``lift``). What was readable stays so.
 """
 
 from __future__ import annotations

@@ -461,7 +461,7 @@ async def test_the_master_is_the_one_that_the_name_server_names(
     other = "127.0.0.1:3"
     async with appending() as stage:
         stage.client.refusing = {ADDRESS}
-        stage.client.address = other
+        stage.client.members[0] = other
         if was_away:
             stage.client.outcome = lambda bodies: RemotingTimeoutError("late")
             stage.append((0, b"unknown"))
