@@ -382,7 +382,7 @@ class SessionJournal:
         if not ticket.is_settled:
             self._silent.clear()
             return ticket
-        if ticket.may_be_missing:
+        if ticket.error is not None and ticket.may_be_missing:
             for client_id, entry in entries.items():
                 owed.setdefault(client_id, entry)
             self._written_positions.clear()

@@ -90,7 +90,7 @@ class Unread:
         for client_id, change in made:
             one = _Written(record.number, ticket, change)
             known = written.get(client_id)
-            is_settled = ticket.is_settled and not ticket.may_be_missing
+            is_settled = ticket.is_settled and (ticket.error is None or not ticket.may_be_missing)
             is_whole = type(change) is bytes and is_settled
             if known is None or is_whole:  # a whole state contains all changes before it
                 written[client_id] = deque((one,))
@@ -117,7 +117,7 @@ class Unread:
         changing: Changing | None = None
         positions = _Positions(run, self._moves)
         for number, ticket, change in self._written.get(client_id, ()):
-            if ticket.may_be_missing:
+            if ticket.error is not None and ticket.may_be_missing:
                 continue
             positions.go_to(number)
             if isinstance(change, Mark | FiltersChange):
