@@ -9,10 +9,13 @@ BUILD_INPUTS := pyproject.toml setup.py $(KERNELS)
 # How long `make fuzz` may take altogether.
 SECONDS_TOTAL := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 TEST_ARGS ?=
-# Processes that share the tests: one more than there are cores, as tests wait for servers half of their time.
-# WORKERS=0 runs them in pytest's own, for a debugger.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
-PYTEST := $(BIN)/python -m pytest --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadscope
+# Processes that share the tests; 0 runs them in pytest's own, for a debugger. Unit tests mostly compute; the whole
+# suite waits for servers and their clocks half of its time.
+WORKERS ?=
+CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
+UNIT_WORKERS := $(or $(WORKERS),$(shell expr $(CORES) + 1))
+SUITE_WORKERS := $(or $(WORKERS),$(shell expr 2 \* $(CORES) + 1))
+PYTEST := $(BIN)/python -m pytest --maxprocesses=8 --dist=loadscope
 DEV_ARGS ?=
 BENCH_ARGS ?=
 
@@ -45,11 +48,11 @@ types: .make/test  ## mypy --strict
 	@$(BIN)/mypy
 
 unit: .make/test  ## unit and repository tests alone; their files are in memory (make test: on the disk)
-	@TMPDIR="$$(.ci/memory-folder)" $(PYTEST) --quiet tests/unit tests/repo
+	@TMPDIR="$$(.ci/memory-folder)" $(PYTEST) --numprocesses=$(UNIT_WORKERS) --quiet tests/unit tests/repo
 
 suite: .make/test  ## the tests alone; TEST_ARGS='-k store' selects
 	@.ci/java-note
-	@$(PYTEST) $(TEST_ARGS)
+	@$(PYTEST) --numprocesses=$(SUITE_WORKERS) $(TEST_ARGS)
 
 fuzz: .make/test  ## kernels and whole servers under AddressSanitizer and UBSan; SECONDS=60 in all
 	@.ci/fuzz $(BIN)/python $(SECONDS_TOTAL)
