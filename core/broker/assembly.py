@@ -51,7 +51,7 @@ from motelog.core.broker.replication.master import Master
 from motelog.core.broker.replication.master_link import MasterLink
 from motelog.core.broker.replication.namesakes import Namesakes
 from motelog.core.broker.replication.peers import Peers
-from motelog.core.broker.replication.promotion import Promotion
+from motelog.core.broker.replication.promotion import Promotion, note_term
 from motelog.core.broker.replication.slave import Slave
 from motelog.core.broker.shown.copies import (
     fault_of_copies,
@@ -545,6 +545,8 @@ def _make_slave(shared: Shared, registrars: list[Registrar], access: Access) -> 
         registrars,
         link,
         lambda queues: topics.restore(queues, queue_count, shared.clock.now_ms()),
+        partial(note_term, role_file(shared.config), shared.config.id),
+        term=shared.role.term,
         clock=shared.clock,
         seed=shared.config.seed,
     )

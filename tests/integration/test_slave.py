@@ -411,3 +411,27 @@ async def test_a_slave_whose_files_have_another_size_copies_nothing(
             with trio.fail_after(WITHIN_S), suppress(trio.BrokenResourceError):
                 assert await stream.receive_some() == b""
         assert "its log has files of 1048576 bytes, this one of 16777216" in caplog.text
+
+
+async def test_a_slave_remembers_the_term_of_its_master(tmp_path: Path) -> None:
+    """Else its own promotion had the same term, and a master that hung would not give way."""
+    async with started_group(tmp_path) as group:
+        first, second = group.member(0, replicate="async"), group.member(1, replicate="async")
+        await first.start()
+        await second.start()
+        await send(group.namesrv, 1)
+        await until(lambda: is_copy(second, first))
+        await first.stop()
+        await promote(second)
+        await until(lambda: second.broker.parts.slave is None)
+        first.config = msgspec.structs.replace(first.config, id=1)
+        await first.start()
+        await until(lambda: is_copying(first))
+        await first.stop()
+        await second.stop()
+        await first.start()
+        await promote(first)
+        await until(lambda: first.broker.parts.slave is None)
+        async with connected(first.address) as peer:
+            answer = await peer.ask(RequestCode.GET_BROKER_CONFIG)
+        assert b"masterTerm=2\n" in answer.body

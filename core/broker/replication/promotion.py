@@ -74,6 +74,14 @@ def end_promotion(file: StateFile, role: Role, configured_id: int) -> Role:
     return replace(role, broker_id=configured_id)
 
 
+def note_term(file: StateFile, configured_id: int, term: int) -> None:
+    """Write down the term of a slave's master: this slave's own must be above it one day.
+
+    Blocks; OSError if that fails.
+    """
+    file.save(_content(configured_id, configured_id, term, 0))
+
+
 def _content(broker_id: int, configured_id: int, term: int, begin: int) -> Mapping[str, Any]:
     known = _RoleJson(broker_id, configured_id, term, begin)
     content: Mapping[str, Any] = msgspec.to_builtins(known)

@@ -33,6 +33,7 @@ from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
 from motelog.core.replication.ha_frames import HEARTBEAT_S, REPORT, SILENCE_S, HaError, Pieces
 from motelog.core.store.message_store import MessageStore
+from motelog.core.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,9 @@ class Slave:
         registrars: Sequence[Registrar],
         link: MasterLink,
         restore: Callable[[Iterable[tuple[str, int]]], None],
+        note_term: Callable[[int], None],
         *,
+        term: int,
         clock: Clock,
         seed: Literal["all", "last"],
     ) -> None:
@@ -74,7 +77,9 @@ class Slave:
         #: The master's address and HA address, once a name server has named them.
         self.master_address = ""
         self.master_ha_address = ""
-        self.master_term = 0
+        self.master_term = term
+        # Writes down the master's term; blocks.
+        self._note_term = note_term
         # Where the master's log began to differ from logs that it did not copy; 0: not known.
         self._agreed_offset = 0
         #: Whether bytes arrive; else why not.
@@ -150,8 +155,11 @@ class Slave:
             return
         try:
             master = await self._link.log_of(self.master_address)
+            self.master_end = None  # another one may be the master now, with a shorter log
             self._hear(master.end_offset)
-            self.master_term = master.term
+            if master.term > self.master_term:
+                await run_in_thread(self._note_term, master.term)
+                self.master_term = master.term
             self._agreed_offset = master.term_begin
             # Its topics may have changed since it is the master.
             await self._link.take_tables(self.master_address)
