@@ -259,7 +259,12 @@ class SessionKills:
     """Rounds over one folder, which must be empty at the start."""
 
     def __init__(
-        self, folder: Path, seed: int, workers: int = 1, disk: LoopDisk | None = None
+        self,
+        folder: Path,
+        seed: int,
+        workers: int = 1,
+        disk: LoopDisk | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self._folder = folder
         self._workers = workers
@@ -267,7 +272,7 @@ class SessionKills:
         self._disk = disk
         self._chance = random.Random(seed)
         self._port = free_port()
-        self._audit = Audit()
+        self._audit = audit or Audit()
         self._number = 0
         self._publishers = [Publisher(n, version, self._audit) for n, version in enumerate((4, 5))]
         self._subscribers: list[Subscriber] = []

@@ -108,7 +108,7 @@ class CutLine:
     ) -> None:
         """Forward until either ends; with ``sent``, what a client sends, which is counted."""
         with suppress(OSError):
-            while data := source.recv(65_536):
+            while data := self._receive(source, is_sent=sent is not None):
                 if sent is not None:
                     data = self._before_cut(data)
                     sent += data
@@ -116,6 +116,10 @@ class CutLine:
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _receive(self, source: socket.socket, *, is_sent: bool) -> bytes:
+        """Return what is to be forwarded next; ``is_sent``: to the server."""
+        return source.recv(65_536)
 
     def _before_cut(self, data: bytes) -> bytes:
         """Return what of ``data`` is before the cut; cut the line if that is not all."""

@@ -103,6 +103,8 @@ class ClientSession:
         self.end_code = 0
         #: Whether a message of ours that is refused is a fault; else it is owed as before.
         self.refusal_is_fault = True
+        #: How many were refused where that is none.
+        self.refusals = 0
         #: While set, acknowledgements wait.
         self.holds_back = False
         self._owed: list[bytes] = []
@@ -267,6 +269,7 @@ class ClientSession:
     def _is_refused(self, packet_id: int, body: bytes) -> bool:
         if len(body) < 3 or body[2] < 0x80:
             return False
+        self.refusals += 1
         if self._on_refused is not None:
             owed = self.sending.pop(packet_id)
             self._on_refused(owed.topic, owed.payload)

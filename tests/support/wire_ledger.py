@@ -97,6 +97,11 @@ class Reader:
         self._looked_to: Counter[str] = Counter()
 
     @property
+    def total(self) -> int:
+        """How much has come, repeated messages included."""
+        return self._seen.total()
+
+    @property
     def repeated(self) -> int:
         return self._seen.total() - len(self._seen)
 

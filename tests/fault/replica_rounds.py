@@ -1,0 +1,535 @@
+"""A master and its slave have faults under clients that go on, round by round.
+
+Usage: python -m tests.fault.replica_rounds [--rounds 50] [--mode sync|async] [--java] [--long]
+                                            [--seed N] [--folder DIR] [--json]
+
+A name server, two brokers of one name, a gateway in front of them: processes that keep their ports
+and folders over all rounds. Native clients are those of tests.fault.broker_kills (single, batch,
+in order, delayed, transactions; push, pull, POP), MQTT clients those of tests.fault.session_kills.
+The slave reaches its master's HA port over a line that has faults of its own.
+
+    kill          the master is killed, the slave promoted; the old master comes back as its slave
+    stop          the same, ended with SIGTERM
+    fork          the same while the slave gets nothing: the old master's longer log is cut
+    hang          the master stands still while the slave is promoted, and goes on
+    slave-hang    the slave stands still
+    slave-kill    the slave is killed
+    slave-empty   and comes back with an empty folder
+    slave-short   and comes back with a log that has lost its end
+    slave-end     and comes back with a record whose head is damaged, in the last file of its log
+    slave-middle  or in an earlier one: ``motelog store verify`` finds it, and it begins empty
+    line-cut      the line is cut for a while
+    line-byte     cut after some bytes, within a report or a frame
+    line-up       it swallows what goes to the master
+    line-down     it swallows what goes to the slave
+    line-slow     it holds each piece up
+
+The old master and a slave come back by the documented commands alone (tests.support.replica_pair).
+After each round the slave has copied all, the logs are equal, and all clients get on. With
+``--mode sync`` what was acknowledged (SEND_OK, PUBACK, PUBCOMP) is in the master's log; at the end
+each reader has it, MQTT's in order and at QoS 2 once. With ``async`` the loss of each promotion is
+counted, and how much older than the fault its oldest message was; what readers skip is not judged.
+
+These faults were planted, and were found within the first rounds of ``fork``: acknowledgements that
+do not wait for the slave, a slave that does not compare, readers that see what no slave has.
+
+``--long``: faults last as long as the protocol's silence allows (20 s) and longer.
+The moments depend on the machine: a seed repeats the kinds and waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from motelog.core.message import MQTT_TOPIC
+from tests.fault.session_kills import Publisher, SessionKills, Subscriber
+from tests.support.delivery_audit import Audit, AuditError
+from tests.support.durable_client import BadAnswerError
+from tests.support.java import JavaDriver
+from tests.support.native_load import NativeLoad
+from tests.support.replica_pair import FILE_BYTES, ReplicaPair
+from tests.support.rounds import Report
+from tests.support.wire_ledger import LedgerError
+
+KINDS: Final = (
+    "kill", "fork", "hang", "stop", "slave-kill", "slave-hang", "slave-empty", "slave-short",
+    "slave-end", "slave-middle", "line-cut", "line-byte", "line-up", "line-down", "line-slow",
+)  # fmt: skip
+WEIGHTS: Final = (6, 4, 4, 2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1)
+LOAD_S_MAX: Final = 1.5
+AWAY_S_MAX: Final = 1.5
+#: Longer than either side of the HA protocol waits in silence (SILENCE_S).
+LONG_S: Final = 30.0
+SETTLED_WITHIN_S: Final = 90.0
+LOOK_S: Final = 0.2
+#: Acknowledged of each kind of clients until a round is over.
+ACKNOWLEDGED_MIN: Final = 5
+FLIPPED_BYTES: Final = 16
+
+
+class TimedAudit(Audit):
+    """An Audit that has the time of each acknowledgement, and may forgive."""
+
+    def __init__(self, *, forgives: bool) -> None:
+        super().__init__()
+        self._forgives = forgives
+        self.acked: dict[str, float] = {}
+
+    def done(self, topic: str, payload: bytes) -> None:
+        super().done(topic, payload)
+        self.acked.setdefault(f"{topic} {payload.decode()}", time.monotonic())
+
+    def fail(self, what: str) -> None:
+        if not self._forgives:
+            super().fail(what)
+
+
+class Careful(Publisher):
+    """A publisher of MQTT 5 with one message under way, which it sends again if it is refused."""
+
+    _refusals = 0
+
+    def publish(self, chance: random.Random, generation: int) -> None:
+        session = self.client.session
+        if session.refusals != self._refusals:
+            self._refusals = session.refusals
+            self.client.break_off()
+        elif not session.sending:
+            super().publish(chance, generation)
+
+
+class Devices(SessionKills):
+    """MQTT clients at one gateway, which stays."""
+
+    def __init__(self, port: int, seed: int, audit: TimedAudit) -> None:
+        super().__init__(Path(), seed, audit=audit)
+        self._port = port
+        # A gateway refuses clients while its broker is away.
+        self._is_paused = True
+        self._publishers = [Publisher(0, 4, audit), Publisher(1, 4, audit), Careful(2, 5, audit)]
+        for publisher in self._publishers:
+            publisher.client.session.refusal_is_fault = False
+
+    def first(self) -> None:
+        for one in (
+            Subscriber("all-2", 4, self._audit, "+/+/+", 2, None),
+            Subscriber("all-1", 5, self._audit, "+/+/+", 1, None),
+            Subscriber("narrow", 5, self._audit, "+/+/2", 2, 5),
+        ):
+            self._join(one)
+        for publisher in self._publishers:
+            self._connect(publisher.client)
+
+    def next_round(self) -> None:
+        self._number += 1
+
+    def play(self, seconds: float) -> None:
+        self._play(seconds, is_coming_back=True)
+
+    @property
+    def got(self) -> Counter[str]:
+        return Counter(
+            {one.received.name: sum(one.received.next.values()) for one in self._subscribers}
+        )
+
+    def drain(self) -> None:
+        """Have all delivered that was published."""
+        deadline, before = time.monotonic() + SETTLED_WITHIN_S, list[str]()
+        while missing := self._missing():
+            if missing != before:
+                before, deadline = missing, time.monotonic() + SETTLED_WITHIN_S
+            elif time.monotonic() > deadline:
+                raise AuditError("lost: " + "; ".join(missing))
+            for one in self._clients():
+                if one.is_away:
+                    self._connect(one)
+                one.session.holds_back = False
+                one.session.acknowledge()
+                one.flush()
+            self._wait(0.05)
+            self._audit.check()
+
+    def _missing(self) -> list[str]:
+        waiting = [
+            f"{one.client.session.client_id} waits for {len(one.client.session.sending)}"
+            for one in self._publishers
+            if one.client.session.sending
+        ]
+        return waiting + [line for one in self._subscribers for line in one.received.missing()]
+
+    def _paho_come_back(self) -> None:
+        """There is no paho here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round as it went; ``lost_ms`` is the age of the oldest lost message at the fault."""
+
+    kind: str
+    acknowledged: int
+    lost: int = 0
+    lost_ms: int = 0
+
+
+class ReplicaRounds:
+    """Rounds over one folder, which must be empty at the start."""
+
+    def __init__(
+        self, folder: Path, seed: int, mode: str, *, is_long: bool, java: JavaDriver | None = None
+    ) -> None:
+        self._chance = random.Random(seed)
+        self._is_sync = mode == "sync"
+        self._is_long = is_long
+        self._pair = ReplicaPair(folder, mode)
+        self._audit = TimedAudit(forgives=not self._is_sync)
+        self._seed = seed
+        self._java = java
+        self._workers = ThreadPoolExecutor(1)
+        # What the master's log is known to have, and where it was looked at last.
+        self._stored: dict[str, int] = {}
+        self._looked_to = 0
+        self._lost: set[str] = set()
+        self._fault_at = 0.0
+        # Where the slave's log ended when it was last compared.
+        self._copied = 0
+
+    def __enter__(self) -> ReplicaRounds:
+        with ExitStack() as opened:
+            opened.callback(self._pair.close)
+            self._pair.start()
+            self._native = NativeLoad(
+                self._pair.namesrv,
+                self._pair.addresses[0],
+                self._seed,
+                in_order=self._is_sync,
+                java=self._java,
+            )
+            self._native.start()
+            self._devices = Devices(self._pair.gateway.address[1], self._seed, self._audit)
+            self._devices.first()
+            self._wait_for(self._is_copying)
+            self._compare("the start")
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._opened.close()
+        self._workers.shutdown()
+
+    def run(self, kind: str) -> Round:
+        """Do one round; AuditError or LedgerError says what is wrong."""
+        before = len(self._acked())
+        self._devices.next_round()
+        self._play(self._chance.uniform(0.3, LOAD_S_MAX))
+        if kind.startswith("line-"):
+            self._line(kind)
+        elif kind.startswith("slave-"):
+            self._slave(kind)
+        else:
+            self._change_master(kind)
+        lost = self._settle(kind)
+        oldest = min((self._acked()[body] for body in lost), default=self._fault_at)
+        return Round(
+            kind,
+            len(self._acked()) - before,
+            len(lost),
+            max(round((self._fault_at - oldest) * 1000), 0),
+        )
+
+    def end(self) -> str:
+        """Have all delivered; return what came more than once."""
+        if self._is_sync:
+            self._devices.drain()
+        self._native.end()
+        return f"{self._native.uncopied} stored and not copied in time"
+
+    # --- faults --------------------------------------------------------------------------
+
+    def _change_master(self, kind: str) -> None:
+        pair, old = self._pair, self._pair.master
+        line = pair.lines[old]
+        if kind == "fork":  # a slave that only stands still would find it in its socket
+            line.muted.add("down")
+            self._play(self._chance.uniform(0.2, 1.0))
+        self._fault_at = time.monotonic()
+        if kind == "stop":
+            self._do(pair.stop, old)
+        elif kind == "hang":
+            pair.suspend(old)
+        else:
+            pair.kill(old)
+        line.heal()
+        self._play(self._chance.uniform(0, AWAY_S_MAX))
+        begin = self._do(lambda: pair.promote(is_forced=kind == "hang"))
+        self._forget_from(begin)
+        self._play(LONG_S if kind == "hang" and self._is_long else self._chance.uniform(0, 2))
+        if kind == "hang":
+            pair.resume(old)
+            self._play(self._chance.uniform(0.5, 3))
+            self._do(pair.stop, old)
+        self._come_back_as_slave(old, begin)
+
+    def _come_back_as_slave(self, number: int, begin: int) -> None:
+        """Start it; if its log has what the new master's has not, cut that off."""
+        pair = self._pair
+        self._do(pair.start_broker, number)
+        if self._wait_for(self._is_copying, lambda: "motelog store cut" in self._fault()):
+            return
+        fault = self._fault()
+        if f"store cut --at {begin})" not in fault:
+            raise AuditError(f"the old master should be cut at {begin}: {fault}")
+        self._do(pair.stop, number)
+        self._do(pair.cut, number, begin)
+        self._do(pair.start_broker, number)
+
+    def _slave(self, kind: str) -> None:
+        pair, slave = self._pair, self._pair.slave
+        self._fault_at = time.monotonic()
+        if kind == "slave-hang":
+            pair.suspend(slave)
+            self._play(LONG_S if self._is_long else self._chance.uniform(0.2, 4))
+            pair.resume(slave)
+            return
+        pair.kill(slave)
+        self._play(self._chance.uniform(0, AWAY_S_MAX))
+        if kind == "slave-empty":
+            pair.empty(slave)
+        elif kind == "slave-short":
+            places = [m.physical_offset for m in pair.messages(slave, 0, self._copied)]
+            self._do(pair.cut, slave, self._chance.choice(places[len(places) // 2 :]))
+        elif kind in ("slave-end", "slave-middle"):
+            self._flip(slave, is_last=kind == "slave-end")
+            if not self._do(pair.is_intact, slave):
+                pair.empty(slave)
+            else:
+                raise AuditError("motelog store verify does not find flipped bytes")
+        self._do(pair.start_broker, slave)
+
+    def _flip(self, number: int, *, is_last: bool) -> None:
+        """Flip the head of a record of its log: no checksum covers more than head and body."""
+        end = self._copied
+        begins = [int(file.name) for file in self._pair.log_files(number)]
+        begins = [begin for begin in begins if begin < end]
+        begin = begins[-1] if is_last or len(begins) == 1 else self._chance.choice(begins[:-1])
+        records = list(self._pair.messages(number, begin, min(end, begin + FILE_BYTES)))
+        self._pair.flip(number, self._chance.choice(records).physical_offset, FLIPPED_BYTES)
+
+    def _line(self, kind: str) -> None:
+        line = self._pair.lines[self._pair.master]
+        self._fault_at = time.monotonic()
+        away_s = LONG_S if self._is_long and kind != "line-byte" else self._chance.uniform(0.2, 3)
+        if kind == "line-cut":
+            line.hold()
+            line.cut()
+        elif kind == "line-byte":
+            for _ in range(3):
+                up = self._chance.random() < 0.3
+                count = self._chance.randrange(20 if up else 20_000)
+                line.cut_after("up" if up else "down", count)
+                self._play(self._chance.uniform(0.2, 1.5))
+        elif kind == "line-slow":
+            line.delay_s = self._chance.uniform(0.01, 0.5)
+        else:
+            line.muted.add("up" if kind == "line-up" else "down")
+        self._play(away_s)
+        line.heal()
+
+    # --- judging -------------------------------------------------------------------------
+
+    def _settle(self, kind: str) -> set[str]:
+        """Wait until all are there and get on; return what was lost by this round."""
+        native, mqtt = len(self._native.acked), len(self._audit.acked)
+        got = self._native.got + self._devices.got
+        if not self._wait_for(
+            lambda: (
+                self._is_copying()
+                and len(self._native.acked) >= native + ACKNOWLEDGED_MIN
+                and len(self._audit.acked) >= mqtt + ACKNOWLEDGED_MIN
+                and (not self._is_sync or all((self._got() - got).get(name) for name in got))
+            )
+        ):
+            after = self._got() - got
+            silent = [name for name in got if not after.get(name)]
+            raise AuditError(
+                f"after {kind} the pair does not get on: {self._fault() or 'it copies'};"
+                f" {len(self._native.acked) - native} native and"
+                f" {len(self._audit.acked) - mqtt} MQTT messages were acknowledged; readers that"
+                f" get nothing: {silent}"
+            )
+        lost = self._find_lost()
+        if lost and self._is_sync:
+            some = sorted(lost)[:5]
+            raise AuditError(f"{kind} has lost {len(lost)} acknowledged messages: {some}")
+        self._lost |= lost
+        self._native.lost |= lost
+        self._compare(kind)
+        return lost
+
+    def _got(self) -> Counter[str]:
+        return self._native.got + self._devices.got
+
+    def _acked(self) -> dict[str, float]:
+        return self._native.acked | self._audit.acked
+
+    def _forget_from(self, offset: int) -> None:
+        """Look again at the log from where another one goes on."""
+        self._looked_to = min(self._looked_to, offset)
+        self._stored = {body: at for body, at in self._stored.items() if at < offset}
+
+    def _find_lost(self) -> set[str]:
+        """Return what was acknowledged and is not in the master's log."""
+        acked = self._acked().keys() - self._lost
+        state = self._pair.state(self._pair.master)
+        assert state is not None
+        for message in self._pair.messages(self._pair.master, self._looked_to, state.end_offset):
+            topic = message.value_of(MQTT_TOPIC)
+            body = message.body.decode(errors="replace")
+            self._stored.setdefault(
+                body if topic is None else f"{topic} {body}", message.physical_offset
+            )
+        self._looked_to = state.end_offset
+        return set(acked - self._stored.keys())
+
+    def _compare(self, kind: str) -> None:
+        state = self._pair.state(self._pair.slave)
+        assert state is not None
+        self._copied = state.end_offset
+        at = self._pair.difference(state.end_offset)
+        if at is not None:
+            raise AuditError(f"after {kind} the logs differ at {at}, below {state.end_offset}")
+
+    # --- waiting -------------------------------------------------------------------------
+
+    def _play(self, seconds: float) -> None:
+        self._devices.play(seconds)
+        if self._native.failure is not None:
+            raise self._native.failure
+
+    def _do(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Do what blocks in a thread, while the clients go on."""
+        doing = self._workers.submit(work, *arguments)
+        while not doing.done():
+            self._play(0.02)
+        return doing.result()
+
+    def _wait_for(
+        self, is_true: Callable[[], bool], is_vain: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Return whether it came about in time; not if it ``is_vain`` before."""
+        deadline = time.monotonic() + SETTLED_WITHIN_S
+        while time.monotonic() < deadline:
+            if is_true():
+                return True
+            if is_vain():
+                return False
+            self._play(LOOK_S)
+        return False
+
+    def _is_copying(self) -> bool:
+        """Whether the slave has what the master had a moment ago."""
+        master = self._do(self._pair.state, self._pair.master)
+        slave = self._do(self._pair.state, self._pair.slave)
+        return (
+            master is not None
+            and slave is not None
+            and slave.copying is not None
+            and not slave.copying.fault
+            and slave.end_offset >= master.end_offset
+        )
+
+    def _fault(self) -> str:
+        """Return why the slave does not copy."""
+        state = self._do(self._pair.state, self._pair.slave)
+        if state is None:
+            return "the slave does not answer"
+        return (state.copying.fault or "") if state.copying is not None else "it is no slave"
+
+
+def rounds(
+    folder: Path,
+    seed: int,
+    kinds: Sequence[str],
+    mode: str,
+    *,
+    note: Callable[[str], None],
+    is_long: bool = False,
+    java: JavaDriver | None = None,
+) -> Generator[Round, None, None]:
+    """Do rounds of these kinds; ``note`` is told the last word."""
+    with ReplicaRounds(folder, seed, mode, is_long=is_long, java=java) as going:
+        for kind in kinds:
+            yield going.run(kind)
+        note(going.end())
+
+
+def kinds_of(seed: int, count: int) -> list[str]:
+    """Return kinds of rounds by chance, every kind among the first ones."""
+    chance = random.Random(seed)
+    first = chance.sample(KINDS, len(KINDS))
+    return [*first, *chance.choices(KINDS, WEIGHTS, k=max(count - len(first), 0))][:count]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fault.replica_rounds")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--mode", choices=("sync", "async"), default="sync")
+    parser.add_argument("--kinds", help="these in turn, with a comma between them")
+    parser.add_argument("--java", action="store_true", help="with RocketMQ's Java client")
+    parser.add_argument("--long", action="store_true", help=f"faults last up to {LONG_S:g} s")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--folder", type=Path, default=None, help="for the data; else below /tmp")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    # What clients say of servers that are away is no finding.
+    logging.basicConfig(level=logging.ERROR)
+    logging.getLogger("motelog.bridge").setLevel(logging.CRITICAL)
+    report = Report.of(args.seed)
+    if args.folder is not None:
+        args.folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp("", "motelog-replica-rounds.", args.folder))
+    kinds = kinds_of(report.seed, args.rounds)
+    if args.kinds:
+        some = args.kinds.split(",")
+        kinds = [some[number % len(some)] for number in range(args.rounds)]
+    java = JavaDriver(errors=subprocess.DEVNULL) if args.java else None
+    done: list[Round] = []
+    said: list[str] = []
+    going = rounds(
+        folder, report.seed, kinds, args.mode, note=said.append, is_long=args.long, java=java
+    )
+    try:
+        with closing(going):
+            for one in going:
+                done.append(one)
+                sys.stderr.write(
+                    f"round {len(done)} of {args.rounds}: {one.kind}, {one.acknowledged}"
+                    f" acknowledged, {one.lost} lost ({one.lost_ms} ms)\n"
+                )
+        shutil.rmtree(folder)
+    except (AuditError, BadAnswerError, LedgerError) as exc:
+        report.failure = f"after {len(done)} rounds: {exc}; the folder is kept: {folder}"
+    finally:
+        if java is not None:
+            java.close()
+    lost = sum(one.lost for one in done)
+    lost_ms = max((one.lost_ms for one in done), default=0)
+    found = ", ".join((f"{lost} lost, up to {lost_ms} ms old", *said))
+    return report.end(done, found, as_json=args.json, lost=lost, lost_ms=lost_ms)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

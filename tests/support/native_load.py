@@ -1,0 +1,134 @@
+"""RocketMQ's kind of clients under load, in a thread of their own, while brokers come and go.
+
+Owns: NativeLoad, the clients of tests.fault.broker_kills over one broker name whose members change;
+when each message was acknowledged. Must not touch: servers.
+
+A message counts as acknowledged when its copy is promised: SEND_OK.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+import trio
+
+from motelog.bridge.producer import Producer, SendResult, SendStatus
+from motelog.core.message import Message
+from tests.fault.broker_kills import PLAIN, BrokerKills, RefusedError
+from tests.support.java import VERSION_5, JavaDriver
+from tests.support.wire_ledger import LedgerError, Reader
+
+_LATE_S = 1
+_LATE_PAUSE_S = 0.2
+
+
+class _Servers:
+    """What BrokerKills asks of servers, which others start and end here."""
+
+    names: tuple[str, ...] = ()
+    has_once = False
+
+    def __init__(self, namesrv: str, master: str) -> None:
+        self.namesrv_address = namesrv
+        self.addresses = [master]
+
+
+class NativeLoad(BrokerKills):
+    """Producers and consumers; ``acked`` has each acknowledged body and when that was."""
+
+    def __init__(
+        self, namesrv: str, master: str, seed: int, *, in_order: bool, java: JavaDriver | None
+    ) -> None:
+        super().__init__(_Servers(namesrv, master), seed, java, VERSION_5)  # type: ignore[arg-type]  # stand-in
+        if not in_order:  # what is lost leaves gaps
+            for name in ("orderly", "java-orderly"):
+                if name in self._readers:
+                    known = self._readers[name]
+                    self._readers[name] = Reader(name, self._ledger, known.topics)
+        self.acked: dict[str, float] = {}
+        #: Bodies whose loss is counted and forgiven.
+        self.lost: set[str] = set()
+        #: Messages that were stored and not copied in time.
+        self.uncopied = 0
+        self.failure: BaseException | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._over = trio.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run_thread, daemon=True)
+
+    def start(self) -> None:
+        """Return when the clients are at work."""
+        self._thread.start()
+        self._ready.wait()
+
+    def end(self) -> None:
+        """Have all delivered that was acknowledged; raise what has failed."""
+        if self._token is not None and self.failure is None:
+            self._token.run_sync_soon(self._over.set)
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    @property
+    def got(self) -> Counter[str]:
+        """Return how much each reader has got."""
+        return Counter({name: one.total for name, one in self._readers.items()})
+
+    def _run_thread(self) -> None:
+        try:
+            trio.run(self._run_clients)
+        except BaseException as exc:
+            self.failure = _first(exc) or exc
+        finally:
+            self._ready.set()
+
+    async def _run_clients(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        await self._create_topics()
+        async with trio.open_nursery() as nursery, self._clients(nursery):
+            async with Producer(namesrv=self._address, group="late") as producer:
+                nursery.start_soon(self._load, partial(self._send_late, producer))
+                self._ready.set()
+                await self._over.wait()
+                await self._drain()
+                await self._check_log()
+            nursery.cancel_scope.cancel()
+
+    async def _send_late(self, producer: Producer) -> None:
+        body = self._ledger.next(PLAIN, "late")
+        self._acknowledge(await producer.send(Message(PLAIN, body.encode()), delay=_LATE_S), body)
+        await trio.sleep(_LATE_PAUSE_S)
+
+    def _acknowledge(self, result: SendResult, *bodies: str) -> None:
+        if result.status is not SendStatus.OK:
+            self.uncopied += len(bodies)
+            return
+        super()._acknowledge(result, *bodies)
+        now = time.monotonic()
+        for body in bodies:
+            self.acked.setdefault(body, now)
+
+    def _take(self, line: Sequence[str]) -> None:
+        super()._take(line)
+        if line[0] == "acknowledged":
+            self.acked.setdefault(line[1], time.monotonic())
+
+    async def _check_log(self) -> None:
+        """Find what was committed, if its half message was acknowledged and was not lost."""
+        safe = self.acked.keys() - self.lost
+        self._decided = {body: state for body, state in self._decided.items() if body in safe}
+        await super()._check_log()
+
+    def _missing(self) -> dict[str, set[str]]:
+        found = {name: missing - self.lost for name, missing in super()._missing().items()}
+        return {name: missing for name, missing in found.items() if missing}
+
+
+def _first(error: BaseException) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_first, error.exceptions)), None)
+    return error if isinstance(error, LedgerError | RefusedError) else None
