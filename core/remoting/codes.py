@@ -29,6 +29,8 @@ SQL_EXPRESSION_TYPE: Final = "SQL92"
 #: Field of an answer that refused a send because the disk is over its limit. That ends only when
 #: space is freed, so trying again at once is useless.
 STORE_FULL: Final = "storeFull"
+#: Field of an answer that refused a send for another reason that may last, such as too few slaves.
+MAY_LAST: Final = "mayLast"
 # Flag of a commit: keep the group's offset if it is higher. Apache's brokers ignore it.
 ONLY_FORWARD: Final = "onlyForward"
 

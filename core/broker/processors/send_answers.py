@@ -30,7 +30,7 @@ from motelog.core.errors import (
     StoreFullError,
     TooFewSlavesError,
 )
-from motelog.core.remoting.codes import STORE_FULL
+from motelog.core.remoting.codes import MAY_LAST, STORE_FULL
 from motelog.core.remoting.frames import (
     FLAG_RESPONSE,
     VERSION_CURRENT,
@@ -113,7 +113,7 @@ class SendAnswers:
         self.refused_count += count
         if not is_oneway:
             # RocketMQ has one code for all refusals of a store; this tells gateways the reason.
-            ext = {STORE_FULL: "true"} if isinstance(exc, StoreFullError) else None
+            ext = {_REASONS[type(exc)]: "true"} if type(exc) in _REASONS else None
             connection.reply(_request(send).answer(store_error_code(exc), str(exc), ext))
 
     def _encode(self, send: StagedSend, placed: list[tuple[int, int]]) -> bytes:
@@ -187,6 +187,7 @@ def _request(send: StagedSend) -> RemotingCommand:
     return RemotingCommand(0, opaque=opaque, serialize=Serialize(serialize))
 
 
+_REASONS: Final = {StoreFullError: STORE_FULL, TooFewSlavesError: MAY_LAST}
 #: After these producers try another broker.
 _ELSEWHERE: Final = (StoreFencedError, StoreFullError, NextFileError, TooFewSlavesError)
 

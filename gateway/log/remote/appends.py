@@ -41,7 +41,7 @@ from motelog.core.errors import (
 from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import NAME_END, PROPERTIES_BYTES_MAX, VALUE_END, decode_host
-from motelog.core.remoting.codes import STORE_FULL
+from motelog.core.remoting.codes import MAY_LAST, STORE_FULL
 from motelog.core.remoting.frames import (
     RemotingCommand,
     RequestCode,
@@ -436,7 +436,8 @@ def _error_of(answer: RemotingCommand) -> MotelogError | None:
         return StoredUnsafelyError(f"the broker has the message, but not safely: {name}")
     if STORE_FULL in answer.ext:
         return StoreFullError(answer.remark or "the broker's disk is over its limit")
-    return BrokerError(answer.code, answer.remark or f"response code {answer.code}")
+    code = ResponseCode.SYSTEM_ERROR if MAY_LAST in answer.ext else answer.code
+    return BrokerError(code, answer.remark or f"response code {answer.code}")
 
 
 def _away(link: BrokerLink) -> RemotingConnectError:
