@@ -134,6 +134,11 @@ class Devices(SessionKills):
         for publisher in self._publishers:
             self._connect(publisher.client)
 
+    def close(self) -> None:
+        for client in self._clients():
+            client.break_off()
+        self._selector.close()
+
     def next_round(self) -> None:
         self._number += 1
 
@@ -219,7 +224,9 @@ class ReplicaRounds:
                 java=self._java,
             )
             self._native.start()
+            opened.callback(self._native.close)
             self._devices = Devices(self._pair.gateway.address[1], self._seed, self._audit)
+            opened.callback(self._devices.close)
             self._devices.first()
             self._wait_for(self._is_copying)
             self._compare("the start")

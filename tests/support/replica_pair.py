@@ -167,7 +167,9 @@ class ReplicaPair:
     # --- their logs ----------------------------------------------------------------------
 
     def log_files(self, number: int) -> list[Path]:
-        return sorted((self.stores[number] / "commitlog").iterdir())
+        # A file that is being made has another name.
+        files = (self.stores[number] / "commitlog").iterdir()
+        return sorted(file for file in files if file.name.isdigit())
 
     def difference(self, end: int) -> int | None:
         """Return the first offset below ``end`` at which the logs differ; None if there is none."""
