@@ -137,7 +137,6 @@ class Devices(SessionKills):
     def close(self) -> None:
         for client in self._clients():
             client.break_off()
-        self._selector.close()
 
     def next_round(self) -> None:
         self._number += 1
