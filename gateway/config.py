@@ -40,45 +40,42 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """HOST:PORT of the plain TCP listener; port 0 takes any free port."""
 
     namesrv: tuple[str, ...] = ()
-    """HOST:PORT of each name server of the brokers that store the messages: ours, or Apache
-    RocketMQ's. Empty: the broker of this process stores them."""
+    """HOST:PORT of each name server of the brokers that store the messages, ours or Apache's.
+    Empty: the broker of this process."""
 
     credentials_file: str = ""
-    """File with accessKey and secretKey, like RocketMQ's tools.yml, of an account that may use all
-    topics; for name servers and brokers with access control. Empty: requests are not signed."""
+    """File with accessKey and secretKey, like RocketMQ's tools.yml, of an administrator at name
+    servers and brokers. Empty: requests are not signed."""
 
     tls_file: str = ""
     """File of trusted authorities (PEM), or a file like RocketMQ's tls.properties. With it the
     gateway uses TLS to name servers and brokers. Empty: no TLS."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)] = "gateway"
-    """Name of this gateway in the state that it stores of its sessions; gateways of the same
-    brokers need different names."""
+    """Name in the records of its sessions; gateways of the same brokers need different names."""
 
     workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
-    """Processes that share the address and serve as one gateway; about one for each core. 1: the
-    gateway runs in this process. More: that many processes, NAME-1 to NAME-N, which find their
-    brokers through a name server. Limits and rates apply to each of them."""
+    """Processes that share the address and serve as one gateway; about one for each core. 1: this
+    process. More: processes NAME-1 to NAME-N, which find their brokers through a name server.
+    Limits and rates apply to each."""
 
     append_wait_s: Annotated[float, msgspec.Meta(gt=0, le=300)] = 10.0
     """How long publishes wait for a remote broker that cannot be reached; then they are refused."""
 
     append_wait_bytes_max: PositiveInt = 67_108_864
-    """Most bytes of publishes that wait for remote brokers; further ones are refused. Several
-    brokers have equal shares, so that those that are away leave room for the others."""
+    """Most bytes of publishes that wait for remote brokers; further ones are refused. Brokers have
+    equal shares."""
 
     connections_max: PositiveInt = 1_000_000
     """Most clients connected at once; others are refused. The process's descriptor limit applies
-    too. With ``workers``, for each worker: the system distributes connections by a hash, not
-    evenly."""
+    too. With ``workers``, for each worker."""
 
     connect_timeout_s: PositiveInt = 10
     """How long a new connection may take to complete its CONNECT."""
 
     connect_bytes_max: PositiveInt = 69_632
     """Largest CONNECT: room for the largest password (a token) or will payload, and 4 KiB more. An
-    unknown peer cannot make the gateway hold more memory than this, or than it has sent (docs:
-    threat 1)."""
+    unknown peer takes no more memory than this, or than it has sent."""
 
     packet_bytes_max: Annotated[int, msgspec.Meta(ge=64, le=4_000_000)] = 1_114_112
     """Largest MQTT packet, announced to clients as Maximum Packet Size: 1 MiB of payload, and
@@ -91,8 +88,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Longest topic name or filter in bytes; the name is stored with every message."""
 
     keep_alive_max_s: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 3600
-    """Largest keep alive of an MQTT 5 client, also of one that asks for none (0). MQTT 3 has no way
-    to announce a limit: its clients get what they ask for."""
+    """Largest keep alive of an MQTT 5 client, also of one that asks for none (0). MQTT 3 clients
+    get what they ask for."""
 
     receive_maximum: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1024
     """Most unacknowledged QoS 1 and 2 messages from one client (Receive Maximum)."""
@@ -107,14 +104,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Most subscriptions of one session."""
 
     session_expiry_max_s: Annotated[int, msgspec.Meta(ge=0, le=4_294_967_295)] = 2_592_000
-    """Longest time that a session outlives its connection, announced to MQTT 5 clients. It also
-    applies to MQTT 3 clients, which ask for no end. 4294967295: no limit; 0: no persistent
-    sessions."""
+    """Longest time that a session outlives its connection, announced to MQTT 5 clients; MQTT 3
+    clients get it. 4294967295: no limit; 0: no persistent sessions."""
 
     response_information: str = ""
-    """Topic name below which a client receives answers to its requests, such as
-    ``reply/{client_id}``; sent to MQTT 5 clients that ask for Response Information. Empty: none is
-    sent."""
+    """Topic name below which a client receives answers, such as ``reply/{client_id}``; sent to MQTT
+    5 clients that ask for Response Information. Empty: none."""
 
     publish_rate_max: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Messages a second that one connection may publish; a faster client is read more slowly. 0: no
@@ -128,21 +123,20 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """New connections a second; beyond that their CONNECTs are read later. 0: no limit."""
 
     session_messages_max: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Most messages of one queue that wait for a session that is disconnected or lags. Beyond that,
-    the oldest are dropped and counted. 0: the log's retention is the limit."""
+    """Most messages of one queue that wait for a session that is disconnected or lags; the oldest
+    are dropped and counted. 0: the log's retention is the limit."""
 
     session_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """The same limit in bytes that the messages take in the log. It is estimated from the size of
-    the messages of the queue that were read last. 0: the log's retention is the limit."""
+    """The same limit in bytes in the log, estimated from the messages of the queue that were read
+    last. 0: no limit."""
 
     session_age_max_s: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Age at which a message that waits for such a session is dropped and counted. 0: the log's
-    retention is the limit."""
+    """Age at which a message that waits for such a session is dropped and counted. 0: no limit."""
 
     offline_qos_0: bool = True
-    """Whether QoS 0 messages also wait for a disconnected session; they are in the log anyway.
-    Without it they are dropped and counted when the client reconnects, as in mosquitto without
-    ``queue_qos0_messages``. Messages of shared subscriptions wait in any case."""
+    """Whether QoS 0 messages also wait for a disconnected session. If not, they are dropped and
+    counted when the client reconnects, as in mosquitto without ``queue_qos0_messages``. Messages of
+    shared subscriptions always wait."""
 
     will_bytes_max: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 16_384
     """Largest payload of a will, which is kept as long as the session. 0: wills must have no
@@ -152,24 +146,23 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Most retained messages of all clients together."""
 
     retained_client_count_max: PositiveInt = 100_000
-    """Most retained messages of one client: enough for a bridge, but not all of them. A replaced
-    message counts for the client that replaced it."""
+    """Most retained messages of one client. A replaced message counts for the client that replaced
+    it."""
 
     retained_bytes_max: PositiveInt = 1_073_741_824
-    """Most bytes of topic names, payloads and properties of retained messages, which are in the
-    view as well as in the log."""
+    """Most bytes of topic names, payloads and properties of retained messages."""
 
     output_bytes_high: PositiveInt = 262_144
-    """Output queued for one connection at which it counts as slow. A slow connection receives no
-    QoS 0 messages; its QoS 1 messages are read from the log later."""
+    """Output queued for one connection at which it counts as slow: it gets no QoS 0 messages, and
+    QoS 1 messages later from the log."""
 
     output_bytes_max: PositiveInt = 1_048_576
     """Output queued for one connection at which it is closed."""
 
     memory_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 1_073_741_824
     """Bytes that all connections together may hold: queued output (counted once if it is for
-    several) and incomplete packets. Above that, the connections that hold the most are closed
-    first; this is checked each second. 0: no limit."""
+    several) and incomplete packets. Each second the connections that hold the most are closed until
+    the rest fits. 0: no limit."""
 
     default_topic: str = "MQTT_DEFAULT"
     """Queue topic of messages to which no rule gives another one."""
@@ -184,13 +177,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Queues of a queue topic that a publish creates."""
 
     view_path: str = ""
-    """SQLite file with the state of sessions, derived from the log; it may be deleted while the
-    gateway is stopped. Empty: gateway/view.db in the folder of the broker's store."""
+    """SQLite file of the sessions' state, derived from the log; it may be deleted while the gateway
+    is stopped. Empty: gateway/view.db in the folder of the broker's store."""
 
     state_rewrite_hours: PositiveInt = 24
-    """Age at which the record of a session or retained message is appended again, so that it is
-    never in a part of the log that is deleted by age. At most half of the store's retention_hours,
-    if the broker is in this process."""
+    """Age at which the record of a session or retained message is appended again, before the log
+    deletes it. At most half of the store's retention_hours, if the broker is in this process."""
 
     topic_map: tuple[TopicRule, ...] = ()
     """The operator's rules that map topic names to queue topics; the built-in rules follow them."""

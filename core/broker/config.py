@@ -46,8 +46,8 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     """The CommitLog store this broker owns."""
 
     listen: str = "127.0.0.1:10911"
-    """HOST:PORT for clients; port 0 takes any free port. An address that other machines can reach
-    needs TLS, and ``acl_file`` or client certificates."""
+    """HOST:PORT for clients; port 0 takes any free port. An address that other machines reach needs
+    TLS, and ``acl_file`` or client certificates."""
 
     vip: bool = True
     """Also listen on the port two below ``listen``, to which RocketMQ clients before 4.5 send. No
@@ -65,13 +65,12 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     """Cluster name."""
 
     id: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
-    """0: a master. Above: a slave, which copies the log of the master with the same name, answers
-    readers and refuses messages. Needs ``namesrv``, where it finds its master. RocketMQ's
-    brokerId."""
+    """0: a master. Above: a slave, which copies the log of the master of its name, answers readers
+    and refuses messages. It finds its master at ``namesrv``. RocketMQ's brokerId."""
 
     replicate: Literal["off", "async", "sync"] = "off"
-    """Whether slaves may copy the log of this master. sync: a message is acknowledged when a slave
-    has it too (RocketMQ's SYNC_MASTER); ``slaves_min`` says what holds while none is there."""
+    """Whether slaves may copy this master's log. sync: a message is acknowledged when a slave has
+    it too (RocketMQ's SYNC_MASTER); ``slaves_min`` says what happens while no slave is near."""
 
     ha_listen: str = ""
     """HOST:PORT at which a master sends its log to slaves, RocketMQ's haListenPort. Empty: the host
@@ -82,39 +81,38 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     ``listen``, and the port of ``ha_listen``."""
 
     ha_peers: tuple[str, ...] = ()
-    """Addresses of slaves, such as 10.1.2.3 or 10.1.2.*. Required if other machines can reach
-    ``ha_listen``: the protocol has neither TLS nor logins, and who copies the log reads all of it.
-    Empty: only this machine."""
+    """Addresses of slaves, such as 10.1.2.3 or 10.1.2.*. Required if other machines reach
+    ``ha_listen``: the protocol has neither TLS nor logins. Empty: only this machine."""
 
     slave_timeout_ms: PositiveInt = 2000
-    """A producer that waits longer for a slave, with ``replicate = "sync"``, gets
-    FLUSH_SLAVE_TIMEOUT. RocketMQ's slaveTimeout, whose 3000 is also the time after which its
-    clients give up."""
+    """With ``replicate = "sync"``: a producer that waits longer for a slave gets
+    FLUSH_SLAVE_TIMEOUT. RocketMQ's slaveTimeout, where it is 3000, after which RocketMQ's clients
+    give up."""
 
     slaves_min: NaturalInt = 0
-    """With ``replicate = "sync"``: while fewer slaves than this are near enough, messages are
-    refused. 0: without a slave a message is acknowledged when the master has it, with RocketMQ's
-    warning SLAVE_NOT_AVAILABLE to native producers. RocketMQ 5's inSyncReplicas, which counts the
-    master too."""
+    """With ``replicate = "sync"``: messages are refused while fewer slaves than this are near
+    (connected, and less than 256 MiB behind). 0: without a near slave the master alone
+    acknowledges, to native producers with the warning SLAVE_NOT_AVAILABLE. RocketMQ 5's
+    inSyncReplicas, which counts the master too."""
 
     seed: Literal["all", "last"] = "all"
-    """Where an empty slave begins: at the oldest file that its master has, or at its last one, as
-    RocketMQ's slaves do."""
+    """Where an empty slave begins: at its master's oldest file, or at the last one, as RocketMQ's
+    slaves do."""
 
     permission: Annotated[int, msgspec.Meta(ge=0, le=7)] = 6
-    """What clients may do here, like RocketMQ's brokerPermission: 4 read, 2 write, 6 both. It is in
-    the routes of name servers. Without 2 producers use other brokers; what they send anyway is
-    accepted, except for ordered topics. Without 4 pulls are refused."""
+    """What clients may do here, like RocketMQ's brokerPermission: 4 read, 2 write, 6 both. Without
+    2 producers use other brokers; what they send anyway is accepted, except for ordered topics.
+    Without 4 pulls are refused."""
 
     region: Name = "DefaultRegion"
-    """Region that producers receive and that is written into each message, as in RocketMQ."""
+    """Region, sent to producers and written into each message, as in RocketMQ."""
 
     namesrv: tuple[str, ...] = ()
     """HOST:PORT of each name server; the broker registers with all of them."""
 
     credentials_file: str = ""
     """File with accessKey and secretKey, like RocketMQ's tools.yml, with which the broker registers
-    at name servers with access control. Empty: requests are not signed."""
+    at name servers, and as a slave asks its master. Empty: requests are not signed."""
 
     tls_file: str = ""
     """File of trusted authorities (PEM), or a file like RocketMQ's tls.properties. With it the
@@ -154,12 +152,12 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     """Most sends that wait for the disk with sync flush; further ones get SYSTEM_BUSY."""
 
     fast_failure: bool = True
-    """Answer SYSTEM_BUSY to a request that has waited too long (``send_wait_ms_max`` and so on), or
-    a message that arrives while the page cache is busy. RocketMQ's brokerFastFailureEnable."""
+    """Answer SYSTEM_BUSY to a request that has waited too long (``send_wait_ms_max`` and so on),
+    and to messages while the page cache is busy. RocketMQ's brokerFastFailureEnable."""
 
     send_wait_ms_max: PositiveInt = 200
-    """Milliseconds that a message may wait, to be read or for others to be appended, before its
-    producer gets SYSTEM_BUSY. RocketMQ's waitTimeMillsInSendQueue."""
+    """How long a message may wait, to be read or for others to be appended, before its producer
+    gets SYSTEM_BUSY. RocketMQ's waitTimeMillsInSendQueue."""
 
     pull_wait_ms_max: PositiveInt = 5000
     """The same for pulls (waitTimeMillsInPullQueue, waitTimeMillsInLitePullQueue)."""
@@ -184,7 +182,7 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     one may be delivered twice after a crash."""
 
     timers_near_max: NaturalInt = 100_000
-    """Most messages with a delivery time whose places are kept in memory; others are read again."""
+    """Most messages with a delivery time whose places are in memory; others are read again."""
 
     reject_transaction_message: bool = False
     """Refuse transactional messages."""
@@ -216,46 +214,44 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
     """Most pulls held for one connection; further ones are answered at once."""
 
     pull_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=8_388_608)] = 4_194_304
-    """Most bytes that a client may ask for in one pull (maxMsgBytes, clients since 5.0). An answer,
-    and an unsent one before it, fit into a connection's output. A client that does not ask gets at
-    most 262144. The first message is sent whatever its size. A client that does not read takes
-    about this much of the broker's memory, and 1 MiB."""
+    """Most bytes that a client may ask for in one pull (maxMsgBytes, clients since 5.0). A client
+    that does not ask gets at most 262144. The first message is sent whatever its size. A client
+    that does not read takes about this much of the broker's memory, and 1 MiB."""
 
     pull_count_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 16_384
     """Most messages in one pull's answer; a client that does not ask for bytes gets 32."""
 
     mapped_reads: bool = True
     """Let clients on this machine that can read the store's files (those of the same user) read
-    records there, and send them only the records' places. Access to topics is checked as usual."""
+    records there. Access to topics is checked as usual."""
 
     enable_property_filter: bool = True
     """Let consumers filter by properties (expression type SQL92). RocketMQ's default is off; here
-    the size of expressions is limited, and so is the time that one pull spends on them."""
+    the size of expressions and their time in one pull are limited."""
 
     server_side_reset: bool = True
     """Reset the offsets of running groups in the answer to their next pull; else the offsets are
     pushed to their members. RocketMQ's useServerSideResetOffset."""
 
     store_replies: bool = True
-    """Also append replies to requests to ``<cluster>_REPLY_TOPIC``, besides pushing them to the
-    waiting client; RocketMQ's storeReplyMessageEnable."""
+    """Also append replies to requests to ``<cluster>_REPLY_TOPIC``; RocketMQ's
+    storeReplyMessageEnable."""
 
     recall_messages: bool = True
-    """Let producers recall a message with a delivery time. RocketMQ's recallMessageEnable, which is
-    off by default there."""
+    """Let producers recall a message with a delivery time. RocketMQ's recallMessageEnable (off
+    there)."""
 
     slave_read_enable: bool = False
-    """Send readers of messages that are probably no longer in memory to the broker that their group
-    names in ``whichBrokerWhenConsumeSlowly``, and others to its ``brokerId``; as in RocketMQ."""
+    """As in RocketMQ: send readers of messages that are probably no longer in memory to their
+    group's ``whichBrokerWhenConsumeSlowly``, and others to its ``brokerId``."""
 
     pop_retry_topic_v2: bool = False
-    """Join group and topic with ``+`` instead of ``_`` in the names of topics for messages that POP
-    delivers again (RocketMQ's enableRetryTopicV2). Messages in the other topics are delivered
-    too."""
+    """Join group and topic with ``+`` instead of ``_`` in the names of POP's retry topics
+    (RocketMQ's enableRetryTopicV2). Both are read."""
 
     pop_in_work_per_queue_max: PositiveInt = 10_000
-    """Most messages of one queue that a group may have popped and not acknowledged; then it gets
-    none of this queue until some are acknowledged or time out."""
+    """Most messages of one queue that a group may have popped and not acknowledged; then the queue
+    waits until some are acknowledged or time out."""
 
     pop_in_work_max: PositiveInt = 1_000_000
     """Most popped and unacknowledged messages in total; further pops get SYSTEM_BUSY."""

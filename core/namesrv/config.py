@@ -57,18 +57,16 @@ class NamesrvConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only
     """Most characters of one entry's namespace, key and value together."""
 
     kv_characters_max: PositiveInt = 4_194_304
-    """Most characters of all entries together. Each change rewrites the whole file, and brokers
-    receive the order topics with each answer to a registration."""
+    """Most characters of all entries together. Each change rewrites the whole file."""
 
     kv_config_path: str = ""
-    """File of the key-value table, in the format of RocketMQ's kvConfig.json. Empty:
-    namesrv/kvConfig.json in the store's folder of a broker in this process, else in the user's home
-    folder, as in RocketMQ."""
+    """File of the key-value table, like RocketMQ's kvConfig.json. Empty: namesrv/kvConfig.json in
+    the store's folder of a broker in this process, else in the home folder, as in RocketMQ."""
 
     users_file: str = ""
-    """With ``acl_file``: file of the users and rules that tools have created at a broker, which are
-    accepted here too. It is checked every second. Empty: config/users.json in the store's folder of
-    a broker in this configuration; without a broker, only the accounts of ``acl_file``."""
+    """With ``acl_file``: file of the users and rules that tools have created at a broker, which
+    count here too; read every second. Empty: config/users.json in the store's folder of a broker in
+    this configuration, if there is one."""
 
     def __post_init__(self) -> None:
         refuse(self, self._faults())

@@ -51,8 +51,8 @@ class TlsKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """PEM file of the authorities for client certificates."""
 
     tls_client_certificates: Literal["required", "optional"] = "required"
-    """Whether each client needs a certificate of ``tls_client_ca``. A client with another
-    certificate is refused in any case."""
+    """Whether each client needs a certificate of ``tls_client_ca``. A client with any other is
+    refused."""
 
     tls_client_crl: str = ""
     """PEM file with the revocation list (CRL) of each of these authorities that issues client
@@ -60,7 +60,7 @@ class TlsKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     or expired. A change takes effect within seconds, for new connections."""
 
     insecure: Literal["", "I know"] = ""
-    """Allows an address that other machines can reach to be without TLS or logins."""
+    """Allows an address that other machines reach to have no TLS or logins."""
 
     @property
     def needs_client_certificates(self) -> bool:

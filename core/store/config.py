@@ -47,8 +47,8 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     CommitLog file, gets a timeout error. RocketMQ's syncFlushTimeout."""
 
     write_buffer: bool = False
-    """Collect records in memory and copy them to the page cache every ``write_buffer_commit_ms``.
-    A killed process loses records that are not yet copied. Only with ``flush = "async"``."""
+    """Collect records in memory and copy them to the page cache every ``write_buffer_commit_ms``. A
+    killed process loses those not yet copied. Only with ``flush = "async"``."""
 
     write_buffer_commit_ms: int = 200
     """How long a record may stay in a write buffer."""
@@ -64,28 +64,27 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Largest message, body and properties together."""
 
     disk_used_percent_max: int = 90
-    """How full the disk may be; above that appends are refused while reads continue. A disk larger
-    than ``disk_counted_bytes_max`` may be fuller."""
+    """How full the disk may be; above that appends are refused, and reads go on. A disk larger than
+    ``disk_counted_bytes_max`` may be fuller."""
 
     disk_counted_bytes_max: int = 107_374_182_400
-    """Disk size to which the percentages apply at most: the space that must be free on a disk of
-    100 GiB is enough on any larger one. At 90 % that is 10 GiB."""
+    """Disk size to which the percentages apply at most: larger disks need no more free space than
+    one of this size. At 90 % that is 10 GiB."""
 
     disk_free_bytes_min: int = 268_435_456
-    """Free space that even a small disk must have; below it appends are refused while reads
-    continue. Below twice as much, old files are removed."""
+    """Free space that even a small disk must have; below it appends are refused. Below twice as
+    much, old files are removed."""
 
     disk_check_interval_ms: int = 1_000
     """Time between checks of the disk."""
 
     page_cache_busy_ms: int = 1_000
-    """If an append takes longer, or waits longer for the next CommitLog file, the page cache counts
-    as busy and producers get SYSTEM_BUSY. RocketMQ's osPageCacheBusyTimeOutMills."""
+    """Producers get SYSTEM_BUSY if an append takes longer, or waits longer for the next CommitLog
+    file. RocketMQ's osPageCacheBusyTimeOutMills."""
 
     commitlog_touch_ahead_bytes: int = 4_194_304
-    """How much of the last file a worker thread prepares ahead of appends; 0: nothing. It has no
-    effect with a write buffer, or with ``flush = "sync"``, whose flushes would write those pages
-    twice."""
+    """How much of the last file a worker thread prepares ahead of appends; 0: nothing. No effect
+    with a write buffer or ``flush = "sync"``."""
 
     commitlog_files_mapped_max: int = 256
     """CommitLog files mapped for reading, besides the last ones; each takes a descriptor."""
@@ -113,8 +112,8 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     take disk space."""
 
     cached_memory_percent: int = 40
-    """Percentage of the machine's memory that is assumed to hold the end of the log: RocketMQ's
-    accessMessageInMemoryMaxRatio. Readers of older messages may be sent to a slave."""
+    """Percentage of the machine's memory that is assumed to hold the end of the log (RocketMQ's
+    accessMessageInMemoryMaxRatio). Readers of older messages may be sent to a slave."""
 
     retention_hours: int = 72
     """Retention: a file whose newest message is older is removed during ``cleanup_hours``."""
@@ -126,8 +125,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Disk usage above which expired files are removed at any hour; large disks as above."""
 
     cleanup_oldest_percent: int = 85
-    """Disk usage above which the oldest files are removed, expired or not, before appends are
-    refused; large disks as above."""
+    """Disk usage above which the oldest files are removed, expired or not; large disks as above."""
 
     cleanup_interval_ms: int = 10_000
     """Time between rounds of cleaning."""
@@ -142,8 +140,8 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Delays that a message can choose by level; the first is level 1."""
 
     lmq: bool = False
-    """Dispatch messages to the light queues that they name in INNER_MULTI_DISPATCH, as RocketMQ
-    does with enableLmq and enableMultiDispatch; RocketMQ's own MQTT gateway needs it."""
+    """Put messages into the light queues that INNER_MULTI_DISPATCH names, like RocketMQ's enableLmq
+    and enableMultiDispatch; RocketMQ's MQTT gateway needs it."""
 
     lmq_queues_max: int = 20_000
     """Most light queues that sends may create; a send that names a further one is refused."""

@@ -25,8 +25,8 @@ _SYMMETRIC: Final = ("HS256", "HS384", "HS512")
 
 
 class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who may connect to the gateway and what they may do. Empty: everyone may do everything, as on
-    a private machine."""
+    """Who may connect to the gateway and what they may do. Without it everyone may do
+    everything."""
 
     password_file: str = ""
     """File of users and password hashes, written by `motelog user`. A change takes effect within
@@ -66,8 +66,8 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The claim that the client identifier must equal. Empty: any client identifier is allowed."""
 
     jwt_rules_claim: str = ""
-    """The claim with rules, each like a `[[rule]]` of the ACL file without users; they apply in
-    addition to that file's. A token may lack the claim. Empty: tokens carry no rules."""
+    """The claim with rules, each like a `[[rule]]` of the ACL file without users, in addition to
+    that file's. A token may lack it. Empty: tokens carry no rules."""
 
     http_url: str = ""
     """URL of a service that checks logins; docs/access.md describes its answers. While it does not
@@ -77,8 +77,7 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Seconds to wait for its answer."""
 
     http_known_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
-    """Seconds for which a positive answer is cached, so that a fleet that reconnects does not cause
-    a request for each client. 0: the service is asked at each login."""
+    """Seconds for which a positive answer is cached. 0: the service is asked at each login."""
 
     http_rules: bool = False
     """Whether its answers may contain rules, as tokens may."""
@@ -87,11 +86,11 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Whether the name in a client's certificate is its user name, so that it needs no password."""
 
     login_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
-    """Threads that check passwords, which takes about 50 ms of CPU each, or ask the service;
-    passwords that were right before are checked without this cost."""
+    """Threads that check passwords, about 50 ms of CPU each unless known to be right, or ask the
+    service."""
 
     logins_waiting_max: PositiveInt = 1000
-    """Most logins that wait for such a thread; further clients are told that the server is busy."""
+    """Most logins that wait for such a thread; further clients get "server busy"."""
 
     def __post_init__(self) -> None:
         refuse(self, self._faults())

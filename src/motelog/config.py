@@ -172,7 +172,7 @@ class MotelogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The MQTT gateway of this process."""
 
     access: AccessConfig = msgspec.field(default_factory=AccessConfig)
-    """Who may connect to the MQTT gateway of this process, and what they may do."""
+    """Logins and rights of MQTT clients."""
 
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
     """The console of this process."""

@@ -119,7 +119,8 @@ def _keys(
     for field in fields:
         if struct_of(type_info(field.type)) is None:
             facts = "; ".join(_facts(kind, field))
-            name = f"`{field.encode_name}`{_default(field)}{f' ({facts})' if facts else ''}"
+            default = _default(field, unit_of_key(field))
+            name = f"`{field.encode_name}`{default}{f' ({facts})' if facts else ''}"
             line = f"- {name}: {prose(docstrings[field.name])}"
             before = said.setdefault(line, section)
             yield line if before == section else f"- `{field.encode_name}`: as in `[{before}]`."
@@ -127,14 +128,10 @@ def _keys(
 
 
 def _facts(kind: type[msgspec.Struct], field: FieldInfo) -> Iterator[str]:
-    """Yield what the name and the default of a key do not tell: the value in words, its bounds."""
+    """Yield what the name and the default of a key do not tell: whether it is needed, its bounds."""
     unit = unit_of_key(field)
     if field.default is msgspec.NODEFAULT:
         yield "needed"
-    elif unit is not None and field.default:
-        spelled = _spelled(field.default, unit)
-        if spelled is not None:
-            yield spelled
     # The head of the page has what texts a key with a unit takes; its name has the unit.
     takes = _ARTICLE.sub(
         "", describe(bounded(kind, field), unit).partition(", or a text such as")[0]
@@ -142,18 +139,22 @@ def _facts(kind: type[msgspec.Struct], field: FieldInfo) -> Iterator[str]:
     takes = takes.removeprefix(f"{unit.name}: " if unit is not None else "")
     if takes not in ("text", "true or false", "integer of at least 1"):
         takes = takes.replace(", each element ", " of ").replace(" of at least ", " >= ")
-        yield takes.replace(" greater than ", " > ")
+        takes = takes.replace(" greater than ", " > ")
+        # The head of the page: a number is an integer.
+        yield takes.removeprefix("integer from ").removeprefix("integer ")
 
 
-def _default(field: FieldInfo) -> str:
-    if field.default is msgspec.NODEFAULT or field.default == "":
+def _default(field: FieldInfo, unit: Unit | None) -> str:
+    default = field.default
+    if default is msgspec.NODEFAULT or default == "":
         return ""
-    return f" = `{json.dumps(field.default, ensure_ascii=False)}`"
+    spelled = _spelled(default, unit) if unit is not None and default else None
+    return f" = `{json.dumps(default if spelled is None else spelled, ensure_ascii=False)}`"
 
 
 def _spelled(value: float, unit: Unit) -> str | None:
     """Return a number in the largest unit that it is a whole number of; None if it is its own."""
     for name, worth in reversed(list(unit.scale.items())):
         if value % worth == 0:
-            return f"{int(value / worth)} {name}" if worth > 1 else None
+            return f"{int(value / worth)}{name}" if worth > 1 else None
     return None

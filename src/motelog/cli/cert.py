@@ -49,8 +49,8 @@ def reload(
     """Have a running server reload its certificates now, and print the result for each file.
 
     The server reloads them by itself within seconds of a change; this shows whether that worked.
-    New connections use the new certificates, keys, authorities and revocation lists. The exit
-    status is 1 if a file cannot be used: then the previous ones stay in use.
+    New connections use the new files. The exit status is 1 if a file cannot be used: then the
+    previous ones stay in use.
     """
     files = ask(admin, "POST", "/api/v1/certificates/reload", {})["files"]
     for one in files if json else ():
@@ -83,9 +83,9 @@ def dev_ca(
 ) -> None:
     """Create an authority, a certificate for the server, and one for each client.
 
-    An authority that is already in the folder is used again, so that you can add clients later;
-    the server's certificate is created again. The authority's key is not encrypted: for a fleet,
-    use an authority whose key is kept elsewhere.
+    An authority that is already in the folder is used again, so that you can add clients later; the
+    server's certificate is created again. The authority's key is not encrypted: a fleet needs one
+    that is kept elsewhere.
     """
     hosts = host or ["localhost", "127.0.0.1", "::1"]
     for name in client or ():

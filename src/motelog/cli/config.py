@@ -48,10 +48,9 @@ def check(
 ) -> None:
     """Report everything that is wrong in a file, the environment and the files that it names.
 
-    Those files are the certificates, keys, passwords, rules, tokens and accounts of the roles that
-    it runs. They are read with your rights, so run this as the server's user. `motelog up` checks
-    the same first. The exit status is 78 if anything is wrong. Sizes and times may have units:
-    "64MiB", "1GB", "500ms", "72h".
+    Those files are the certificates, keys, passwords, rules, tokens and accounts of its roles. They
+    are read with your rights: run this as the server's user. `motelog up` checks the same first.
+    The exit status is 78 if anything is wrong.
     """
     from motelog.config import load_with_origins, unread_variables
     from motelog.core.config import ConfigFaultsError
@@ -88,8 +87,7 @@ def show(
 ) -> None:
     """Print every key with the value that `motelog up` would use.
 
-    A value comes from the environment if a variable sets it, else from the file, else it is the
-    default. User names and passwords in URLs are hidden.
+    User names and passwords in URLs are hidden.
     """
     found = [one for one in _settings(file) if _is_under(one.key, under)]
     if not found:
@@ -115,7 +113,7 @@ def diff(
 ) -> None:
     """Print the keys whose values differ from the defaults, or from those in another file.
 
-    The exit status is 0 whether or not there is a difference.
+    The exit status is 0 also if there is a difference.
     """
     from motelog.core.addresses import without_logins
 
@@ -162,8 +160,8 @@ def reload(
 ) -> None:
     """Have a running server reload its configuration.
 
-    All of it is checked before anything is applied; if anything is wrong, nothing is applied and
-    the exit status is 78. For each changed key it says whether it was applied or needs a restart.
+    If anything is wrong, nothing is applied and the exit status is 78. For each changed key it says
+    whether it was applied or needs a restart.
     """
     method, path = ("GET", "changes") if is_dry_run else ("POST", "reload")
     _write_changes(ask(admin, method, f"/api/v1/config/{path}", {}), json)
@@ -185,9 +183,8 @@ def set_key(
 ) -> None:
     """Set a key of a running server that no file, variable or option sets.
 
-    The value is checked with all others and stored, so that it survives a restart; `config show
-    --origin` lists it under the runtime store. The output says whether it was applied or needs a
-    restart.
+    The value is checked with all others and survives a restart; `config show --origin` lists it
+    under the runtime store. The output says whether it was applied or needs a restart.
     """
     answer = ask(admin, "POST", "/api/v1/config/key", {"key": key, "value": value})
     _write_changes(answer, json)

@@ -110,8 +110,7 @@ def add(
 ) -> None:
     """Add a context: the addresses of a cluster, and the files with its credentials.
 
-    Only the names of files with secrets are stored; those files must be readable by you alone
-    (mode 600).
+    Files with secrets are stored by name; only you may be able to read them (mode 600).
     """
     known = contexts.load()
     if not name or name.startswith("-"):

@@ -83,11 +83,10 @@ def doctor(
 ) -> None:
     """Check this machine, and the addresses that servers advertise to clients.
 
-    The exit status is 1 if Motelog cannot work here, or if a client here could not reach a broker
-    or listener. Run it where clients are: --namesrv connects as they do. --config also checks the
-    files that the configuration names (passwords, rules, tokens, accounts, certificates, keys): run
-    that as the server's user. With --ca-file its listeners are checked as by clients that trust no
-    other authority. With a context and neither option, the context's name servers are checked.
+    The exit status is 1 if Motelog cannot work here, or a client here could not reach a broker or
+    listener. Run it where clients are: --namesrv connects as they do. --config also checks the
+    files that the configuration names: run that as the server's user. With a context and neither
+    option, the context's name servers are checked.
     """
     loaded = _loaded(config)
     found = findings(data or _folder(loaded))

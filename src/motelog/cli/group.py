@@ -131,8 +131,8 @@ def lag(
 ) -> None:
     """Print how far a group is behind in each queue, in messages and in time.
 
-    The time is the age of the first waiting message. RocketMQ's brokers report the age of the
-    message consumed last instead, and nothing if the group has not consumed yet.
+    The time is the age of the first waiting message; at RocketMQ's brokers that of the message
+    consumed last, if there is one.
     """
 
     async def ask(admin: Admin) -> list[_Lag]:

@@ -96,7 +96,7 @@ class PubOptions:
 def publish(options: PubOptions) -> None:
     """Publish a message, or one per line of standard input.
 
-    The options are those of mosquitto_pub. The defaults differ: QoS 1 and MQTT 5, so that you see
+    The options are those of mosquitto_pub, but QoS 1 and MQTT 5 are the defaults, so that you see
     the server's answer to each message.
     """
     import trio

@@ -209,8 +209,8 @@ def move_home(
 ) -> None:
     """Move the sessions and retained messages of all gateways to another broker.
 
-    For gateways whose brokers run elsewhere. Stop all gateways first. The old home stays in use
-    until the new one has everything. Its records stay there, but are no longer read.
+    For gateways whose brokers run elsewhere. Stop all gateways first. The old home counts until the
+    new one has everything.
     """
     from motelog.gateway.operator import moving
 

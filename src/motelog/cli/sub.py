@@ -125,7 +125,7 @@ class SubOptions:
 def subscribe(options: SubOptions) -> None:
     """Print messages as they arrive, until --count, --seconds or Ctrl-C.
 
-    The options are those of mosquitto_sub. The defaults differ: QoS 1 and MQTT 5.
+    The options are those of mosquitto_sub, but QoS 1 and MQTT 5 are the defaults.
     """
     received = run_interruptibly(_Subscriber(options).run)
     count, seconds = options.count, options.seconds

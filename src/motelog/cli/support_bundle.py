@@ -54,9 +54,9 @@ def support_bundle(
 ) -> None:
     """Collect diagnostics for support in one file: versions, configuration, state, logs.
 
-    Secrets are removed: the values of secret keys, everything in the password, account, token and
-    key files of the configuration, and what looks like a secret. Messages are not included. Client
-    identifiers and addresses are: review the file before you send it.
+    Secrets are removed: values of secret keys, all that is in password, account, token and key
+    files, and what looks like a secret. Messages are not included, but client identifiers and
+    addresses are: review the file before you send it.
 
     If the server does not answer, the file says so and has the rest.
     """

@@ -232,8 +232,8 @@ def create(
 ) -> None:
     """Create a topic.
 
-    Publishing and producing create topics too, if auto_create_topics is on. To reduce the number
-    of queues, lower --write-queues first, and --read-queues when consumers have read the others.
+    Publishing and producing create topics too, if auto_create_topics is on. To have fewer queues,
+    lower --write-queues first, and --read-queues when consumers have read the others.
     """
 
     async def look(admin: Admin) -> tuple[list[TopicSettings], list[QueueStats]]:
@@ -349,8 +349,8 @@ def retire(
 ) -> None:
     """Let gateways do without a broker that does not come back.
 
-    Until then they keep its share of the devices for it, whose publishes are refused. To take a
-    broker out of use that is running, close its topics to writers instead (mqadmin wipeWritePerm).
+    Until then the publishes of its devices are refused. For a broker that runs, close its topics to
+    writers instead (mqadmin wipeWritePerm).
     """
     from motelog.gateway.operator import spreading
 
@@ -391,7 +391,7 @@ def tree(
     """Print the MQTT topic names of the log's messages as a tree.
 
     Each line has the number of messages of that level and those below it, their rate, and when the
-    last one was stored. --retained adds the retained values, from the admin listener.
+    last one was stored.
     """
     start = start_of("--since", since)
     found: dict[str, _Seen] = {}
