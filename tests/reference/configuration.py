@@ -128,7 +128,7 @@ def _keys(
 
 
 def _facts(kind: type[msgspec.Struct], field: FieldInfo) -> Iterator[str]:
-    """Yield what the name and the default of a key do not tell: whether it is needed, its bounds."""
+    """Yield what the name and default of a key do not tell: whether it is needed, its bounds."""
     unit = unit_of_key(field)
     if field.default is msgspec.NODEFAULT:
         yield "needed"
