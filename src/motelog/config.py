@@ -112,8 +112,8 @@ class AdminConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True
     """HOST:PORT; port 0 takes any free port."""
 
     hosts: tuple[str, ...] = ()
-    """Host names that requests to this server may carry, besides its address and localhost.
-    Others are refused: a foreign web page could make its own name resolve to this server."""
+    """Host names that requests to this server may carry, besides its address and localhost. Others
+    are refused."""
 
     tokens_file: str = ""
     """File of tokens, created by `motelog token create`; then every request except health checks
@@ -125,16 +125,16 @@ class AdminConfig(TlsKeys, frozen=True, forbid_unknown_fields=True, kw_only=True
     written, changes are refused. Empty: the lines go to the log."""
 
     runtime_file: str = ""
-    """File of the keys that were set with `motelog config set`. Empty: `config/runtime.json` in
-    the folder for messages; a process without a broker then has no such file."""
+    """File of the keys that were set with `motelog config set`. Empty: `config/runtime.json` in the
+    folder for messages, if this process has a broker."""
 
     connections_max: Annotated[int, msgspec.Meta(ge=1)] = 256
-    """Connections at a time, of all admin listeners together. When they are exceeded, the
-    connection that has been idle longest is closed. Each takes a descriptor."""
+    """Connections at a time, of all admin listeners together. One more closes the one that has been
+    idle longest. Each takes a descriptor."""
 
     insecure: Literal["", "I know"] = ""
-    """Allows an address that other machines can reach to be without TLS, for example behind a
-    proxy that terminates TLS. Tokens are required there in any case."""
+    """Allows an address that other machines reach to have no TLS, for example behind a proxy that
+    has it. Tokens are required there in any case."""
 
     def __post_init__(self) -> None:
         refuse(self, self._faults())

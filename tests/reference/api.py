@@ -22,12 +22,12 @@ What a server with the console answers below `/api/v1` ([console.md](../console.
 tokens and roles). [openapi.json](openapi.json) is the whole of it, with the type and meaning of
 each field, for programs that make clients; a server has its own at `/api/v1/openapi.json`.
 
-Parameters are in the query, and required unless they have a default or are optional. Answers are
-JSON. The roles view, operate and admin include each other in this order; an endpoint that names
-none takes view. A request that changes something needs a token, or the header `{CHANGE_HEADER}`
-where the server has none. A fault is `{{"error": "why"}}`. An answer in pages takes two more
-parameters: `limit`, how many at most (a page may be shorter), and `after`, the name behind which
-the page begins: the last page's `after`, which is null after the last one.
+Parameters are in the query, texts unless a type is named, and required unless they have a default
+or are optional. Answers are JSON. The roles view, operate and admin include each other in this
+order; an endpoint that names none takes view. A request that changes something needs a token, or
+the header `{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`. An answer in
+pages takes two more parameters: `limit`, how many at most (a page may be shorter), and `after`, the
+name behind which the page begins: the last page's `after`, which is null after the last one.
 
 This page is written by `python -m tests.reference`.
 """
@@ -68,8 +68,9 @@ def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[
         needed = _default(one["schema"])
         if not (one["required"] or needed):
             needed = "optional"
-        kind = ", ".join(filter(None, (_type(one["schema"]), needed)))
-        yield f"- `{one['name']}` ({kind}): {prose(one['description'])}"
+        kind = _type(one["schema"])  # the head of the page says that of most
+        facts = ", ".join(filter(None, ("" if kind == "text" else kind, needed)))
+        yield f"- `{one['name']}`{f' ({facts})' if facts else ''}: {prose(one['description'])}"
     if parameters:
         yield ""
 

@@ -27,10 +27,8 @@ _HEAD: Final = """\
 
 Each section and key of the file that `motelog up --config FILE` reads, with its default, what it
 takes and why. The file is TOML. A text is empty by default, and a number an integer of at least 1,
-unless it says otherwise. `motelog config check FILE` names everything that is wrong with a file,
-each fault with its line; a section or key that does not exist is one. `motelog config show FILE`
-prints every key with its value and where that is from, `motelog config diff FILE` those that differ
-from the defaults. [motelog.schema.json](motelog.schema.json) is this page for
+unless it says otherwise. [configuration.md](../operations/configuration.md) has the commands that
+check, show and change it. [motelog.schema.json](motelog.schema.json) is this page for
 [editors](../operations/configuration.md#editors).
 
 **Units.** A key whose name has `bytes`, `ms`, `s` or `hours` in it takes a plain number of these,

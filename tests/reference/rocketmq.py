@@ -130,7 +130,7 @@ NOT_HERE: Final = (
         "`getBrokerEpoch`, `getSyncStateSet`, `electMaster`, `resetMasterFlushOffset`,"
         " `cleanBrokerMetadata`, `getControllerConfig`, `getControllerMetaData`,"
         " `updateControllerConfig`",
-        "a broker has no copies yet, and there is no controller",
+        "there are no in-sync sets and no controller",
     ),
     (
         "`updateAclConfig`, `deleteAclConfig`, `getAclConfig`, `clusterAclConfigVersion`,"
