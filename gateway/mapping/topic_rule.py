@@ -15,7 +15,7 @@ from motelog.gateway.mapping.templates import filter_fault, queue_topic_fault, t
 
 
 class TopicRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One ``[[gateway.topic_map]]`` entry; the first one whose filter matches a topic name applies.
+    """One ``[[gateway.topic_map]]`` entry; the first one that matches a topic name applies.
 
     In templates ``{1}``, ``{2}``... are the levels of the topic name, ``{client_id}`` and
     ``{user_name}`` those of the publisher.

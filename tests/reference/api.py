@@ -25,9 +25,9 @@ each field, for programs that make clients; a server has its own at `/api/v1/ope
 Parameters are in the query, texts unless a type is named, and required unless they have a default
 or are optional. Answers are JSON. The roles view, operate and admin include each other in this
 order; an endpoint that names none takes view. A request that changes something needs a token, or
-the header `{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`. An answer in
-pages takes two more parameters: `limit`, how many at most (a page may be shorter), and `after`, the
-name behind which the page begins: the last page's `after`, which is null after the last one.
+the header `{CHANGE_HEADER}` where the server has none. A fault is `{{"error": "why"}}`. An answer
+in pages takes two more parameters: `limit`, how many at most (a page may be shorter), and `after`,
+the name behind which the page begins: the last page's `after`, which is null after the last one.
 
 This page is written by `python -m tests.reference`.
 """

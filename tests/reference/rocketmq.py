@@ -46,10 +46,8 @@ This page is written by `python -m tests.reference`.
 Other clients of the remoting protocol should work as far as they use the requests below; they are
 untested.
 
-**What does not work**, whatever the client:
-
-- The gRPC protocol of RocketMQ 5's newest clients, without its proxy in between: start
-  `rocketmq-proxy` in cluster mode with our name server's address (`namesrvAddr`).
+**What does not work** is the gRPC protocol of RocketMQ 5's newest clients without its proxy: start
+`rocketmq-proxy` in cluster mode with our name server's address (`namesrvAddr`).
 
 TLS and access keys ([how](../native-access.md)) are tried with the Java client, its tools and ours.
 [rocketmq-features.md](../rocketmq-features.md) goes through RocketMQ's features one by one.
@@ -77,8 +75,7 @@ _CLIENTS: Final = (
         " `DefaultMQPushConsumer`: concurrent and orderly, broadcast, by tags and by SQL92, retries"
         " up to dead letters, reset while it runs; 5.3 also by POP and with queues that the broker"
         " chooses (`setClientRebalance(false)`). Request and reply. `DefaultLitePullConsumer`."
-        " Message trace. Light queues (`%LMQ%`). `mqadmin brokerStatus`, `clusterList`, `statsAll`,"
-        " `queryMsgTraceById`",
+        " Message trace. Light queues (`%LMQ%`). [`mqadmin`](#rocketmqs-command-line-tools)",
         "`test_java_client`, `test_traces`, `test_light_queues`",
     ),
     (
