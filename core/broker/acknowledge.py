@@ -139,10 +139,14 @@ class Durable:
 class Copied:
     """A record may be acknowledged when ``here`` allows it and a slave has it.
 
-    Without a slave near enough it is refused as soon as ``here`` allows it (SLAVE_NOT_AVAILABLE).
+    Without a slave near enough it is refused as soon as ``here`` allows it: with NoSlaveError, a
+    warning, if messages ``may_be_alone``, otherwise as one that has come too late.
     """
 
-    def __init__(self, here: Acknowledge, copies: Master, *, timeout_ms: int) -> None:
+    def __init__(
+        self, here: Acknowledge, copies: Master, *, timeout_ms: int, may_be_alone: bool
+    ) -> None:
+        self._may_be_alone = may_be_alone
         self._here = here
         self._copies = copies
         self.timeout_ms = max(timeout_ms, here.timeout_ms if isinstance(here, Durable) else 0)
@@ -159,7 +163,8 @@ class Copied:
         fence = self._here.failure
         if fence is not None or self._copies.is_followed:
             return fence
-        return NoSlaveError("stored, but no slave is there, or all are far behind")
+        text = "stored, but no slave is there, or all are far behind"
+        return NoSlaveError(text) if self._may_be_alone else SlaveTimeoutError(text)
 
     @property
     def failed_offset(self) -> int:

@@ -618,7 +618,12 @@ def make_shared(
         master = Master(store.pieces, parse_addresses(config.ha_peers or ("*",)), clock)
     acknowledge = policy_of(store)
     if master is not None and role.waits_for_slaves:
-        acknowledge = Copied(acknowledge, master, timeout_ms=config.slave_timeout_ms)
+        acknowledge = Copied(
+            acknowledge,
+            master,
+            timeout_ms=config.slave_timeout_ms,
+            may_be_alone=not config.slaves_min,
+        )
     api = BrokerApi(
         store,
         tables.topics,

@@ -222,6 +222,24 @@ async def test_too_few_slaves_refuse_messages_that_need_them(tmp_path: Path) -> 
                 await slave.report(end_of(stack))
 
 
+async def test_what_waits_for_a_slave_that_goes_is_no_warning_if_slaves_are_required(
+    tmp_path: Path,
+) -> None:
+    fields: dict[str, Any] = {"replicate": "sync", "slaves_min": 1}
+    async with started_stack(tmp_path, **fields) as stack, trio.open_nursery() as nursery:
+        statuses: list[SendStatus] = []
+
+        async def send_one() -> None:
+            statuses.extend(await send(stack, 1))
+
+        async with slave_at(stack, 0):
+            await until(lambda: master_of(stack).is_followed)
+            nursery.start_soon(send_one)
+            await until(lambda: end_of(stack) > 0)
+        await until(lambda: statuses)
+        assert statuses == [SendStatus.FLUSH_SLAVE_TIMEOUT]
+
+
 async def test_what_a_slave_asks_for_first_acknowledges_nothing(tmp_path: Path) -> None:
     """Its log may be another one of the same length: it compares it with what it gets."""
     fields: dict[str, Any] = {"replicate": "sync", "slave_timeout_ms": 1000}
