@@ -14,24 +14,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import trio
-
 from motelog.core.acl.addresses import parse_addresses
-from motelog.core.acl.files import read_credentials
 from motelog.core.acl.gate import AclGate
-from motelog.core.addresses import format_address
 from motelog.core.broker.acknowledge import Copied, policy_of
 from motelog.core.broker.admin.admin import Admin
 from motelog.core.broker.admin.state import StateAdmin
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.copies import (
+    DELAY_PROGRESS,
+    Access,
+    Copies,
+    ServedAt,
+    levels_file,
+    make_copies,
+)
 from motelog.core.broker.delay.schedule import ScheduleService
-from motelog.core.broker.needs import NEEDS
 from motelog.core.broker.pop.service import PopService
 from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.processors.assignment import AssignmentProcessor
@@ -45,13 +47,9 @@ from motelog.core.broker.processors.reply import ReplyProcessor
 from motelog.core.broker.processors.send import SendProcessor
 from motelog.core.broker.processors.send_back import SendBackProcessor
 from motelog.core.broker.processors.shared import Shared
-from motelog.core.broker.registration import BrokerAddress, Registrar
-from motelog.core.broker.replication.held_back import HeldBack
+from motelog.core.broker.registration import Registrar
 from motelog.core.broker.replication.master import Master
-from motelog.core.broker.replication.master_link import MasterLink
-from motelog.core.broker.replication.namesakes import Namesakes
-from motelog.core.broker.replication.peers import Peers
-from motelog.core.broker.replication.promotion import Promotion, note_term
+from motelog.core.broker.replication.promotion import Promotion
 from motelog.core.broker.replication.slave import Slave
 from motelog.core.broker.shown.copies import (
     fault_of_copies,
@@ -70,27 +68,20 @@ from motelog.core.broker.waiting.filter_gate import FilterGate
 from motelog.core.broker.waiting.flow_control import FlowControl
 from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock
-from motelog.core.errors import RemotingError, StoreError, TooFewSlavesError
+from motelog.core.errors import StoreError, TooFewSlavesError
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import encode_host
 from motelog.core.reader_key import write_key
-from motelog.core.remoting.client import RemotingClient
 from motelog.core.remoting.codes import RequestCode, ResponseCode
-from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand
 from motelog.core.remoting.pulls import split_pulls
 from motelog.core.remoting.sends import split_sends
 from motelog.core.remoting.server import Connection, ConnectionLimits, Processor, RemotingServer
-from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.replication.role import ALONE, Role
-from motelog.core.state_file import StateFile
 from motelog.core.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-# How long a name server and slaves may take to answer before one copies.
-_NAMESAKES_S: Final = 2.0
-_DELAY_PROGRESS: Final = "progress of delivery: messages delivered since are delivered again"
 # Requests that change topics, groups or users: their answers wait until the change is durable.
 _CHANGING: Final = (
     RequestCode.HEART_BEAT,
@@ -172,8 +163,7 @@ class Processors:
         queues: ClusterQueues,
         *,
         address: ServedAt,
-        promotion: Promotion,
-        slave: Slave | None = None,
+        copies: Copies,
     ) -> Processors:
         """Make the processors of a broker that is served at ``address``."""
         flow = FlowControl(shared.config, shared.api.line, shared.store, shared.clock)
@@ -184,15 +174,7 @@ class Processors:
             shared.config, shared.clock, shared.store, shared.api, shared.tables, pop_state
         )
         pop = PopProcessor(shared, pop_service)
-        runtime = RuntimeInfo(
-            shared.store,
-            clock=shared.clock,
-            messages_in=lambda: send.messages_count,
-            messages_out=lambda: shared.stats.messages_out,
-            refused=lambda: send.answers.refused_count,
-            timers_near=lambda: schedule.near_count,
-            line=shared.api.line,
-        )
+        runtime = _runtime(shared, send, schedule)
         return cls(
             flow,
             send,
@@ -219,8 +201,8 @@ class Processors:
                     switches=_switches(shared, reply, recall, flow),
                     runtime=runtime,
                     delay_offsets=schedule.level_offsets,
-                    copies=partial(status_of_copies, shared.store, shared.master, slave),
-                    promotion=promotion,
+                    copies=partial(status_of_copies, shared.store, shared.master, copies.slave),
+                    promotion=copies.promotion,
                 ),
             ),
             runtime,
@@ -269,6 +251,18 @@ class Processors:
         self.pull.connection_closed(connection)
         self.pop.held.connection_closed(connection)
         self.consumer.connection_closed(connection)
+
+
+def _runtime(shared: Shared, send: SendProcessor, schedule: ScheduleService) -> RuntimeInfo:
+    return RuntimeInfo(
+        shared.store,
+        clock=shared.clock,
+        messages_in=lambda: send.messages_count,
+        messages_out=lambda: shared.stats.messages_out,
+        refused=lambda: send.answers.refused_count,
+        timers_near=lambda: schedule.near_count,
+        line=shared.api.line,
+    )
 
 
 class PlainRequests:
@@ -369,52 +363,12 @@ class BrokerParts:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The broker's access rules and its credentials at name servers; None: no rules, unsigned.
-
-    ``tls`` is for connections to name servers; None: plain.
-    """
-
-    acl: AclGate | None = None
-    credentials: Credentials | None = None
-    tls: Tls | None = None
-
-    @classmethod
-    def read(cls, config: BrokerConfig) -> Access:
-        """Read the files that the section names; ConfigError if one cannot be used."""
-        acl, credentials = config.acl_file, config.credentials_file
-        return cls(
-            AclGate(acl, NEEDS) if acl else None,
-            read_credentials(credentials) if credentials else None,
-            read_tls(config.tls_file) if config.tls_file else None,
-        )
-
-
-def role_file(config: BrokerConfig) -> StateFile:
-    """Return the file of a promoted broker's role."""
-    return state_file(config, "role.json", holds="that this broker was promoted to master")
-
-
-def _levels_file(config: BrokerConfig) -> StateFile:
-    return state_file(config, "delayOffset.json", holds=_DELAY_PROGRESS)
-
-
-@dataclass(frozen=True, slots=True)
-class ServedAt:
-    """The addresses of a broker: the one that clients use, and the ports on which it listens."""
-
-    clients: tuple[str, int]
-    port: int
-    ha_port: int = 0
-
-
 def make_schedule(config: BrokerConfig, store: MessageStore) -> ScheduleService:
     """Return the delivery of delayed messages; ``load`` it when the store is open."""
     return ScheduleService(
         store,
-        levels_file=_levels_file(config),
-        timer_file=state_file(config, "timerOffset.json", holds=_DELAY_PROGRESS),
+        levels_file=levels_file(config),
+        timer_file=state_file(config, "timerOffset.json", holds=DELAY_PROGRESS),
         save_interval_s=config.delay_save_interval_s,
         near_max=config.timers_near_max,
     )
@@ -448,41 +402,15 @@ def assemble(
     api, stats = shared.api, shared.stats
     ledger = Ledger()
     check_back = make_check_back(shared, ledger)
-    held_back = None
-    if shared.master is not None and role.waits_for_slaves:
-        held_back = HeldBack(store, shared.master)
-    registrars = _make_registrars(config, tables, address, role, access, store, held_back)
-    if shared.master is not None:
-        _ask_when_slaves_go(shared.master, registrars, held_back)
+    copies = make_copies(shared, address, access)
+    registrars = copies.registrars
     queues = ClusterQueues(tables.topics, registrars, clock, name=config.name)
-    slave = None if role.is_master else _make_slave(shared, registrars, access)
-    if shared.master is not None:
-        namesakes = namesakes_of(config, address, role, access)
-        shared.master.fault_at = partial(_fault_at, config, namesakes, store.pieces.file_bytes)
-    promotion = Promotion(role_file(config), slave, role, config.id)
     processors = Processors.of(
-        shared,
-        schedule,
-        ledger,
-        pop_state,
-        queues,
-        address=address,
-        promotion=promotion,
-        slave=slave,
+        shared, schedule, ledger, pop_state, queues, address=address, copies=copies
     )
-    settings_gate = SettingsGate(
-        tables.topics,
-        tables.groups,
-        tables.request_modes,
-        tables.users,
-        registrars,
-        save=saved.save_settings,
-    )
+    settings_gate = _settings_gate(tables, registrars, saved)
     filter_gate = FilterGate(shared.filters)
-    by_code = processors.by_code()
-    if not role.is_master:
-        by_code = {**by_code, **dict.fromkeys(_OF_A_MASTER & by_code.keys(), _refuse_as_slave)}
-    guarded = _guarded(by_code, settings_gate, filter_gate)
+    guarded = _guarded(_by_code(processors, role), settings_gate, filter_gate)
     if access.acl is not None:
         access.acl.put_users(tables.users.principals())
     return BrokerParts(
@@ -499,8 +427,8 @@ def assemble(
         access.acl,
         _make_server(config, processors, guarded, access.acl, role),
         shared.master,
-        slave,
-        promotion,
+        copies.slave,
+        copies.promotion,
     )
 
 
@@ -526,52 +454,30 @@ def _make_server(
     )
 
 
+def _settings_gate(tables: Tables, registrars: list[Registrar], saved: SavedTables) -> SettingsGate:
+    return SettingsGate(
+        tables.topics,
+        tables.groups,
+        tables.request_modes,
+        tables.users,
+        registrars,
+        save=saved.save_settings,
+    )
+
+
+def _by_code(processors: Processors, role: Role) -> dict[int, Processor]:
+    """Return the processor of each request code; a slave refuses what its master does."""
+    found = processors.by_code()
+    if role.is_master:
+        return found
+    return found | dict.fromkeys(_OF_A_MASTER & found.keys(), _refuse_as_slave)
+
+
 def _refuse_as_slave(request: RemotingCommand, _: Connection) -> RemotingCommand:
     is_end = request.code == RequestCode.END_TRANSACTION
     # With the first code producers try another broker; RocketMQ has the other one for commits.
     code = ResponseCode.SLAVE_NOT_AVAILABLE if is_end else ResponseCode.SERVICE_NOT_AVAILABLE
     return request.answer(code, "this broker is a slave: only its master does this")
-
-
-def _make_slave(shared: Shared, registrars: list[Registrar], access: Access) -> Slave:
-    link = MasterLink(
-        shared.tables,
-        _levels_file(shared.config),
-        Peers(access.credentials, access.tls),
-    )
-    topics, queue_count = shared.tables.topics, shared.config.default_queue_count
-    return Slave(
-        shared.store,
-        registrars,
-        link,
-        lambda queues: topics.restore(queues, queue_count, shared.clock.now_ms()),
-        partial(note_term, role_file(shared.config), shared.config.id),
-        term=shared.role.term,
-        clock=shared.clock,
-        seed=shared.config.seed,
-    )
-
-
-async def _fault_at(
-    config: BrokerConfig, namesakes: Namesakes, file_bytes: int, host: str
-) -> str | None:
-    """Return why no slave at a host can copy the log; None if one can, or nobody says."""
-    for namesrv in config.namesrv:
-        with trio.move_on_after(_NAMESAKES_S), suppress(RemotingError):
-            async with namesakes.peers.connected(namesrv) as client:
-                sizes = await namesakes.file_sizes(client, host)
-            if sizes and file_bytes not in sizes:
-                return (
-                    f"its log has files of {sizes[0]} bytes, this one of {file_bytes}: set"
-                    " mappedFileSizeCommitLog (commitlog_file_bytes) to that, in an empty folder"
-                )
-    return None
-
-
-def namesakes_of(config: BrokerConfig, address: ServedAt, role: Role, access: Access) -> Namesakes:
-    """Return the question whether another broker is the master of this one's name."""
-    own = format_address(*address.clients)
-    return Namesakes(config.name, own, role.term, Peers(access.credentials, access.tls))
 
 
 def make_check_back(shared: Shared, ledger: Ledger) -> CheckBack:
@@ -682,63 +588,3 @@ def _guarded(
         | {code: settings_gate.guard(processors[code]) for code in _CHANGING}
         | {code: filter_gate.guard(processors[code]) for code in _FILTERING}
     )
-
-
-def _ask_when_slaves_go(
-    master: Master, registrars: list[Registrar], held_back: HeldBack | None
-) -> None:
-    """Have a master whose slave has gone ask at once whether that is the master now."""
-
-    def ask() -> None:
-        if master.is_followed:
-            return
-        for registrar in registrars:
-            registrar.register_soon()
-        if not registrars and held_back is not None:
-            held_back.lift()
-
-    master.listeners.append(ask)
-
-
-def _make_registrars(
-    config: BrokerConfig,
-    tables: Tables,
-    address: ServedAt,
-    role: Role,
-    access: Access,
-    store: MessageStore,
-    held_back: HeldBack | None,
-) -> list[Registrar]:
-    host, port = address.clients
-
-    async def check(namesrv: RemotingClient) -> None:
-        """Refuse messages from now on, and registration, if another master has come."""
-        rival = await namesakes_of(config, address, role, access).rival(namesrv)
-        if rival is not None:
-            store.fence(f"{rival} is the master of {config.name} now: this broker must not be")
-            raise RemotingError(f"{rival} has become the master of {config.name}")
-        if held_back is not None:
-            held_back.lift()
-
-    ha_address = config.ha_advertise or format_address(host, address.ha_port)
-    broker = BrokerAddress(
-        config.cluster,
-        config.name,
-        format_address(host, port),
-        role.broker_id,
-        ha_address=ha_address if role.feeds else "",
-        permission=config.permission,
-    )
-    return [
-        Registrar(
-            namesrv,
-            broker,
-            tables.topics,
-            interval_s=config.register_interval_s,
-            timeout_s=config.register_timeout_s,
-            credentials=access.credentials,
-            tls=access.tls,
-            check=check if role.feeds else None,
-        )
-        for namesrv in config.namesrv
-    ]

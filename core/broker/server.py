@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
@@ -23,24 +23,26 @@ import trio
 from motelog.core.addresses import format_address, parse_address
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.assembly import (
-    Access,
     BrokerParts,
-    ServedAt,
     assemble,
     make_reader_key,
     make_schedule,
-    namesakes_of,
-    role_file,
 )
 from motelog.core.broker.config import LIVE, VIP_PORT_DISTANCE, BrokerConfig
+from motelog.core.broker.copies import (
+    Access,
+    ServedAt,
+    role_beside_rivals,
+    role_file,
+)
 from motelog.core.broker.delay.schedule import ScheduleService
 from motelog.core.broker.pop.state import PopState
-from motelog.core.broker.replication.promotion import end_promotion, read_role
+from motelog.core.broker.replication.promotion import read_role
 from motelog.core.broker.shown.metrics import lag_by_group, topics_by_name
+from motelog.core.broker.tables.fit_log import fit_log
 from motelog.core.broker.tables.saved import SavedTables
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.clock import Clock, SystemClock
-from motelog.core.errors import RemotingError, RivalMasterError
 from motelog.core.freed_memory import keep_freed_memory
 from motelog.core.lasting import run_again, run_lasting
 from motelog.core.limited_log import LimitedLog
@@ -65,8 +67,6 @@ logger = logging.getLogger(__name__)
 
 _EXPIRE_INTERVAL_S: Final = 10.0
 _FIRST_REGISTRATION_S_MAX: Final = 3.0
-# How long a name server and a rival may take to answer before a master serves.
-_RIVALS_S: Final = 2.0
 # Until the answer to a request for a new role is on its way.
 _ANSWER_S: Final = 0.05
 
@@ -193,7 +193,9 @@ class Broker:
             while True:
                 self._role = await run_in_thread(read_role, role_file(self._config), self._role)
                 if self._role.feeds:
-                    await self._heed_rivals(access)
+                    self._role = await role_beside_rivals(
+                        self._config, self._served_at(), self._role, access
+                    )
                 if self._role.feeds and self._ha is None:
                     self._ha = opened.enter_context(open_listener(self._config.ha_address))
                     self.ha_port = self._ha.getsockname()[1]
@@ -204,29 +206,6 @@ class Broker:
                 access = await run_in_thread(Access.read, self._config)
                 self.tables = Tables.of(self._config, self._clock)
                 self._saved = SavedTables(self._config, self.tables)
-
-    async def _heed_rivals(self, access: Access) -> None:
-        """Raise RivalMasterError if a name server knows a living master of this name.
-
-        If this broker is a slave that was promoted, and that one since, it becomes a slave again.
-        """
-        namesakes = namesakes_of(self._config, self._served_at(), self._role, access)
-        for namesrv in self._config.namesrv:
-            with trio.move_on_after(_RIVALS_S), suppress(RemotingError):
-                async with namesakes.peers.connected(namesrv) as client:
-                    rival = await namesakes.rival(client, or_equal=True)
-                    if rival is not None and self._config.id and await namesakes.rival(client):
-                        file, configured_id = role_file(self._config), self._config.id
-                        self._role = await run_in_thread(
-                            end_promotion, file, self._role, configured_id
-                        )
-                        return
-                    if rival is not None:
-                        raise RivalMasterError(
-                            f"{rival} is the master of {self._config.name}: stop it first, or let"
-                            " this broker be its slave (id = 1 in [broker]; motelog store cut if"
-                            " its log is longer)"
-                        )
 
     async def _run_in_role(self, access: Access, task_status: trio.TaskStatus[None]) -> None:
         store = MessageStore(
@@ -363,47 +342,12 @@ class Broker:
         try:
             self._saved.load(is_expected=store.end_offset > 0)
             schedule.load()
-            self._hide_deleted(store)
-            self.tables.topics.restore(
-                self._visible_queues(store),
-                self._config.default_queue_count,
-                self._clock.now_ms(),
-            )
-            lowered = self.tables.offsets.lower_to(store.reader.max_offset)
-            if lowered:
-                logger.warning(
-                    "the log has lost its end, and consumer groups had consumed some of it; they"
-                    " continue at the ends of their queues offsets_lowered=%d",
-                    lowered,
-                )
+            fit_log(self.tables, store, self._config.default_queue_count, self._clock.now_ms())
             pop_state.load()
             self._reader_key = make_reader_key(self._config)
         except BaseException:
             store.close()
             raise
-
-    def _visible_queues(self, store: MessageStore) -> Iterator[tuple[str, int]]:
-        """Yield the store's queues except those with deleted messages only."""
-        deleted = self.tables.topics.deleted
-        for topic, queue_id in store.queues():
-            end = deleted.get(topic, {}).get(queue_id)
-            if end is None or store.reader.max_offset(topic, queue_id) > end:
-                yield topic, queue_id
-
-    def _hide_deleted(self, store: MessageStore) -> None:
-        """Hide the messages of deleted topics; a crash may have kept a group's offsets."""
-        topics = self.tables.topics
-        places = [
-            (name, queue_id, end)
-            for name, ends in topics.deleted.items()
-            for queue_id, end in ends.items()
-        ]
-        for name, queue_id, noted_end in places:
-            # If the log has lost its end, new messages get the offsets of the lost ones.
-            end = min(noted_end, store.reader.max_offset(name, queue_id))
-            self.tables.offsets.forget_below(name, queue_id, end)
-            is_needed = store.hide_below(name, queue_id, end)
-            topics.note_deleted(name, queue_id, end if is_needed else 0)
 
     def _note_progress(self, progress: StartProgress) -> None:
         self.start_progress = progress

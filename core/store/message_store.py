@@ -122,27 +122,9 @@ class MessageStore:
         self.readable = Readable(self._log, self._queues)
         #: The bytes of the log, for copies on other machines.
         self.pieces = LogPieces(self._log, page_cache)
-        self.reader = StoreReader(
-            self._log,
-            self._queues,
-            self.readable,
-            self.index,
-            page_cache,
-            self.stats,
-            cached_bytes=memory_bytes() * config.cached_memory_percent // 100,
-            check_open=self._check_open,
-        )
+        self.reader = self._make_reader(page_cache)
         self._steps = AppendSteps(parts, self.unit_flusher, self.disk_watch)
-        self._raw = RawAppender(
-            self._log,
-            self._steps,
-            self.unit_flusher,
-            self.due_times,
-            self._queues,
-            self.queue_tail,
-            self._announce,
-            message_bytes_max=config.message_bytes_max,
-        )
+        self._raw = self._make_raw()
         self._lock: Lock | None = None
         self._is_open = False
         self._fence_reason: str | None = None
@@ -156,6 +138,30 @@ class MessageStore:
             interval_ms=config.checkpoint_interval_ms,
         )
         self.cleaner.before_removal.append(self._checkpointer.cover)
+
+    def _make_reader(self, page_cache: PageCache) -> StoreReader:
+        return StoreReader(
+            self._log,
+            self._queues,
+            self.readable,
+            self.index,
+            page_cache,
+            self.stats,
+            cached_bytes=memory_bytes() * self.config.cached_memory_percent // 100,
+            check_open=self._check_open,
+        )
+
+    def _make_raw(self) -> RawAppender:
+        return RawAppender(
+            self._log,
+            self._steps,
+            self.unit_flusher,
+            self.due_times,
+            self._queues,
+            self.queue_tail,
+            self._announce,
+            message_bytes_max=self.config.message_bytes_max,
+        )
 
     # -- opening and closing ---------------------------------------------------------------
 

@@ -106,20 +106,18 @@ class Delivery:
             retained, queues, subscriptions, sender, journal, go_on=self._replay_on
         )
         self.sys_topics = SysTopics(subscriptions, sender, metrics, journal.clock)
-        offers = Offers(subscriptions, mapping, sender, metrics)
         self._moves = moves = Moves(log, queues, known=self._move_known)
         self._catch_up = CatchUp(
             log,
             queues,
             moves,
-            offers,
+            Offers(subscriptions, mapping, sender, metrics),
             self._replays,
             resent=self.acknowledged,
             quota=quota,
             wake=wake,
         )
         self._live = Live(turn, sender, self._catch_up, metrics)
-        #: Delivery to shared subscriptions.
         handing = Handing(queues, sender, journal, metrics)
         self.shares = Shares(log, queues, handing, has_grown=self._has_grown, wake=wake)
         self._beginnings = Beginnings(log)

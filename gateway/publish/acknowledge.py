@@ -270,10 +270,7 @@ class Answers:
         is_full = isinstance(error, StoreFullError)
         code = ReasonCode.QUOTA_EXCEEDED if is_full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         refusal = GatewayError(str(error), reason_code=code)
-        is_unknown = isinstance(error, OutcomeUnknownError) or (
-            # Another exchange would store it a second time.
-            kind is PacketType.PUBREC and isinstance(error, StoredError)
-        )
+        is_unknown = _is_unknown(kind, error)
         for number, packet_id in acks:
             connection = self._connections[number]
             if connection is None:
@@ -410,3 +407,9 @@ def _may_be_stored(kind: AnswerKind, connection: Connection, packet_id: int) -> 
 def _client_id(connection: Connection | None) -> str:
     session = connection.session if connection is not None else None
     return session.client_id if session is not None else ""
+
+
+def _is_unknown(kind: AnswerKind, error: MotelogError) -> bool:
+    """Return whether a message may be in the log, or is there and must not come a second time."""
+    is_twice = kind is PacketType.PUBREC and isinstance(error, StoredError)
+    return is_twice or isinstance(error, OutcomeUnknownError)

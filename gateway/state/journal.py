@@ -402,7 +402,11 @@ class SessionJournal:
             self._tick = (SETTLED, {}, set())
             return SETTLED
         self._end_silent()
+        return self._append_tick(moved)
+
+    def _append_tick(self, moved: dict[str, int]) -> Ticket:
         # The positions come last: without the entries they would claim too much.
+        owed = self._owed
         records: list[Record] = self._marks_records()
         records += [TickRecord(*self._head(), {}, part) for part in _parts(list(owed.values()))]
         records.append(TickRecord(*self._head(), moved, (), self._heard, tuple(sorted(self._left))))

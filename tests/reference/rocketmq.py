@@ -10,8 +10,17 @@ from collections.abc import Iterable, Iterator
 from textwrap import fill
 from typing import Final
 
-from motelog.core.broker.assembly import Processors, ServedAt, make_schedule, make_shared, role_file
+from motelog.core.broker.assembly import (
+    Processors,
+    make_schedule,
+    make_shared,
+)
 from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.copies import (
+    Copies,
+    ServedAt,
+    role_file,
+)
 from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.replication.promotion import Promotion
 from motelog.core.broker.tables.tables import Tables
@@ -298,9 +307,9 @@ def _broker_codes() -> dict[int, object]:
     pop_state = PopState(config, store, tables)
     queues = ClusterQueues(tables.topics, (), shared.clock, name=config.name)
     schedule = make_schedule(config, store)
-    promotion = Promotion(role_file(config), None, ALONE, 0)
+    copies = Copies([], None, Promotion(role_file(config), None, ALONE, 0))
     served = ServedAt(("127.0.0.1", 10911), 10911)
     processors = Processors.of(
-        shared, schedule, Ledger(), pop_state, queues, address=served, promotion=promotion
+        shared, schedule, Ledger(), pop_state, queues, address=served, copies=copies
     )
     return dict(processors.by_code())

@@ -17,14 +17,17 @@ from typing import Any, Final, cast
 from motelog.core.broker.api import BrokerApi, NotInMemoryError, QueueTail, ReadResult
 from motelog.core.broker.assembly import (
     Processors,
-    ServedAt,
     make_check_back,
     make_reader_key,
     make_schedule,
     make_shared,
-    role_file,
 )
 from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.copies import (
+    Copies,
+    ServedAt,
+    role_file,
+)
 from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.replication.promotion import Promotion
 from motelog.core.broker.tables.tables import Tables
@@ -145,7 +148,7 @@ class BrokerStage:
             self.pop_state,
             queues,
             address=ServedAt(("127.0.0.1", PORT), PORT),
-            promotion=Promotion(role_file(settings), None, ALONE, 0),
+            copies=Copies([], None, Promotion(role_file(settings), None, ALONE, 0)),
         )
         self.check_back = make_check_back(self.shared, self.ledger)
         self.pulls = self.processors.pull
