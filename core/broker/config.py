@@ -304,8 +304,8 @@ class BrokerConfig(ListenKeys, frozen=True, forbid_unknown_fields=True, kw_only=
             return
         if not (self.ha_peers or is_loopback(host)):
             text = (
-                f"{self.ha_address} can be reached from other machines, and whoever connects gets a"
-                ' copy of the log: add ha_peers = ["ADDRESS OF A SLAVE", ...]'
+                f"{self.ha_address} can be reached from other machines, and anyone who connects"
+                ' gets a copy of the log: add ha_peers = ["ADDRESS OF A SLAVE", ...]'
             )
             yield SectionFault(text, ("ha_listen", "ha_peers"))
 

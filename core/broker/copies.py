@@ -128,7 +128,7 @@ def _make_slave(shared: Shared, registrars: list[Registrar], access: Access) -> 
 async def _fault_at(
     config: BrokerConfig, namesakes: Namesakes, file_bytes: int, host: str
 ) -> str | None:
-    """Return why no slave at a host can copy the log; None if one can, or nobody says."""
+    """Return why no slave at a host can copy the log; None if one can, or if no broker says."""
     for namesrv in config.namesrv:
         with trio.move_on_after(_NAMESAKES_S), suppress(RemotingError):
             async with namesakes.peers.connected(namesrv) as client:

@@ -62,7 +62,7 @@ class Pieces:
         self._left = 0
 
     def feed(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
-        """Yield (physical offset, bytes); of a heartbeat there are none.
+        """Yield (physical offset, bytes); a heartbeat has none.
 
         HaError if a size is impossible.
         """

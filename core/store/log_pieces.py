@@ -12,7 +12,7 @@ from typing import Final
 from motelog.core.store.disk.page_cache import PageCache, Places
 from motelog.core.store.log.commitlog import CommitLog
 
-#: The log's last bytes, which are in memory: nobody asks the system about them.
+#: The log's last bytes, which are in memory: the system is not asked about them.
 WARM_BYTES: Final = 67_108_864
 
 

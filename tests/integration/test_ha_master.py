@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -24,33 +24,18 @@ from motelog.core.errors import BrokerError, ConfigError
 from motelog.core.message import Message, MessageQueue
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.replication.ha_frames import HEADER, PIECE_BYTES_MAX, REPORT
+from tests.support.broker_pair import WITHIN_S, log_bytes, until
 from tests.support.broker_stack import Stack, connected, json_body, started_stack
 from tests.support.broker_stage import heartbeat
 from tests.support.java import COMMITLOG_FILE_BYTES, VERSION_4, ApacheServer
 from tests.support.ports import free_port
 
-WITHIN_S = 30
 TOPIC = "T"
-
-
-async def until(is_true: Callable[[], object]) -> None:
-    with trio.fail_after(WITHIN_S):
-        while not is_true():  # noqa: ASYNC110  # no event
-            await trio.sleep(0.02)
 
 
 def master_of(stack: Stack) -> Master:
     found = stack.broker.parts.master
     assert found is not None
-    return found
-
-
-def log_bytes(folder: Path, begin: int, end: int) -> bytes:
-    """Return [begin, end) of the log in a folder."""
-    found = b""
-    for file in sorted((folder / "commitlog").iterdir()):
-        at = int(file.name)
-        found += file.read_bytes()[max(begin - at, 0) : max(end - at, 0)]
     return found
 
 
@@ -81,7 +66,10 @@ class WireSlave:
 
     async def is_closed(self) -> bool:
         with trio.fail_after(WITHIN_S):
-            return await self._stream.receive_some(1) == b""
+            try:
+                return await self._stream.receive_some(1) == b""
+            except trio.BrokenResourceError:  # what was sent has not been read
+                return True
 
     async def _exactly(self, count: int) -> bytes:
         data = b""
@@ -171,6 +159,21 @@ async def test_who_is_not_among_the_peers_gets_nothing(tmp_path: Path) -> None:
     async with started_stack(tmp_path, **fields) as stack, slave_at(stack, 0) as slave:
         assert await slave.is_closed()
         assert not master_of(stack).slaves
+
+
+async def test_a_fault_with_one_slave_ends_its_connection_alone(tmp_path: Path) -> None:
+    async with started_stack(tmp_path, replicate="async") as stack:
+        usual = master_of(stack).fault_at
+
+        async def fail(_host: str) -> str | None:
+            raise ValueError("a broker says that its address is not one")
+
+        master_of(stack).fault_at = fail
+        async with slave_at(stack, 0) as slave:
+            assert await slave.is_closed()
+        master_of(stack).fault_at = usual
+        async with slave_at(stack, 0) as slave:
+            await until(lambda: master_of(stack).is_followed)
 
 
 async def test_silence_ends_a_connection_and_idle_ones_get_heartbeats(

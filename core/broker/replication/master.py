@@ -116,7 +116,7 @@ class Master:
                     nursery.start_soon(self._serve, sock, host, port)
 
     async def _serve(self, sock: trio.socket.SocketType, host: str, port: int) -> None:
-        with sock:
+        with sock, self._faults.boundary("serving a slave failed, a fault of this broker"):
             if not self._peers.holds(host):
                 self._refusals.warning(
                     "a slave may not copy the log: its address is not in ha_peers address=%s", host
@@ -129,9 +129,7 @@ class Master:
             if fault is not None:
                 self._refusals.warning("no log for a slave address=%s reason=%s", host, fault)
                 return
-            slave = Slave(format_address(host, port), self._clock)
-            with self._faults.boundary("sending to a slave failed, a fault of this broker"):
-                await self._talk(slave, sock)
+            await self._talk(Slave(format_address(host, port), self._clock), sock)
 
     async def _talk(self, slave: Slave, sock: trio.socket.SocketType) -> None:
         """Send and hear until either side ends; a peer's error ends its connection alone."""

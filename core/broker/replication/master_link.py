@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from motelog.core.broker.replication.namesakes import FILE_BYTES, TERM, TERM_BEGIN
-from motelog.core.broker.replication.peers import Peers, ask, settings_of
+from motelog.core.broker.replication.peers import Peers, ask, number_of, settings_of
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.errors import RemotingDecodeError, RemotingError
 from motelog.core.limited_log import LimitedLog
@@ -83,8 +83,8 @@ class MasterLink:
                 table.commit_log_min_offset,
                 table.commit_log_max_offset,
                 int(settings[FILE_BYTES]),
-                int(settings.get(TERM, "0")),
-                int(settings.get(TERM_BEGIN, "0")),
+                number_of(settings, TERM),
+                number_of(settings, TERM_BEGIN),
             )
         except (KeyError, ValueError, RemotingDecodeError) as exc:
             raise RemotingError(f"{address} does not say what its log is: {exc!r}") from exc

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from motelog.core.addresses import parse_address
-from motelog.core.broker.replication.peers import Peers, ask, settings_of
+from motelog.core.broker.replication.peers import Peers, ask, number_of, settings_of
 from motelog.core.errors import RemotingDecodeError, RemotingError
 from motelog.core.remoting.client import RemotingClient
 from motelog.core.remoting.frames import RequestCode, loads
@@ -50,14 +50,14 @@ class Namesakes:
     async def rival(self, namesrv: RemotingClient, *, or_equal: bool = False) -> str | None:
         """Return the address of a living master with a higher term, as the name server knows it.
 
-        With ``or_equal`` also of one with the same term. One that does not answer is none.
+        With ``or_equal`` also of one with the same term. A broker that does not answer is no rival.
         RemotingError if the name server does not answer.
         """
         known = (await self._addresses(namesrv)).get(_MASTER, self.address)
         if known == self.address:
             return None
         settings = await self._settings(known)
-        term = int(settings.get(TERM, "0"))
+        term = number_of(settings, TERM)
         is_master = settings.get("brokerId") == _MASTER and settings.get("brokerName") == self.name
         return known if is_master and term >= self.term + (not or_equal) else None
 
@@ -69,8 +69,8 @@ class Namesakes:
         sizes = []
         for broker_id, address in (await self._addresses(namesrv)).items():
             if broker_id != _MASTER and parse_address(address)[0] == host:
-                sizes.append((await self._settings(address)).get(FILE_BYTES, ""))
-        return [int(size) for size in sizes if size.isdecimal()]
+                sizes.append(number_of(await self._settings(address), FILE_BYTES))
+        return [size for size in sizes if size]
 
     async def _addresses(self, namesrv: RemotingClient) -> dict[str, str]:
         """Return the addresses of the brokers by their numbers, which are texts."""

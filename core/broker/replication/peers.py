@@ -30,7 +30,7 @@ class Peers:
 
     @asynccontextmanager
     async def connected(self, address: str) -> AsyncIterator[RemotingClient]:
-        """Keep a connection for the length of the block; RemotingError if there is none."""
+        """Keep a connection for the length of the block; RemotingError if that fails."""
         stream = await connect(address, timeout_s=_TIMEOUT_S, tls=self.tls)
         client = RemotingClient(stream, peer=address, credentials=self.credentials)
         try:
@@ -57,3 +57,9 @@ async def settings_of(client: RemotingClient) -> dict[str, str]:
     text = (await ask(client, RequestCode.GET_BROKER_CONFIG)).decode(errors="replace")
     pairs = (line.partition("=") for line in text.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def number_of(settings: dict[str, str], name: str) -> int:
+    """Return a setting that is a number; 0 if it is missing or not a number."""
+    text = settings.get(name, "")
+    return int(text) if text.isdecimal() else 0

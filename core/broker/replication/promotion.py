@@ -1,7 +1,7 @@
 """Making a slave the master by an operator's decision, and remembering it.
 
 Owns: whether a broker may be promoted, the file that outlives its process. Must not touch: how a
-role is changed (the broker's server opens its store again), what clients are told (registration).
+role is changed (the broker's server opens its store again), what clients learn (registration).
 
     config/role.json   {"brokerId": 0, "configuredId": 1, "term": 1, "begin": 4096}
 

@@ -1,6 +1,6 @@
 """A slave's side of replication: copies the log of the master of its name.
 
-Owns: the connection to the master's HA port, where copying begins, what the master is told.
+Owns: the connection to the master's HA port, where copying begins, the reports to the master.
 Must not touch: bytes on the wire (core.replication), records (the store checks them), the master's
 other port (master_link).
 Spec: RocketMQ 4.9 HAService.HAClient, SlaveSynchronize.
@@ -48,7 +48,7 @@ _LINE_PERIOD_S: Final = 60.0
 
 
 class Slave:
-    """The copying of one broker; ``state`` and ``reason`` say how it goes."""
+    """The copying of one broker; ``is_copying`` and ``reason`` say how it goes."""
 
     def __init__(
         self,
