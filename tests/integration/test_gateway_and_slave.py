@@ -7,13 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import trio
-
-from motelog.core.namesrv.config import NamesrvConfig
-from motelog.core.namesrv.server import NameServer
 from tests.integration.test_remote_gateway import DEADLINE_S, Client, keep_a_session, until
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_stack import joined
+from tests.support.broker_stack import beside_namesrv
 from tests.support.gateway_process import GatewayProcess
 from tests.support.ports import free_port
 
@@ -59,11 +55,7 @@ def has_got(client: Client, stored: list[tuple[str, bytes]]) -> bool:
 async def test_a_gateway_waits_for_the_home_of_sessions_although_its_slave_is_there(
     tmp_path: Path,
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
-        await nursery.start(namesrv.run)
-        await trio.to_thread.run_sync(start_without_master, tmp_path, joined(namesrv.address))
-        nursery.cancel_scope.cancel()
+    await beside_namesrv(start_without_master, tmp_path)
 
 
 def start_without_master(folder: Path, namesrv: str) -> None:
@@ -101,11 +93,7 @@ def pair(folder: Path, namesrv: str, name: str) -> tuple[BrokerProcess, BrokerPr
 async def test_deliveries_go_on_from_a_slave_and_publishes_are_refused_at_once(
     tmp_path: Path,
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
-        await nursery.start(namesrv.run)
-        await trio.to_thread.run_sync(lose_a_master, tmp_path, joined(namesrv.address))
-        nursery.cancel_scope.cancel()
+    await beside_namesrv(lose_a_master, tmp_path)
 
 
 def lose_a_master(folder: Path, namesrv: str) -> None:

@@ -21,7 +21,7 @@ from motelog.core.namesrv.server import NameServer
 from motelog.core.records.decode import StoredMessage
 from motelog.core.topic_names import GATEWAY_TOPICS
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_stack import joined
+from tests.support.broker_stack import beside_namesrv, joined
 from tests.support.gateway_process import GatewayProcess
 from tests.support.java import VERSION_4, VERSION_5, ApacheServer
 
@@ -142,11 +142,7 @@ def numbers_of(device: str, pairs: list[tuple[str, bytes]]) -> list[int]:
 
 
 async def test_what_was_acknowledged_survives_a_kill_of_the_broker(tmp_path: Path) -> None:
-    async with trio.open_nursery() as nursery:
-        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
-        await nursery.start(namesrv.run)
-        await trio.to_thread.run_sync(kill_the_broker_under_load, tmp_path, joined(namesrv.address))
-        nursery.cancel_scope.cancel()
+    await beside_namesrv(kill_the_broker_under_load, tmp_path)
 
 
 def kill_the_broker_under_load(folder: Path, namesrv: str) -> None:
@@ -215,11 +211,7 @@ def restart_with_a_session(gateway: GatewayProcess) -> None:
 async def test_the_home_of_sessions_is_waited_for_and_the_other_broker_is_not_asked(
     tmp_path: Path,
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
-        await nursery.start(namesrv.run)
-        await trio.to_thread.run_sync(start_without_the_home, tmp_path, joined(namesrv.address))
-        nursery.cancel_scope.cancel()
+    await beside_namesrv(start_without_the_home, tmp_path)
 
 
 def start_without_the_home(folder: Path, namesrv: str) -> None:

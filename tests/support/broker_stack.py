@@ -93,6 +93,15 @@ async def started_stack(
         nursery.cancel_scope.cancel()
 
 
+async def beside_namesrv(work: Callable[[Path, str], None], folder: Path) -> None:
+    """Call ``work`` in a thread, with ``folder`` and the address of a name server that runs."""
+    async with trio.open_nursery() as nursery:
+        namesrv = NameServer(NamesrvConfig(listen="127.0.0.1:0"))
+        await nursery.start(namesrv.run)
+        await trio.to_thread.run_sync(work, folder, joined(namesrv.address))
+        nursery.cancel_scope.cancel()
+
+
 @asynccontextmanager
 async def connected(
     address: str, serialize: Serialize = Serialize.JSON, *, tls: Tls | None = None
