@@ -101,3 +101,7 @@ def _values(part: str, text: str) -> frozenset[int]:
     if not 0 <= first <= last <= _PART_MAX:
         raise ValueError(f"{part!r} is no part of an address in {text!r}")
     return frozenset(range(first, last + 1))
+
+
+#: This machine's own.
+LOOPBACK: Final = parse_addresses(("127.*.*.*", "::1"))

@@ -26,14 +26,13 @@ from motelog.core.broker.admin.state import StateAdmin
 from motelog.core.broker.api import BrokerApi
 from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.copies import (
-    DELAY_PROGRESS,
     Access,
     Copies,
     ServedAt,
-    levels_file,
+    delay_files,
     make_copies,
 )
-from motelog.core.broker.delay.schedule import ScheduleService
+from motelog.core.broker.delay.schedule import LEVELS_FILE, TIMER_FILE, ScheduleService
 from motelog.core.broker.pop.service import PopService
 from motelog.core.broker.pop.state import PopState
 from motelog.core.broker.processors.assignment import AssignmentProcessor
@@ -51,6 +50,7 @@ from motelog.core.broker.registration import Registrar
 from motelog.core.broker.replication.master import Master
 from motelog.core.broker.replication.promotion import Promotion
 from motelog.core.broker.replication.slave import Slave
+from motelog.core.broker.replication.table_feed import TableFeed
 from motelog.core.broker.shown.copies import (
     fault_of_copies,
     sample_of_copies,
@@ -59,7 +59,7 @@ from motelog.core.broker.shown.copies import (
 from motelog.core.broker.shown.properties import shown_properties
 from motelog.core.broker.shown.runtime_info import RuntimeInfo
 from motelog.core.broker.shown.stats import BrokerStats
-from motelog.core.broker.tables.saved import SavedTables, state_file
+from motelog.core.broker.tables.saved import SavedTables
 from motelog.core.broker.tables.tables import Tables
 from motelog.core.broker.transactions.check_back import CheckBack, CheckRules
 from motelog.core.broker.transactions.ledger import Ledger
@@ -68,7 +68,7 @@ from motelog.core.broker.waiting.filter_gate import FilterGate
 from motelog.core.broker.waiting.flow_control import FlowControl
 from motelog.core.broker.waiting.settings_gate import SettingsGate
 from motelog.core.clock import Clock
-from motelog.core.errors import StoreError, TooFewSlavesError
+from motelog.core.errors import BrokerError, StoreError, TooFewSlavesError
 from motelog.core.filter.sql_filter import SqlFilters
 from motelog.core.message import encode_host
 from motelog.core.reader_key import write_key
@@ -130,6 +130,7 @@ _OF_A_MASTER: Final = frozenset(
         RequestCode.ACK_MESSAGE,
         RequestCode.BATCH_ACK_MESSAGE,
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.FOLLOW_TABLES,
     }
 )
 
@@ -152,6 +153,7 @@ class Processors:
     admin: Admin
     runtime: RuntimeInfo
     pop_service: PopService
+    feed: TableFeed | None
 
     @classmethod
     def of(
@@ -207,6 +209,7 @@ class Processors:
             ),
             runtime,
             pop_service,
+            copies.feed,
         )
 
     def by_code(self) -> dict[int, Processor]:
@@ -223,6 +226,7 @@ class Processors:
             | self.assignment.processors()
             | self.consumer.processors()
             | self.admin.processors()
+            | {RequestCode.FOLLOW_TABLES: self.feed.follow if self.feed else _follow_nothing}
         )
 
     def plain(self, role: Role = ALONE) -> PlainRequests:
@@ -251,6 +255,13 @@ class Processors:
         self.pull.connection_closed(connection)
         self.pop.held.connection_closed(connection)
         self.consumer.connection_closed(connection)
+        if self.feed is not None:
+            self.feed.connection_closed(connection)
+
+
+def _follow_nothing(_request: RemotingCommand, _: Connection) -> RemotingCommand:
+    text = 'slaves may not copy this broker (replicate = "off")'
+    raise BrokerError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
 
 
 def _runtime(shared: Shared, send: SendProcessor, schedule: ScheduleService) -> RuntimeInfo:
@@ -313,6 +324,7 @@ class BrokerParts:
     server: RemotingServer
     #: What feeds slaves, and what copies the log of a master; a broker has one of them or none.
     master: Master | None
+    feed: TableFeed | None
     slave: Slave | None
     promotion: Promotion
 
@@ -365,10 +377,11 @@ class BrokerParts:
 
 def make_schedule(config: BrokerConfig, store: MessageStore) -> ScheduleService:
     """Return the delivery of delayed messages; ``load`` it when the store is open."""
+    files = delay_files(config)
     return ScheduleService(
         store,
-        levels_file=levels_file(config),
-        timer_file=state_file(config, "timerOffset.json", holds=DELAY_PROGRESS),
+        levels_file=files[LEVELS_FILE],
+        timer_file=files[TIMER_FILE],
         save_interval_s=config.delay_save_interval_s,
         near_max=config.timers_near_max,
     )
@@ -402,13 +415,13 @@ def assemble(
     api, stats = shared.api, shared.stats
     ledger = Ledger()
     check_back = make_check_back(shared, ledger)
-    copies = make_copies(shared, address, access)
+    copies = make_copies(shared, schedule, saved, address, access)
     registrars = copies.registrars
     queues = ClusterQueues(tables.topics, registrars, clock, name=config.name)
     processors = Processors.of(
         shared, schedule, ledger, pop_state, queues, address=address, copies=copies
     )
-    settings_gate = _settings_gate(tables, registrars, saved)
+    settings_gate = _settings_gate(tables, copies, saved)
     filter_gate = FilterGate(shared.filters)
     guarded = _guarded(_by_code(processors, role), settings_gate, filter_gate)
     if access.acl is not None:
@@ -427,6 +440,7 @@ def assemble(
         access.acl,
         _make_server(config, processors, guarded, access.acl, role),
         shared.master,
+        copies.feed,
         copies.slave,
         copies.promotion,
     )
@@ -454,14 +468,15 @@ def _make_server(
     )
 
 
-def _settings_gate(tables: Tables, registrars: list[Registrar], saved: SavedTables) -> SettingsGate:
+def _settings_gate(tables: Tables, copies: Copies, saved: SavedTables) -> SettingsGate:
     return SettingsGate(
         tables.topics,
         tables.groups,
         tables.request_modes,
         tables.users,
-        registrars,
+        copies.registrars,
         save=saved.save_settings,
+        feed=copies.feed,
     )
 
 

@@ -13,21 +13,24 @@ from typing import Final
 
 import trio
 
+from motelog.core.acl.addresses import LOOPBACK, parse_addresses
 from motelog.core.acl.files import read_credentials
 from motelog.core.acl.gate import AclGate
 from motelog.core.addresses import format_address
 from motelog.core.broker.config import BrokerConfig
+from motelog.core.broker.delay.schedule import LEVELS_FILE, TIMER_FILE, ScheduleService
 from motelog.core.broker.needs import NEEDS
 from motelog.core.broker.processors.shared import Shared
 from motelog.core.broker.registration import BrokerAddress, Registrar
 from motelog.core.broker.replication.held_back import HeldBack
 from motelog.core.broker.replication.master import Master
-from motelog.core.broker.replication.master_link import MasterLink
+from motelog.core.broker.replication.master_link import DELAYS, MasterLink
 from motelog.core.broker.replication.namesakes import Namesakes
 from motelog.core.broker.replication.peers import Peers
 from motelog.core.broker.replication.promotion import Promotion, end_promotion, note_term
 from motelog.core.broker.replication.slave import Slave
-from motelog.core.broker.tables.saved import state_file
+from motelog.core.broker.replication.table_feed import TableFeed
+from motelog.core.broker.tables.saved import SavedTables, state_file
 from motelog.core.errors import RemotingError, RivalMasterError
 from motelog.core.remoting.client import RemotingClient
 from motelog.core.remoting.credentials import Credentials
@@ -36,7 +39,7 @@ from motelog.core.replication.role import Role
 from motelog.core.state_file import StateFile
 from motelog.core.threads import run_in_thread
 
-DELAY_PROGRESS: Final = "progress of delivery: messages delivered since are delivered again"
+_DELAY_PROGRESS: Final = "progress of delivery: messages delivered since are delivered again"
 # How long a name server and another broker may take to answer.
 _NAMESAKES_S: Final = 2.0
 
@@ -68,9 +71,11 @@ def role_file(config: BrokerConfig) -> StateFile:
     return state_file(config, "role.json", holds="that this broker was promoted to master")
 
 
-def levels_file(config: BrokerConfig) -> StateFile:
-    """Return the file of how far the delay levels are delivered."""
-    return state_file(config, "delayOffset.json", holds=DELAY_PROGRESS)
+def delay_files(config: BrokerConfig) -> dict[str, StateFile]:
+    """Return the files of how far delayed messages are delivered, by their names."""
+    return {
+        name: state_file(config, name, holds=_DELAY_PROGRESS) for name in (LEVELS_FILE, TIMER_FILE)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +92,18 @@ class Copies:
     """The registration of one broker, and what it has of replication in its role."""
 
     registrars: list[Registrar]
+    feed: TableFeed | None
     slave: Slave | None
     promotion: Promotion
 
 
-def make_copies(shared: Shared, address: ServedAt, access: Access) -> Copies:
+def make_copies(
+    shared: Shared,
+    schedule: ScheduleService,
+    saved: SavedTables,
+    address: ServedAt,
+    access: Access,
+) -> Copies:
     """Return them for a broker that is served at ``address``."""
     config, role, master = shared.config, shared.role, shared.master
     namesakes = namesakes_of(config, address, role, access)
@@ -102,15 +114,39 @@ def make_copies(shared: Shared, address: ServedAt, access: Access) -> Copies:
     if master is not None:
         _ask_when_slaves_go(master, registrars, held_back)
         master.fault_at = partial(_fault_at, config, namesakes, shared.store.pieces.file_bytes)
-    slave = None if role.is_master else _make_slave(shared, registrars, access)
-    return Copies(registrars, slave, Promotion(role_file(config), slave, role, config.id))
+    feed = None if master is None else _make_feed(shared, master, schedule)
+    slave = None if role.is_master else _make_slave(shared, registrars, saved, access)
+    return Copies(registrars, feed, slave, Promotion(role_file(config), slave, role, config.id))
 
 
-def _make_slave(shared: Shared, registrars: list[Registrar], access: Access) -> Slave:
+def _make_feed(shared: Shared, master: Master, schedule: ScheduleService) -> TableFeed:
+    config, tables = shared.config, shared.tables
+    feed = TableFeed(
+        master,
+        parse_addresses(config.ha_peers) if config.ha_peers else LOOPBACK,
+        {name: table.snapshot for name, table in tables.settings().items()},
+        {name: table.snapshot for name, table in tables.progress().items()}
+        | {DELAYS: schedule.progress},
+        end_offset=lambda: shared.store.end_offset,
+        waits_for_slaves=shared.role.waits_for_slaves,
+        slaves_min=config.slaves_min,
+    )
+    tables.topics.listeners.append(lambda _topic: feed.note_change())
+    tables.groups.listeners.append(feed.note_change)
+    return feed
+
+
+def _make_slave(
+    shared: Shared, registrars: list[Registrar], saved: SavedTables, access: Access
+) -> Slave:
+    users, acl = shared.tables.users, access.acl
     link = MasterLink(
         shared.tables,
-        levels_file(shared.config),
+        delay_files(shared.config),
         Peers(access.credentials, access.tls),
+        save=saved.save_settings,
+        use=lambda: None if acl is None else acl.put_users(users.principals()),
+        end_offset=lambda: shared.store.end_offset,
     )
     topics, queue_count = shared.tables.topics, shared.config.default_queue_count
     return Slave(

@@ -165,4 +165,5 @@ NEEDS: Final[Table] = {
     RequestCode.AUTH_GET_ACL: administrator,
     RequestCode.AUTH_LIST_ACL: administrator,
     RequestCode.PROMOTE_BROKER: administrator,
+    RequestCode.FOLLOW_TABLES: administrator,
 }

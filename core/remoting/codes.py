@@ -168,8 +168,9 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
-    # Ours: RocketMQ has no such request, and its brokers refuse it.
+    # Ours: RocketMQ has no such requests, and its brokers refuse them.
     PROMOTE_BROKER = 32001
+    FOLLOW_TABLES = 32002
     # These do not fit into a binary header's 16 bits, so they are sent with JSON headers.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

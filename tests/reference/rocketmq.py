@@ -239,6 +239,7 @@ _MORE: Final = {
     RequestCode.GET_NAMESRV_CONFIG: "by RocketMQ's names",
     RequestCode.GET_BROKER_HA_STATUS: "a master's slaves, or how far a slave is; `haStatus`",
     RequestCode.PROMOTE_BROKER: "a slave becomes the master; ours alone",
+    RequestCode.FOLLOW_TABLES: "the tables of a master as they change, to slaves; ours alone",
 }
 
 #: Requests that a broker sends to clients. It serves none of them.
@@ -307,7 +308,7 @@ def _broker_codes() -> dict[int, object]:
     pop_state = PopState(config, store, tables)
     queues = ClusterQueues(tables.topics, (), shared.clock, name=config.name)
     schedule = make_schedule(config, store)
-    copies = Copies([], None, Promotion(role_file(config), None, ALONE, 0))
+    copies = Copies([], None, None, Promotion(role_file(config), None, ALONE, 0))
     served = ServedAt(("127.0.0.1", 10911), 10911)
     processors = Processors.of(
         shared, schedule, Ledger(), pop_state, queues, address=served, copies=copies

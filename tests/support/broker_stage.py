@@ -148,7 +148,7 @@ class BrokerStage:
             self.pop_state,
             queues,
             address=ServedAt(("127.0.0.1", PORT), PORT),
-            copies=Copies([], None, Promotion(role_file(settings), None, ALONE, 0)),
+            copies=Copies([], None, None, Promotion(role_file(settings), None, ALONE, 0)),
         )
         self.check_back = make_check_back(self.shared, self.ledger)
         self.pulls = self.processors.pull

@@ -55,6 +55,8 @@ WAIT_S_MAX: Final = 0.5
 RETRY_S: Final = 1.0
 FAULT_PERIOD_S: Final = 60.0
 LAST_SAVE_S_MAX: Final = 10.0
+LEVELS_FILE: Final = "delayOffset.json"
+TIMER_FILE: Final = "timerOffset.json"
 _WAITING: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 _TOPICS: Final = frozenset(topic.encode() for topic in _WAITING)
 
@@ -109,6 +111,14 @@ class ScheduleService:
     def level_offsets(self) -> dict[int, int]:
         """Return the next queue offset to deliver of each level, as delayOffset.json has them."""
         return {queue_id + 1: offset for queue_id, offset in self._levels.items()}
+
+    def progress(self) -> dict[str, Any]:
+        """Return the content of both files as it is now: the log has what was delivered."""
+        mark = self._timer.mark
+        return {
+            LEVELS_FILE: {"offsetTable": self.level_offsets()},
+            TIMER_FILE: _TimerProgress(due_ms=mark[0], queue_offset=mark[1]),
+        }
 
     def load(self) -> None:
         """Read the progress of delivery; blocks.

@@ -18,7 +18,8 @@ from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.remoting.tls import Tls
 
-_TIMEOUT_S: Final = 5.0
+#: For a connection, and for an answer.
+TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Peers:
     @asynccontextmanager
     async def connected(self, address: str) -> AsyncIterator[RemotingClient]:
         """Keep a connection for the length of the block; RemotingError if that fails."""
-        stream = await connect(address, timeout_s=_TIMEOUT_S, tls=self.tls)
+        stream = await connect(address, timeout_s=TIMEOUT_S, tls=self.tls)
         client = RemotingClient(stream, peer=address, credentials=self.credentials)
         try:
             async with trio.open_nursery() as nursery:
@@ -46,7 +47,7 @@ class Peers:
 
 async def ask(client: RemotingClient, code: RequestCode) -> bytes:
     """Return the body of an answer; RemotingError if the peer refuses or is silent."""
-    answer = await client.request(RemotingCommand(code), timeout_s=_TIMEOUT_S)
+    answer = await client.request(RemotingCommand(code), timeout_s=TIMEOUT_S)
     if answer.code != ResponseCode.SUCCESS:
         raise RemotingError(f"{client.peer} refuses {code.name}: {answer.remark}")
     return bytes(answer.body)

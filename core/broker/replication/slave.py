@@ -19,13 +19,14 @@ import logging
 import math
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, Literal
 
 import trio
 
 from motelog.core.addresses import parse_address
 from motelog.core.broker.registration import Registrar
-from motelog.core.broker.replication.master_link import INTERVAL_S, MasterLink, MasterLog
+from motelog.core.broker.replication.master_link import MasterLink, MasterLog
 from motelog.core.broker.replication.rate_meter import RateMeter
 from motelog.core.clock import Clock
 from motelog.core.errors import NextFileError, RemotingError, StoreError, leaves
@@ -114,7 +115,6 @@ class Slave:
         """Copy until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._forever, self._copy, RETRY_S)
-            nursery.start_soon(self._forever, self._take_tables, INTERVAL_S)
             nursery.start_soon(self._forever, self._find_topics, _FIND_TOPICS_S)
 
     async def _forever(self, work: Callable[[], Awaitable[None]], pause_s: float) -> None:
@@ -131,21 +131,22 @@ class Slave:
                 self.master_ha_address = registrar.master_ha_address
         return bool(self.master_address and self.master_ha_address)
 
-    async def _take_tables(self) -> None:
-        if self._find_master():
-            try:
-                await self._link.take_tables(self.master_address)
-                # Frames say only what has come, so a slave that lags would not know it.
-                self._hear((await self._link.log_of(self.master_address)).end_offset)
-            except RemotingError as exc:
-                self._lines.warning("the master's tables are not taken error=%s", exc)
+    async def _follow_tables(self, taken: Callable[[int], None]) -> None:
+        try:
+            await self._link.follow(self.master_address, taken)
+        except RemotingError as exc:
+            text = "the master's tables are not taken"
+            self._lines.warning(text + "; it is retried error=%s", exc)
+            if not self.is_copying:
+                self.reason = f"{text}: {exc}"
 
     async def _find_topics(self) -> None:
         """Let the topics of queues that were copied be read, even if the master has gone since."""
         queues = set(self._store.queues())
         new = queues - self._queues_known
         if new:
-            await self._take_tables()  # else the topics would have other settings
+            self._link.hurry()  # else the topics would have other settings
+            await trio.sleep(_FIND_TOPICS_S)
             self._restore(new)
             self._queues_known = queues
 
@@ -161,9 +162,7 @@ class Slave:
                 await run_in_thread(self._note_term, master.term)
                 self.master_term = master.term
             self._agreed_offset = master.term_begin
-            # Its topics may have changed since it is the master.
-            await self._link.take_tables(self.master_address)
-            await self._copy_from(master)
+            await self._follow(master)
             reason = "the master closed the connection, see its log"
         except* (OSError, RemotingError, HaError, StoreError, trio.TooSlowError) as group:
             exc = leaves(group)[0]
@@ -178,6 +177,21 @@ class Slave:
             self._store.end_offset,
             reason,
         )
+
+    async def _follow(self, master: MasterLog) -> None:
+        """Copy tables and log: first the tables, which may have changed since it is the master."""
+        tables_taken = trio.Event()
+
+        def taken(end_offset: int) -> None:
+            self._hear(end_offset)
+            tables_taken.set()
+
+        async with trio.open_nursery() as nursery:
+            follow = partial(self._follow_tables, taken)
+            nursery.start_soon(self._forever, follow, RETRY_S)
+            await tables_taken.wait()
+            await self._copy_from(master)
+            nursery.cancel_scope.cancel()
 
     def _hear(self, end_offset: int) -> None:
         self.master_end = max(end_offset, self.master_end or 0)

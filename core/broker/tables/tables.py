@@ -20,6 +20,7 @@ from motelog.core.broker.tables.topics import TopicTable
 from motelog.core.clock import Clock
 from motelog.core.remoting.server import Connection
 from motelog.core.replication.role import Role
+from motelog.core.saved_table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,19 @@ class Tables:
     consumers: GroupMembers[Connection]
     producers: GroupMembers[Connection]
     locks: QueueLocks
+
+    def settings(self) -> dict[str, Table]:
+        """Return what users have set, by the names under which slaves get it."""
+        return {
+            "topics": self.topics,
+            "groups": self.groups,
+            "requestModes": self.request_modes,
+            "users": self.users,
+        }
+
+    def progress(self) -> dict[str, Table]:
+        """Return how far groups have consumed, by the names under which slaves get it."""
+        return {"offsets": self.offsets, "orders": self.orders}
 
     @classmethod
     def of(cls, config: BrokerConfig, clock: Clock) -> Tables:

@@ -2,9 +2,10 @@
 
 Owns: the held answers. Must not touch: saving, registering (``registration``), what a request does.
 A client relies on a success even if the broker is killed then, so the change must be on the disk
-before the answer. Next the client asks a name server: a consumer for the retry topic that its
-heartbeat has created, a tool for its new topic. RocketMQ's broker also saves and registers before
-it answers. Bounded: an unreachable or slow name server delays an answer by at most ``HOLD_S_MAX``.
+before the answer, and at a slave if messages wait for one. Next the client asks a name server: a
+consumer for the retry topic that its heartbeat has created, a tool for its new topic. RocketMQ's
+broker also saves and registers before it answers. Bounded: an unreachable or slow name server or
+slave delays an answer by at most ``HOLD_S_MAX``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import trio
 
 from motelog.core.acl.users import UserTable
 from motelog.core.broker.registration import Registrar
+from motelog.core.broker.replication.table_feed import TableFeed
 from motelog.core.broker.tables.request_modes import RequestModes
 from motelog.core.broker.tables.subscription_groups import SubscriptionGroups
 from motelog.core.broker.tables.topics import TopicTable
@@ -53,6 +55,7 @@ class SettingsGate:
         registrars: Sequence[Registrar],
         *,
         save: Callable[[], Awaitable[str | None]],
+        feed: TableFeed | None = None,
     ) -> None:
         self._topics = topics
         self._groups = groups
@@ -60,6 +63,7 @@ class SettingsGate:
         self._users = users
         self._registrars = registrars
         self._save = save
+        self._feed = feed
         self._held: deque[_Held] = deque()
         self._holds = Flag()
 
@@ -71,6 +75,8 @@ class SettingsGate:
             answer = process(request, connection)
             if answer is None or request.is_oneway or self._versions() == before:
                 return answer
+            if self._feed is not None:
+                self._feed.note_change()
             version = self._topics.version.counter
             deadline = trio.current_time() + HOLD_S_MAX
             self._held.append(_Held(version, deadline, request, connection, answer))
@@ -95,10 +101,12 @@ class SettingsGate:
                 held = self._held.popleft()
                 answer = held.answer
                 fault = await self._save()
-                if fault is not None:
-                    answer = held.request.answer(ResponseCode.SYSTEM_ERROR, fault)
                 with trio.move_on_at(held.deadline):
                     for registrar in self._registrars:
                         await registrar.wait_registered(held.topics_version)
+                if fault is None and self._feed is not None:
+                    fault = await self._feed.wait_copied(held.deadline)
+                if fault is not None:
+                    answer = held.request.answer(ResponseCode.SYSTEM_ERROR, fault)
                 held.connection.reply(answer)
                 server.flush()
