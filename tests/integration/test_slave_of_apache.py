@@ -17,7 +17,7 @@ from motelog.bridge.producer import Producer
 from motelog.bridge.pull import PullConsumer
 from motelog.bridge.simple import SimpleConsumer
 from motelog.bridge.transactions import TransactionProducer, TransactionState
-from motelog.core.broker.replication import slave as slave_module
+from motelog.core.broker.replication import master_link
 from motelog.core.message import Message
 from motelog.core.records.decode import StoredMessage, decode_messages
 from motelog.core.records.dispatch import MULTI_DISPATCH
@@ -195,7 +195,7 @@ def assert_same(slave: Member, folder: Path) -> None:
 async def test_it_copies_the_log_and_answers_as_its_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_ours: bool
 ) -> None:
-    monkeypatch.setattr(slave_module, "INTERVAL_S", 0.5)
+    monkeypatch.setattr(master_link, "_INTERVAL_S", 0.5)
     async with namesrv_of(version, tmp_path, is_ours=is_ours) as namesrv, trio.open_nursery() as n:
         master = ApacheServer(
             version,
