@@ -21,6 +21,7 @@ NOT_ADMINS: Final = {
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "topics has the system's, too",
     RequestCode.GET_ALL_CONSUMER_OFFSET: "a slave asks; progress_of_all has the offsets",
     RequestCode.GET_ALL_DELAY_OFFSET: "a slave asks; offsets of its delay levels mean nothing else",
+    RequestCode.FOLLOW_TABLES: "a slave asks",
     RequestCode.QUERY_TOPICS_BY_CONSUMER: "progress has the topics of a group",
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: "running_info has the subscriptions of a member",
     RequestCode.QUERY_MESSAGE: "trace, by bridge.query; else PullConsumer.query_by_key",
