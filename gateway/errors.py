@@ -6,7 +6,7 @@ Spec: MQTT 5.0 sections 2.4 and 4.13.
 
 from __future__ import annotations
 
-from motelog.core.errors import MotelogError, StoredError
+from motelog.core.errors import MotelogError
 
 
 class GatewayError(MotelogError):
@@ -48,22 +48,6 @@ class ClientIdentifierError(GatewayError):
     reason_code = 0x85
 
 
-class OutcomeUnknownError(GatewayError):
-    """A remote log has not answered an append: it may or may not have the messages."""
-
-    reason_code = 0x83
-
-
-class StoredUnsafelyError(OutcomeUnknownError, StoredError):
-    """A remote log has the messages, but not yet where it promises them to be."""
-
-
-class LogRefusesError(GatewayError):
-    """A remote log refuses what is published to a broker that is away."""
-
-    reason_code = 0x83
-
-
 class TopicFilterError(GatewayError):
     """A topic filter is malformed."""
 
@@ -91,19 +75,6 @@ class TopicAliasError(GatewayError):
     """A topic alias is 0 or above the maximum that the server granted."""
 
     reason_code = 0x94
-
-
-class SessionInUseError(GatewayError):
-    """A session cannot be ended here: another gateway serves it, or it is a group in use."""
-
-    def __init__(self, client_id: str) -> None:
-        super().__init__(
-            f"{client_id!r} is connected to another gateway, or is a shared subscription in use"
-        )
-
-
-class TraceRefusedError(GatewayError):
-    """A trace cannot begin: the client already has one, or the limit of traces is reached."""
 
 
 class QuotaExceededError(GatewayError):

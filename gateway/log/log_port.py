@@ -1,6 +1,7 @@
 """What the gateway needs of a log, wherever the log is kept.
 
-Owns: the LogPort protocol and its values: tickets, the result of a read, what a read waits for.
+Owns: the LogPort protocol and its values: tickets and the errors that only a log has, the result of
+a read, what a read waits for.
 Must not touch: a broker or a connection; implementations do (``local_log``: a broker in this
 process; ``remote_log``: brokers elsewhere).
 
@@ -29,6 +30,14 @@ from motelog.core.errors import MotelogError, StoredError, StoreFullError
 
 #: A queue of the log; only its port knows its content.
 QueueHandle: TypeAlias = Hashable
+
+
+class OutcomeUnknownError(MotelogError):
+    """A remote log has not answered an append: it may or may not have the messages."""
+
+
+class StoredUnsafelyError(OutcomeUnknownError, StoredError):
+    """A remote log has the messages, but not yet where it promises them to be."""
 
 
 class Ticket:

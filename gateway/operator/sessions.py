@@ -13,7 +13,7 @@ from motelog.core.errors import MotelogError
 from motelog.gateway.connect.connections import Connections
 from motelog.gateway.connect.expiry import Expiry
 from motelog.gateway.connect.parts import SessionParts
-from motelog.gateway.errors import GatewayError, SessionInUseError
+from motelog.gateway.errors import GatewayError
 from motelog.gateway.log.log_port import SETTLED, After, Then
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.topics import is_shared
@@ -23,6 +23,15 @@ from motelog.gateway.sessions.session import Session
 from motelog.gateway.state.claims import ClaimKind
 from motelog.gateway.state.stored import StoredSession
 from motelog.gateway.state.view import ViewError
+
+
+class SessionInUseError(GatewayError):
+    """A session cannot be ended here: another gateway serves it, or it is a group in use."""
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__(
+            f"{client_id!r} is connected to another gateway, or is a shared subscription in use"
+        )
 
 
 class OperatorSessions:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from motelog.core.clock import Clock
-from motelog.gateway.errors import TraceRefusedError
+from motelog.gateway.errors import GatewayError
 from motelog.gateway.mqtt.packet_heads import PacketHead, PacketHeads
 from motelog.gateway.operator.answers import Trace, TracedPacket
 from motelog.gateway.operator.sessions import OperatorSessions
@@ -28,6 +28,10 @@ PACKETS_MAX: Final = 10_000
 RESULT_KEPT_MS: Final = 120_000
 #: Most packets in one answer.
 PART_MAX: Final = 500
+
+
+class TraceRefusedError(GatewayError):
+    """A trace cannot begin: the client already has one, or the limit of traces is reached."""
 
 
 class Traces:

@@ -29,8 +29,15 @@ from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError, StoredError, StoreFullError
 from motelog.core.limited_log import LimitedByKey, LimitedLog
 from motelog.core.spare_memory import NO_MEMORY
-from motelog.gateway.errors import GatewayError, OutcomeUnknownError
-from motelog.gateway.log.log_port import SETTLED, LogPort, Settled, Then, Ticket
+from motelog.gateway.errors import GatewayError
+from motelog.gateway.log.log_port import (
+    SETTLED,
+    LogPort,
+    OutcomeUnknownError,
+    Settled,
+    Then,
+    Ticket,
+)
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.packing import numbered

@@ -18,9 +18,7 @@ from motelog.gateway.access.access import Access
 from motelog.gateway.access.acl import Acl
 from motelog.gateway.errors import (
     GatewayError,
-    LogRefusesError,
     NotAuthorizedError,
-    OutcomeUnknownError,
     ProtocolViolationError,
     QuotaExceededError,
     TopicNameError,
@@ -28,7 +26,7 @@ from motelog.gateway.errors import (
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.mqtt.packet_types import PacketType
+from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import decode_properties
 from motelog.gateway.mqtt.topics import check_topic_name
 from motelog.gateway.publish.acknowledge import Answers
@@ -46,6 +44,12 @@ logger = logging.getLogger(__name__)
 
 #: Stands for the properties of a publish without properties that the hot loop must not handle.
 NO_BLOCK: Final = b""
+
+
+class LogRefusesError(GatewayError):
+    """A remote log refuses what is published to a broker that is away."""
+
+    reason_code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 
 
 class Publishing:
@@ -101,8 +105,9 @@ class Publishing:
             _check_size(message)
             is_retained = first_byte & 1 and self._may_be_retained(connection, qos, name, message)
             if is_retained and (refusal := self._log_port.refusal(message[0])) is not None:
-                if first_byte & 8:
-                    raise OutcomeUnknownError(str(refusal))  # the log may have it already
+                if first_byte & 8:  # the log may have it already
+                    code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+                    raise GatewayError(str(refusal), reason_code=code)
                 raise LogRefusesError(str(refusal))  # its copy may be at another broker
         except (TopicNameError, NotAuthorizedError, QuotaExceededError, LogRefusesError) as exc:
             self._refuse(connection, qos, packet_id, topic, exc)

@@ -50,8 +50,14 @@ from motelog.core.remoting.frames import (
 )
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.core.topic_names import DEFAULT_TOPIC, GATEWAY_TOPICS
-from motelog.gateway.errors import OutcomeUnknownError, StoredUnsafelyError
-from motelog.gateway.log.log_port import SETTLED, Settled, Ticket, no_listener
+from motelog.gateway.log.log_port import (
+    SETTLED,
+    OutcomeUnknownError,
+    Settled,
+    StoredUnsafelyError,
+    Ticket,
+    no_listener,
+)
 from motelog.gateway.log.reckoning import ANSWER_S
 from motelog.gateway.log.remote.links import BrokerLink, BrokerLinks
 from motelog.gateway.log.remote.parts import Batch, Held, Part, Withdrawn

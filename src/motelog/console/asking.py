@@ -16,7 +16,7 @@ import trio
 
 from motelog.core.errors import MotelogError
 from motelog.core.net.listeners import CertificateFile
-from motelog.gateway.errors import SessionInUseError, TopicFilterError, TraceRefusedError
+from motelog.gateway.errors import TopicFilterError
 from motelog.gateway.operator.answers import (
     Client,
     ClientPage,
@@ -29,6 +29,8 @@ from motelog.gateway.operator.answers import (
     Trace,
 )
 from motelog.gateway.operator.operator import Operator
+from motelog.gateway.operator.sessions import SessionInUseError
+from motelog.gateway.operator.traces import TraceRefusedError
 from motelog.gateway.state.view import ViewError
 
 _T = TypeVar("_T")

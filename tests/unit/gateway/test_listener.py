@@ -13,7 +13,7 @@ from motelog.core.net.reactor import CloseReason, Fault
 from motelog.core.spare_memory import NO_MEMORY
 from motelog.gateway import listener
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.errors import OutcomeUnknownError
+from motelog.gateway.log.log_port import OutcomeUnknownError
 from motelog.gateway.mapping.topic_rule import TopicRule
 from motelog.gateway.mqtt.connect import encode_connect
 from motelog.gateway.mqtt.packet_types import Connect, Subscribe, SubscribeEntry

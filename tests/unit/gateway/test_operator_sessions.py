@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from motelog.core.errors import MotelogError, StoreFullError
-from motelog.gateway.errors import SessionInUseError
 from motelog.gateway.mqtt.packet_types import NO_PROPERTIES, Properties, Will
+from motelog.gateway.operator.sessions import SessionInUseError
 from tests.conformance.peers import Gateway
 from tests.support.gateway_stage import Stage
 from tests.unit.gateway.test_sessions import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from motelog.gateway.errors import TraceRefusedError
-from motelog.gateway.operator.traces import RESULT_KEPT_MS, RUNNING_MAX
+from motelog.gateway.operator.traces import RESULT_KEPT_MS, RUNNING_MAX, TraceRefusedError
 from tests.support.gateway_stage import Stage
 from tests.unit.gateway.test_sessions import connect, lose, publish, settle, subscribe
 

@@ -31,8 +31,7 @@ from motelog.core.remoting.frames import (
     decode_batch_items,
     dumps,
 )
-from motelog.gateway.errors import OutcomeUnknownError, StoredUnsafelyError
-from motelog.gateway.log.log_port import Ticket
+from motelog.gateway.log.log_port import OutcomeUnknownError, StoredUnsafelyError, Ticket
 from motelog.gateway.log.remote import appends as module
 from motelog.gateway.log.remote.appends import Appends
 from motelog.gateway.log.remote.links import BrokerLinks
