@@ -23,9 +23,9 @@ from motelog.core.spare_memory import NO_MEMORY
 from motelog.gateway.access.access import Access
 from motelog.gateway.connect.clients import Clients
 from motelog.gateway.connect.parts import SessionParts
-from motelog.gateway.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.log.log_port import Settled
 from motelog.gateway.log.reckoning import STILL_MS_MAX
+from motelog.gateway.mqtt.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.mqtt.frames import split, split_one
 from motelog.gateway.output import Output
 from motelog.gateway.publish.parts import PublishParts

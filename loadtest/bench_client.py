@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from motelog.core.addresses import format_address
 from motelog.core.net.reactor import CloseReason, Framing, Reactor, Turn
-from motelog.gateway.errors import GatewayError
 from motelog.gateway.mqtt.connect import decode_connack, encode_connect
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.frames import split
 from motelog.gateway.mqtt.packet_types import Connect, PacketType, Subscribe, SubscribeEntry
 from motelog.gateway.mqtt.subscribe import decode_suback, encode_subscribe

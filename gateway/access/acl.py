@@ -29,7 +29,7 @@ import msgspec
 from motelog.core.toml_lines import find_lines
 from motelog.gateway.access.password_file import AccessFileError, check_user_name, read_text
 from motelog.gateway.access.rights import NONE, Who, contains, meets
-from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.topics import SHARED_PREFIX, check_topic_filter, is_level, matches
 
 Action = Literal["publish", "subscribe", "retain"]

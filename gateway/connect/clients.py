@@ -19,8 +19,8 @@ from motelog.gateway.config import GatewayConfig
 from motelog.gateway.connect.admission import Admission
 from motelog.gateway.connect.parts import ConnectionParts, SessionParts
 from motelog.gateway.connect.rechecks import Rechecks
-from motelog.gateway.errors import GatewayError, MalformedPacketError
 from motelog.gateway.mqtt.disconnect import decode_disconnect
+from motelog.gateway.mqtt.errors import GatewayError, MalformedPacketError
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.connect_rules import check_disconnect, refuse_unread

@@ -19,8 +19,8 @@ from motelog.gateway.access.access import Access
 from motelog.gateway.access.login import Credentials, Denied, Identity
 from motelog.gateway.access.scram import METHOD, Exchange, ScramError
 from motelog.gateway.access.scram_logins import ScramLogins
-from motelog.gateway.errors import GatewayError, NotAuthorizedError, ProtocolViolationError
 from motelog.gateway.mqtt.auth import Auth, decode_auth, encode_auth
+from motelog.gateway.mqtt.errors import GatewayError, NotAuthorizedError, ProtocolViolationError
 from motelog.gateway.mqtt.packet_types import PacketType, PropertyId, PropertyValue, ReasonCode
 from motelog.gateway.sessions.connect_rules import Accepted, Refused, refuse
 from motelog.gateway.sessions.connection import Connection

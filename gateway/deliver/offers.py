@@ -16,9 +16,9 @@ from motelog.core.message import tags_code
 from motelog.gateway.deliver.outgoing import BriefRecord, OutgoingMessage, native_topic_name
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueue
-from motelog.gateway.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.mqtt.topics import check_topic_name, matches
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.session import ALL_FILTERS, Session

@@ -20,8 +20,8 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
-from motelog.gateway.errors import TopicNameError
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.errors import TopicNameError
 from motelog.gateway.mqtt.topics import check_topic_name, has_wildcard
 from motelog.gateway.output import Output
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT

@@ -21,10 +21,10 @@ from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.outgoing import native_topic_name
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
-from motelog.gateway.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.log.reads import Reads
 from motelog.gateway.mapping.message_properties import TOPIC_PROPERTY
+from motelog.gateway.mqtt.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.mqtt.topics import check_topic_name, matches
 from motelog.gateway.sessions.groups import PARTS, Group, Part, part_number
 from motelog.gateway.sessions.inflight import flight_of, group_of, read_flight

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from motelog.core.topic_names import is_device_topic
-from motelog.gateway.errors import TopicFilterError, TopicNameError
+from motelog.gateway.mqtt.errors import TopicFilterError, TopicNameError
 from motelog.gateway.mqtt.topics import check_topic_filter, check_topic_name, is_level
 
 PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")

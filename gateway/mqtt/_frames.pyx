@@ -23,7 +23,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.acks import decode_ack
 
 cdef enum:

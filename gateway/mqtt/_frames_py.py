@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from motelog.gateway.errors import GatewayError, MalformedPacketError
 from motelog.gateway.mqtt.acks import decode_ack
+from motelog.gateway.mqtt.errors import GatewayError, MalformedPacketError
 from motelog.gateway.mqtt.packet_types import PROTOCOL_VERSIONS, PacketType, ReasonCode
 from motelog.gateway.mqtt.packing import check_flags
 from motelog.gateway.mqtt.varint import VARINT_MAX, decode_varint, encode_varint

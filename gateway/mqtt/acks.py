@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from motelog.gateway.errors import MalformedPacketError, ProtocolViolationError
+from motelog.gateway.mqtt.errors import MalformedPacketError, ProtocolViolationError
 from motelog.gateway.mqtt.fields import FieldReader
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,

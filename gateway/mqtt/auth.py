@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from motelog.gateway.errors import ProtocolViolationError
+from motelog.gateway.mqtt.errors import ProtocolViolationError
 from motelog.gateway.mqtt.fields import FieldReader
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from motelog.gateway.errors import (
+from motelog.gateway.mqtt.errors import (
     ClientIdentifierError,
     MalformedPacketError,
     UnsupportedProtocolVersionError,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from motelog.gateway.errors import ProtocolViolationError
+from motelog.gateway.mqtt.errors import ProtocolViolationError
 from motelog.gateway.mqtt.fields import FieldReader
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from motelog.gateway.errors import MalformedPacketError
+from motelog.gateway.mqtt.errors import MalformedPacketError
 from motelog.gateway.mqtt.varint import decode_varint
 
 STRING_BYTES_MAX: Final = 65535

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.fields import FieldReader
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.mqtt.properties import read_properties

@@ -8,7 +8,7 @@ Spec: MQTT 5.0 section 2.1.
 
 from __future__ import annotations
 
-from motelog.gateway.errors import MalformedPacketError
+from motelog.gateway.mqtt.errors import MalformedPacketError
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.mqtt.varint import encode_varint
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-from motelog.gateway.errors import MalformedPacketError, ProtocolViolationError
+from motelog.gateway.mqtt.errors import MalformedPacketError, ProtocolViolationError
 from motelog.gateway.mqtt.fields import FieldReader, encode_binary, encode_string
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from motelog.gateway.errors import MalformedPacketError, ProtocolViolationError
+from motelog.gateway.mqtt.errors import MalformedPacketError, ProtocolViolationError
 from motelog.gateway.mqtt.fields import FieldReader, encode_string
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,

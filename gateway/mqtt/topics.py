@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from motelog.gateway.errors import MalformedPacketError, TopicFilterError, TopicNameError
+from motelog.gateway.mqtt.errors import MalformedPacketError, TopicFilterError, TopicNameError
 from motelog.gateway.mqtt.fields import STRING_BYTES_MAX
 
 SHARED_PREFIX: Final = "$share/"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from motelog.gateway.errors import MalformedPacketError
+from motelog.gateway.mqtt.errors import MalformedPacketError
 
 VARINT_MAX: Final = 268_435_455
 

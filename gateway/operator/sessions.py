@@ -13,8 +13,8 @@ from motelog.core.errors import MotelogError
 from motelog.gateway.connect.connections import Connections
 from motelog.gateway.connect.expiry import Expiry
 from motelog.gateway.connect.parts import SessionParts
-from motelog.gateway.errors import GatewayError
 from motelog.gateway.log.log_port import SETTLED, After, Then
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.topics import is_shared
 from motelog.gateway.sessions.connection import Connection

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from motelog.core.clock import Clock
-from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.packet_heads import PacketHead, PacketHeads
 from motelog.gateway.operator.answers import Trace, TracedPacket
 from motelog.gateway.operator.sessions import OperatorSessions

@@ -29,7 +29,6 @@ from motelog.core.clock import Clock
 from motelog.core.errors import MotelogError, StoredError, StoreFullError
 from motelog.core.limited_log import LimitedByKey, LimitedLog
 from motelog.core.spare_memory import NO_MEMORY
-from motelog.gateway.errors import GatewayError
 from motelog.gateway.log.log_port import (
     SETTLED,
     LogPort,
@@ -39,6 +38,7 @@ from motelog.gateway.log.log_port import (
     Ticket,
 )
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.packing import numbered
 from motelog.gateway.output import Output

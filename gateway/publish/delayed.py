@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from motelog.gateway.errors import TopicNameError
 from motelog.gateway.log.log_port import DELAY_MS_MAX
+from motelog.gateway.mqtt.errors import TopicNameError
 
 DELAYED_PREFIX: Final = b"$delayed/"
 

@@ -16,16 +16,16 @@ from motelog.core.limited_log import LimitedLog
 from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.acl import Acl
-from motelog.gateway.errors import (
+from motelog.gateway.log.log_port import LogPort
+from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
+from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.errors import (
     GatewayError,
     NotAuthorizedError,
     ProtocolViolationError,
     QuotaExceededError,
     TopicNameError,
 )
-from motelog.gateway.log.log_port import LogPort
-from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
-from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import decode_properties
 from motelog.gateway.mqtt.topics import check_topic_name

@@ -16,9 +16,9 @@ from typing import Final, Generic, TypeVar
 from motelog.core.errors import BrokerError
 from motelog.core.message import KEYS, MQTT_QOS, MQTT_TOPIC, TAGS, encode_properties, tags_code
 from motelog.core.topic_names import TOPIC_BYTES_MAX, is_device_topic
-from motelog.gateway.errors import TopicNameError
 from motelog.gateway.log.log_port import LogPort, QueueHandle
 from motelog.gateway.mapping.topic_mapping import MappedName, TopicMapping
+from motelog.gateway.mqtt.errors import TopicNameError
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.topics import check_topic_name
 from motelog.gateway.publish.router import Route, Router

@@ -15,10 +15,10 @@ from motelog.core.errors import MotelogError
 from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.rights import Who
-from motelog.gateway.errors import TopicNameError
 from motelog.gateway.log.log_port import After, LogPort
 from motelog.gateway.mapping.message_properties import publisher_properties
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.errors import TopicNameError
 from motelog.gateway.publish.retaining import RETAIN_TEXT, Retaining
 from motelog.gateway.publish.routes import QOS_TEXTS, Routes
 from motelog.gateway.state.retained_unread import Written

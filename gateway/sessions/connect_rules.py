@@ -17,10 +17,10 @@ import msgspec
 
 from motelog.gateway.access.login import UNCHECKED, Credentials, Identity
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.mapping.message_properties import publish_properties
 from motelog.gateway.mapping.templates import client_topic
 from motelog.gateway.mqtt.connect import claimed_version, decode_connect, encode_connack
+from motelog.gateway.mqtt.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
     PROTOCOL_VERSIONS,

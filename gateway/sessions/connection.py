@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from motelog.gateway.errors import PacketTooLargeError, ProtocolViolationError, TopicAliasError
+from motelog.gateway.mqtt.errors import PacketTooLargeError, ProtocolViolationError, TopicAliasError
 from motelog.gateway.output import Output
 
 if TYPE_CHECKING:

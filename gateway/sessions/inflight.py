@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from motelog.gateway.errors import ProtocolViolationError
+from motelog.gateway.mqtt.errors import ProtocolViolationError
 
 PACKET_ID_MAX: Final = 65535
 

@@ -8,8 +8,8 @@ Spec: MQTT 5.0 and 3.1.1 sections 3.3 to 3.7.
 
 from __future__ import annotations
 
-from motelog.gateway.errors import ProtocolViolationError
 from motelog.gateway.mqtt.acks import encode_ack
+from motelog.gateway.mqtt.errors import ProtocolViolationError
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.sessions.connection import Connection

@@ -13,7 +13,7 @@ import msgspec
 
 from motelog.gateway.access.rights import NONE, Authoriser, Who
 from motelog.gateway.config import GatewayConfig
-from motelog.gateway.errors import TopicFilterError
+from motelog.gateway.mqtt.errors import TopicFilterError
 from motelog.gateway.mqtt.packet_types import Properties, ReasonCode, SubscribeEntry
 from motelog.gateway.mqtt.properties import reason_string
 from motelog.gateway.mqtt.subscribe import (

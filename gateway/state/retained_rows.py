@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import NAME_END, VALUE_END
-from motelog.gateway.errors import TopicNameError
 from motelog.gateway.mapping.message_properties import client_id_property, expires_ms
+from motelog.gateway.mqtt.errors import TopicNameError
 from motelog.gateway.mqtt.topics import check_topic_name
 from motelog.gateway.state.follower import ReadBack
 from motelog.gateway.state.view import View

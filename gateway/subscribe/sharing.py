@@ -21,9 +21,9 @@ from itertools import chain
 import msgspec
 
 from motelog.gateway.deliver.delivery import Delivery
-from motelog.gateway.errors import GatewayError
 from motelog.gateway.log.log_port import SETTLED, Ticket
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.topics import SHARED_PREFIX, is_shared
 from motelog.gateway.sessions.groups import (

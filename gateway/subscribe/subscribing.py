@@ -24,8 +24,8 @@ from motelog.gateway.access.access import Access
 from motelog.gateway.config import GatewayConfig
 from motelog.gateway.deliver.delivery import Delivery, Starts
 from motelog.gateway.deliver.sys_topics import SYS_PREFIX
-from motelog.gateway.errors import GatewayError
 from motelog.gateway.metrics import GatewayMetrics
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.topics import SHARED_PREFIX, matched_filter
 from motelog.gateway.sessions.connection import Connection

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.mqtt.properties import decode_properties, encode_properties
 from motelog.gateway.mqtt.varint import VARINT_MAX, decode_varint, encode_varint

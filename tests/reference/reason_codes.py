@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from motelog.gateway.errors import GatewayError
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from tests.reference.markdown import table
 from tests.support.repository import ROOT

@@ -66,7 +66,7 @@ def check(
     """
     from motelog.gateway.access.acl import read_acl
     from motelog.gateway.access.rights import NONE, Who
-    from motelog.gateway.errors import GatewayError
+    from motelog.gateway.mqtt.errors import GatewayError
     from motelog.gateway.mqtt.topics import check_topic_filter, has_wildcard
     from motelog.gateway.sessions.subscribe_rules import judged
 

@@ -24,10 +24,10 @@ from motelog.cli.output import CliError
 from motelog.cli.status import IS_IT_RUNNING, Status
 from motelog.core.net.tls import tls_fault
 from motelog.core.remoting.tls import handshake_fault
-from motelog.gateway.errors import GatewayError
 from motelog.gateway.mqtt.acks import decode_ack, encode_ack
 from motelog.gateway.mqtt.connect import decode_connack, encode_connect
 from motelog.gateway.mqtt.disconnect import PINGREQ, decode_disconnect, encode_disconnect
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.frames import encode_publish, split_one
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,

@@ -485,7 +485,7 @@ def _value(name: str, text: str, kind: type) -> str | int | bytes:
 
 def _check_encodable(packet: str, properties: Properties) -> None:
     """CliError for values that the server would reject as malformed."""
-    from motelog.gateway.errors import GatewayError
+    from motelog.gateway.mqtt.errors import GatewayError
     from motelog.gateway.mqtt.packet_types import PacketType
     from motelog.gateway.mqtt.properties import WILL, decode_properties, encode_properties
 
@@ -498,8 +498,8 @@ def _check_encodable(packet: str, properties: Properties) -> None:
 
 def check_topic_name(option: str, topic: str) -> None:
     """CliError unless a message may be published to ``topic``."""
-    from motelog.gateway.errors import GatewayError
     from motelog.gateway.mqtt import topics
+    from motelog.gateway.mqtt.errors import GatewayError
 
     try:
         topics.check_topic_name(topic)

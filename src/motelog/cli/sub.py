@@ -215,7 +215,7 @@ class _Subscriber:
 
 
 def _check_filters(option: str, topic_filters: list[str] | None) -> None:
-    from motelog.gateway.errors import GatewayError
+    from motelog.gateway.mqtt.errors import GatewayError
     from motelog.gateway.mqtt.topics import check_topic_filter
 
     for topic_filter in topic_filters or ():

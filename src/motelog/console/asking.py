@@ -16,7 +16,7 @@ import trio
 
 from motelog.core.errors import MotelogError
 from motelog.core.net.listeners import CertificateFile
-from motelog.gateway.errors import TopicFilterError
+from motelog.gateway.mqtt.errors import TopicFilterError
 from motelog.gateway.operator.answers import (
     Client,
     ClientPage,

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from motelog.gateway.errors import MalformedPacketError, ProtocolViolationError
 from motelog.gateway.mqtt.acks import PACKET_ID_AT, encode_ack
 from motelog.gateway.mqtt.disconnect import decode_disconnect, encode_disconnect
+from motelog.gateway.mqtt.errors import MalformedPacketError, ProtocolViolationError
 from motelog.gateway.mqtt.packet_types import PacketType, PropertyId, SubscribeEntry
 from motelog.gateway.mqtt.subscribe import (
     FILTERS_MAX,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from motelog.gateway.errors import MalformedPacketError, UnsupportedProtocolVersionError
 from motelog.gateway.mqtt.connect import (
     _known_head,
     claimed_version,
@@ -12,6 +11,7 @@ from motelog.gateway.mqtt.connect import (
     encode_connack,
     encode_connect,
 )
+from motelog.gateway.mqtt.errors import MalformedPacketError, UnsupportedProtocolVersionError
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,
     Connect,

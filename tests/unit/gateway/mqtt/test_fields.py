@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from motelog.gateway.errors import MalformedPacketError
+from motelog.gateway.mqtt.errors import MalformedPacketError
 from motelog.gateway.mqtt.fields import FieldReader, encode_binary, encode_string
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from motelog.gateway.errors import MalformedPacketError, ProtocolViolationError
+from motelog.gateway.mqtt.errors import MalformedPacketError, ProtocolViolationError
 from motelog.gateway.mqtt.fields import FieldReader
 from motelog.gateway.mqtt.packet_types import (
     NO_PROPERTIES,

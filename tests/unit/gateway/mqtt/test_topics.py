@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from motelog.gateway.errors import (
+from motelog.gateway.mqtt.errors import (
     GatewayError,
     MalformedPacketError,
     TopicFilterError,

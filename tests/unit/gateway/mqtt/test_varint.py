@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from motelog.gateway.errors import MalformedPacketError
+from motelog.gateway.mqtt.errors import MalformedPacketError
 from motelog.gateway.mqtt.varint import decode_varint, encode_varint
 
 TABLE = {

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from motelog.gateway.errors import GatewayError
 from motelog.gateway.mqtt import _frames, _frames_py, packet_types
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.mqtt.varint import encode_varint
 from tests.support.mqtt import batch, decode_packet, encode_packet, load_vectors

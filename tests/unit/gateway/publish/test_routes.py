@@ -10,10 +10,10 @@ import pytest
 from motelog.core.errors import BrokerError
 from motelog.core.message import MQTT_QOS, MQTT_TOPIC, TAGS, decode_properties, tags_code
 from motelog.core.records.append import QueueTail
-from motelog.gateway.errors import TopicNameError
 from motelog.gateway.log.log_port import QueueHandle, choose_queue
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.mapping.topic_rule import TopicRule
+from motelog.gateway.mqtt.errors import TopicNameError
 from motelog.gateway.publish import routes as module
 from motelog.gateway.publish.router import Route
 from motelog.gateway.publish.routes import QOS_TEXTS, RouteCache, Routes

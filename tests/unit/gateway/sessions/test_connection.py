@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from motelog.gateway.errors import ProtocolViolationError, TopicAliasError
+from motelog.gateway.mqtt.errors import ProtocolViolationError, TopicAliasError
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT, Connection
 from tests.support.memory_output import MemoryOutput
 

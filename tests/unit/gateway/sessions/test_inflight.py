@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from motelog.gateway.errors import ProtocolViolationError
+from motelog.gateway.mqtt.errors import ProtocolViolationError
 from motelog.gateway.sessions.inflight import (
     PACKET_ID_MAX,
     Flight,
