@@ -36,7 +36,6 @@ from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.operator.operator import Operator
 from motelog.gateway.operator.sessions import OperatorSessions
-from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.commit import Commit
 from motelog.gateway.publish.exchanges import Exchanges
@@ -48,6 +47,7 @@ from motelog.gateway.publish.routes import Routes
 from motelog.gateway.publish.wills import Wills
 from motelog.gateway.sessions.groups import Receiver
 from motelog.gateway.sessions.inflight import PACKET_ID_MAX
+from motelog.gateway.sessions.output import Output
 from motelog.gateway.sessions.subscriptions import SubscriptionTree
 from motelog.gateway.state.claims import TOPICS_MS_MAX, Claims
 from motelog.gateway.state.journal import SessionJournal

@@ -27,10 +27,10 @@ from motelog.gateway.log.log_port import Settled
 from motelog.gateway.log.reckoning import STILL_MS_MAX
 from motelog.gateway.mqtt.errors import GatewayError, ProtocolViolationError
 from motelog.gateway.mqtt.frames import split, split_one
-from motelog.gateway.output import Output
 from motelog.gateway.publish.parts import PublishParts
 from motelog.gateway.publish.routes import QOS_TEXTS
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.output import Output
 from motelog.gateway.turn import Packet, Turn
 
 logger = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from motelog.gateway.connect.rechecks import Rechecks
 from motelog.gateway.mqtt.disconnect import decode_disconnect
 from motelog.gateway.mqtt.errors import GatewayError, MalformedPacketError
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
-from motelog.gateway.output import Output
 from motelog.gateway.sessions.connect_rules import check_disconnect, refuse_unread
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.output import Output
 from motelog.gateway.sessions.publish_rules import unexpected
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.state.session_rows import ClaimHeard

@@ -19,9 +19,9 @@ from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import encode_disconnect
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.mqtt.properties import reason_string
-from motelog.gateway.output import Output
 from motelog.gateway.sessions.connect_rules import Refused, refuse_for_now
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.output import Output
 from motelog.gateway.turn import Turn
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Final
 from motelog.core import spare_memory
 from motelog.gateway.connect.connections import Connections
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.output import Output
+from motelog.gateway.sessions.output import Output
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from motelog.gateway.deliver.plans import Plan
 from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.watched import WatchedQueue
 from motelog.gateway.metrics import GatewayMetrics
-from motelog.gateway.output import Output
 from motelog.gateway.sessions.inflight import flight_of
+from motelog.gateway.sessions.output import Output
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.turn import Turn
 

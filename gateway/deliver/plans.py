@@ -23,9 +23,9 @@ from zlib import crc32
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.errors import TopicNameError
 from motelog.gateway.mqtt.topics import check_topic_name, has_wildcard
-from motelog.gateway.output import Output
 from motelog.gateway.sessions.connection import PACKET_BYTES_LIMIT
 from motelog.gateway.sessions.groups import Group, Receiver
+from motelog.gateway.sessions.output import Output
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import (
     PARTICULAR,

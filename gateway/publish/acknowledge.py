@@ -41,8 +41,8 @@ from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.packing import numbered
-from motelog.gateway.output import Output
 from motelog.gateway.sessions.connection import Connection
+from motelog.gateway.sessions.output import Output
 from motelog.gateway.sessions.publish_rules import refuse_publish
 from motelog.gateway.turn import Acks, AnswerKind, NotFound, Turn
 

@@ -18,10 +18,10 @@ from motelog.gateway.log.log_port import LACKING, AppendApart, LogPort, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import PINGRESP
 from motelog.gateway.mqtt.packet_types import PacketType
-from motelog.gateway.output import Output
 from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.exchanges import Exchanges
 from motelog.gateway.publish.routes import qos_of
+from motelog.gateway.sessions.output import Output
 from motelog.gateway.state.journal import SessionJournal
 from motelog.gateway.turn import Turn
 

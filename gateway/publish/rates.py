@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from motelog.gateway.output import Output
+from motelog.gateway.sessions.output import Output
 
 #: How much a client may send at once, and how many clients may connect at once, as time at the
 #: configured rate.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from motelog.gateway.mqtt.errors import PacketTooLargeError, ProtocolViolationError, TopicAliasError
-from motelog.gateway.output import Output
+from motelog.gateway.sessions.output import Output
 
 if TYPE_CHECKING:
     from motelog.gateway.sessions.session import Session

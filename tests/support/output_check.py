@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 
 from motelog.core.net.reactor_types import CloseReason
-from motelog.gateway.output import Output
+from motelog.gateway.sessions.output import Output
 
 #: A stage opens its output with these marks.
 OUTPUT_BYTES_HIGH = 100_000
@@ -58,7 +58,7 @@ class OutputStage(Protocol):
 
 
 def check_output(stage: OutputStage) -> None:
-    """Hold one implementation to what ``gateway.output`` says."""
+    """Hold one implementation to what ``gateway.sessions.output`` says."""
     _check_order(stage)
     _check_numbers(stage)
     _check_variant(stage)

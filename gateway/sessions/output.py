@@ -1,6 +1,7 @@
 """What the gateway needs from the part that holds its peers' streams: send, end, pause, limits.
 
-Owns: the Output protocol, declared for its users: ``clients``, ``deliver``, ``publish``.
+Owns: the Output protocol. A ``Connection`` is an output and a number there; ``deliver`` and
+``publish`` send to many of them at once.
 Must not touch: sockets. An implementation such as the reactor does.
 Invariants, checked for every implementation (tests/support/output_check.py):
 
