@@ -75,7 +75,12 @@ class Gateway:
         self.metrics = GatewayMetrics(listeners=(PLAIN, *(one.name for one in listeners)))
         self._access: Access | None = None
         if access is not None and access.is_set:
-            self._access = Access(access, self.metrics, clock=self._clock, listeners=listeners)
+            self._access = Access(
+                access,
+                clock=self._clock,
+                count_login=self.metrics.count_login,
+                listeners=listeners,
+            )
         #: (host, port) that clients connect to, once started.
         self.address: tuple[str, int] = ("", 0)
         #: The addresses of its other listeners by name, once started.

@@ -28,7 +28,6 @@ from motelog.gateway.access.password_file import AccessFileError, Stamp, file_st
 from motelog.gateway.access.passwords import Passwords
 from motelog.gateway.access.remote import RemoteLogins
 from motelog.gateway.access.scram_logins import ScramLogins
-from motelog.gateway.metrics import GatewayMetrics
 
 if TYPE_CHECKING:
     from motelog.gateway.access.tokens import Tokens
@@ -85,12 +84,15 @@ class Access:
     def __init__(
         self,
         config: AccessConfig,
-        metrics: GatewayMetrics,
         *,
         clock: Clock,
+        count_login: Callable[[str, str], None],
         listeners: Sequence[ListenerConfig] = (),
     ) -> None:
-        """``listeners`` are those other than the plain one, which accepts any login."""
+        """``listeners`` are those other than the plain one, which accepts any login.
+
+        ``count_login`` is called with the authenticator and the outcome of each login.
+        """
         #: Listener number -> its logins, empty for all.
         self.logins_of: tuple[tuple[str, ...], ...] = ((), *(one.logins for one in listeners))
         chain: list[Authenticator] = []
@@ -123,7 +125,7 @@ class Access:
             self._files.append(_File(self._rules))
         self.logins = Logins(
             chain,
-            metrics,
+            count=count_login,
             clock=clock,
             allow_anonymous=config.allow_anonymous,
             waiting_max=config.logins_waiting_max,

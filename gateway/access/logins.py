@@ -31,7 +31,6 @@ from motelog.gateway.access.login import (
     Identity,
     Slow,
 )
-from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
 
 logger = logging.getLogger(__name__)
@@ -60,15 +59,16 @@ class Logins:
     def __init__(
         self,
         chain: Sequence[Authenticator],
-        metrics: GatewayMetrics,
         *,
+        count: Callable[[str, str], None],
         clock: Clock,
         allow_anonymous: bool,
         waiting_max: int,
         threads: int = 1,
     ) -> None:
+        """``count`` is called with the authenticator and the outcome of each login."""
         self._chain = {one.name: one for one in chain}
-        self._metrics = metrics
+        self._count = count
         self._clock = clock
         self._allow_anonymous = allow_anonymous
         self._waiting_max = waiting_max
@@ -136,11 +136,11 @@ class Logins:
                     found = _backed_off(found.authenticator, wait_ms)
                 else:
                     self._back_off.failed(shown.host, user, now_ms)
-            self._metrics.count_login(found.authenticator, found.outcome)
+            self._count(found.authenticator, found.outcome)
         else:
             if found.authenticator != ANONYMOUS:
                 self._back_off.succeeded(shown.host, user)
-            self._metrics.count_login(found.authenticator, "accepted")
+            self._count(found.authenticator, "accepted")
         return found
 
     def holds(self, identity: Identity) -> bool:

@@ -82,7 +82,12 @@ class Stage:
         self.metrics = GatewayMetrics(listeners=(PLAIN, *(one.name for one in listeners)))
         self.access: Access | None = None
         if access is not None:
-            self.access = Access(access, self.metrics, clock=self.clock, listeners=listeners)
+            self.access = Access(
+                access,
+                clock=self.clock,
+                count_login=self.metrics.count_login,
+                listeners=listeners,
+            )
             self.access.read()
         #: Whether it has been asked to have another turn begin.
         self.is_woken = False

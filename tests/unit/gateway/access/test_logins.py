@@ -41,7 +41,7 @@ class Door:
     def __init__(self, config: AccessConfig) -> None:
         self.clock = ManualClock(1_000_000)
         self.metrics = GatewayMetrics()
-        self.access = Access(config, self.metrics, clock=self.clock)
+        self.access = Access(config, clock=self.clock, count_login=self.metrics.count_login)
         self.access.read()
         self.told: list[Identity | Denied] = []
 

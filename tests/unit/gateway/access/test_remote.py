@@ -358,7 +358,7 @@ def test_keys_that_cannot_be_fetched_end_the_start(service: HttpService) -> None
     service.answer = b"{"
     config = AccessConfig(jwt_keys_url=service.url, jwt_audience="motelog")
     stage = Stage()
-    access = Access(config, stage.metrics, clock=stage.clock)
+    access = Access(config, clock=stage.clock, count_login=stage.metrics.count_login)
     service.ends.append(access.close)
     with pytest.raises(AccessFileError, match="not a JSON object"):
         access.read()
