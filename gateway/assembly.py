@@ -259,15 +259,12 @@ def _publish(
     commit = Commit(turn, log, around.journal, exchanges, answers, around.output, metrics)
     publishing = Publishing(
         turn,
-        log,
         routes,
         exchanges,
         retaining,
-        answers,
         commit,
         metrics,
         topic_alias_max=config.topic_alias_max,
-        clock=around.clock,
         access=around.access,
     )
     rates = Rates(around.output, **_rates_of(config))

@@ -17,6 +17,7 @@ from itertools import repeat
 from motelog.gateway.log.log_port import LACKING, AppendApart, LogPort, Ticket
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.disconnect import PINGRESP
+from motelog.gateway.mqtt.errors import GatewayError
 from motelog.gateway.mqtt.packet_types import PacketType
 from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.exchanges import Exchanges
@@ -66,6 +67,11 @@ class Commit:
             for number in turn.pings:
                 self._output.send(number, PINGRESP)
             turn.pings.clear()
+
+    def refuse(self, kind: PacketType, ack: tuple[int, int], refusal: GatewayError) -> None:
+        """Refuse one publish, after the answers to those before it. [MQTT-4.6.0-2]"""
+        self.run()
+        self._answers.answer_behind(kind, [ack], refusal)
 
     def _append(self, turn: Turn) -> None:
         messages, metrics = turn.messages, self._metrics

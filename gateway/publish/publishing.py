@@ -11,12 +11,10 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from motelog.core.clock import Clock
 from motelog.core.limited_log import LimitedLog
 from motelog.core.message import PROPERTIES_BYTES_MAX, encode_host
 from motelog.gateway.access.access import Access
 from motelog.gateway.access.acl import Acl
-from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
 from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.errors import (
@@ -29,7 +27,6 @@ from motelog.gateway.mqtt.errors import (
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from motelog.gateway.mqtt.properties import decode_properties
 from motelog.gateway.mqtt.topics import check_topic_name
-from motelog.gateway.publish.acknowledge import Answers
 from motelog.gateway.publish.commit import Commit
 from motelog.gateway.publish.delayed import DELAYED_PREFIX, split_delayed
 from motelog.gateway.publish.exchanges import Exchanges
@@ -58,30 +55,25 @@ class Publishing:
     def __init__(
         self,
         turn: Turn,
-        log: LogPort,
         routes: Routes,
         exchanges: Exchanges,
         retaining: Retaining,
-        answers: Answers,
         commit: Commit,
         metrics: GatewayMetrics,
         *,
         topic_alias_max: int,
-        clock: Clock,
         access: Access | None = None,
     ) -> None:
         """``access`` is None if clients do not log in."""
         self._turn = turn
-        self._log_port = log
         self._routes = routes
         self._exchanges = exchanges
         self._retaining = retaining
-        self._answers = answers
         self._commit = commit
         self._metrics = metrics
         self._topic_alias_max = topic_alias_max
         self._access = access
-        self._peer_log = LimitedLog(logger, monotonic_s=lambda: clock.monotonic_ms() / 1000)
+        self._peer_log = LimitedLog(logger, monotonic_s=lambda: turn.monotonic_ms / 1000)
 
     def publish(self, connection: Connection, session: Session, packet: Packet) -> None:
         """Handle a PUBLISH that the hot loop cannot: new topic name, properties, alias, refusal.
@@ -101,10 +93,10 @@ class Publishing:
             if first_byte & 1:
                 message = (*message[:2], message[2] + RETAIN_TEXT, *message[3:])
             if delay_ms:
-                message = self._log_port.delayed(message, delay_ms)
+                message = self._routes.delayed(message, delay_ms)
             _check_size(message)
             is_retained = first_byte & 1 and self._may_be_retained(connection, qos, name, message)
-            if is_retained and (refusal := self._log_port.refusal(message[0])) is not None:
+            if is_retained and (refusal := self._routes.refusal(message[0])) is not None:
                 if first_byte & 8:  # the log may have it already
                     code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
                     raise GatewayError(str(refusal), reason_code=code)
@@ -257,9 +249,8 @@ class Publishing:
             error,
         )
         if qos:
-            self._commit.run()  # answers leave in the order of the publishes [MQTT-4.6.0-2]
             kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
-            self._answers.answer_behind(kind, [(connection.number, packet_id)], error)
+            self._commit.refuse(kind, (connection.number, packet_id), error)
         else:
             self._metrics.publishes_refused += 1
 

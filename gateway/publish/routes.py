@@ -74,6 +74,10 @@ class Routes:
         self._levels = self._router.levels
         #: The hot path. If it returns None, ``resolve`` finds the route.
         self.message = self._router.message
+        # Where the log puts a message that it delays, and whether it refuses messages for a queue
+        # at the moment, also decide where a publish goes.
+        self.delayed = log.delayed
+        self.refusal = log.refusal
         self._begin()
         log.on_topic_created(self._on_topic_created)
         log.on_topic_refused(self._on_topic_refused)
