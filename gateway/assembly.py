@@ -30,6 +30,10 @@ from motelog.gateway.connect.run import Run
 from motelog.gateway.connect.table import SessionTable
 from motelog.gateway.deliver.catch_up import Quota
 from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.deliver.marking import Marking
+from motelog.gateway.deliver.offers import Offers
+from motelog.gateway.deliver.sender import Sender
+from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.listener import Listener
 from motelog.gateway.log.log_port import LogPort
 from motelog.gateway.mapping.topic_mapping import TopicMapping
@@ -211,18 +215,7 @@ def _sessions(
 ) -> SessionParts:
     journal, metrics, after = around.journal, around.metrics, around.journal.after
     subscriptions: SubscriptionTree[Receiver] = SubscriptionTree()
-    delivery = Delivery(
-        turn,
-        around.log,
-        mapping,
-        subscriptions,
-        journal,
-        around.retained,
-        metrics,
-        quota=_quota_of(around.config),
-        output_bytes_high=around.config.output_bytes_high,
-        random_skip=random_skip,
-    )
+    delivery = _delivery(around, turn, mapping, subscriptions, random_skip)
 
     def is_known(client_id: str, waited_ms: int) -> bool:
         """Whether this gateway knows all that a stored session refers to."""
@@ -237,6 +230,37 @@ def _sessions(
     storing = Storing(subscriptions, shared, delivery, journal)
     table = SessionTable(len(turn.connections))
     return SessionParts(table, subscriptions, shared, delivery, journal, claims, storing, metrics)
+
+
+def _delivery(
+    around: Surroundings,
+    turn: Turn,
+    mapping: TopicMapping,
+    subscriptions: SubscriptionTree[Receiver],
+    random_skip: Callable[[], int],
+) -> Delivery:
+    journal, metrics = around.journal, around.metrics
+    queues = WatchedQueues(around.log, mapping)
+    marking = Marking(
+        turn,
+        queues,
+        journal,
+        metrics,
+        output_bytes_high=around.config.output_bytes_high,
+        random_skip=random_skip,
+    )
+    sender = Sender(subscriptions, marking, metrics)
+    offers = Offers(subscriptions, mapping, sender, metrics)
+    return Delivery(
+        turn,
+        around.log,
+        queues,
+        offers,
+        subscriptions,
+        journal,
+        around.retained,
+        quota=_quota_of(around.config),
+    )
 
 
 def _publish(

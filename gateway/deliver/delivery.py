@@ -29,23 +29,17 @@ from motelog.gateway.deliver.beginnings import Beginnings
 from motelog.gateway.deliver.catch_up import CatchUp, Quota
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.live import Live
-from motelog.gateway.deliver.marking import Marking
 from motelog.gateway.deliver.moves import Moves
 from motelog.gateway.deliver.offers import Offers
-from motelog.gateway.deliver.outgoing import (
-    native_topic_name,
-)
+from motelog.gateway.deliver.outgoing import native_topic_name
 from motelog.gateway.deliver.plans import Plans
 from motelog.gateway.deliver.replay import QUEUE_NAME as RETAINED_QUEUE
 from motelog.gateway.deliver.replay import Replays
-from motelog.gateway.deliver.sender import Sender
 from motelog.gateway.deliver.shares import Flights, Shares
 from motelog.gateway.deliver.sys_topics import SysTopics
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead
 from motelog.gateway.mapping.message_properties import TOPIC_PROPERTY
-from motelog.gateway.mapping.topic_mapping import TopicMapping
-from motelog.gateway.metrics import GatewayMetrics
 from motelog.gateway.mqtt.packet_types import ReasonCode
 from motelog.gateway.sessions.groups import Group, Part, Receiver
 from motelog.gateway.sessions.inflight import flight_of, read_flight
@@ -75,33 +69,24 @@ class Delivery:
         self,
         turn: Turn,
         log: LogPort,
-        mapping: TopicMapping,
+        queues: WatchedQueues,
+        offers: Offers,
         subscriptions: SubscriptionTree[Receiver],
         journal: SessionJournal,
         retained: RetainedStore,
-        metrics: GatewayMetrics,
         *,
         quota: Quota,
-        output_bytes_high: int,
-        random_skip: Callable[[], int],
     ) -> None:
         self._log_port = log
-        self._metrics = metrics
+        self._metrics = metrics = offers.metrics
         self._turn = turn
         self._wake = wake = turn.wake
         self._retained = retained
         self._journal = journal
-        self._queues = queues = WatchedQueues(log, mapping, may_go_on=self._tail_known)
+        self._queues = queues
+        queues.may_go_on = self._tail_known
         self._plans = Plans(subscriptions, metrics)
-        marking = Marking(
-            turn,
-            queues,
-            journal,
-            metrics,
-            output_bytes_high=output_bytes_high,
-            random_skip=random_skip,
-        )
-        self._sender = sender = Sender(subscriptions, marking, metrics)
+        self._sender = sender = offers.sender
         self._replays = Replays(
             retained, queues, subscriptions, sender, journal, go_on=self._replay_on
         )
@@ -111,7 +96,7 @@ class Delivery:
             log,
             queues,
             moves,
-            Offers(subscriptions, mapping, sender, metrics),
+            offers,
             self._replays,
             resent=self.acknowledged,
             quota=quota,

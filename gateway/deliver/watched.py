@@ -82,17 +82,13 @@ class WatchedQueue:
 
 
 class WatchedQueues:
-    """The queues that one gateway reads; ``by_handle`` finds those that have grown.
+    """The queues that one gateway reads; ``by_handle`` finds those that have grown."""
 
-    ``may_go_on`` is called with a queue whose tail has become known after it was watched.
-    """
-
-    def __init__(
-        self, log: LogPort, mapping: TopicMapping, *, may_go_on: Callable[[WatchedQueue], None]
-    ) -> None:
+    def __init__(self, log: LogPort, mapping: TopicMapping) -> None:
         self._log_port = log
         self._mapping = mapping
-        self._may_go_on = may_go_on
+        #: Called with a queue whose tail has become known after it was watched.
+        self.may_go_on: Callable[[WatchedQueue], None] = _let_rest
         self.by_handle: dict[QueueHandle, WatchedQueue] = {}
         #: Number -> (handle, name) of every queue that flights may refer to, watched or not.
         self.places: list[tuple[QueueHandle, str]] = []
@@ -342,7 +338,7 @@ class WatchedQueues:
         queue.next_offset = tail
         queue.is_known = True
         self._unknown.discard(queue)
-        self._may_go_on(queue)
+        self.may_go_on(queue)
 
     def _on_topic_created(self, topic: str) -> None:
         if any(queue.topic == topic for queue in self.by_handle.values()):
@@ -359,6 +355,10 @@ class WatchedQueues:
         self._needed.clear()
         self._queues.pop(topic, None)
         self._watch(topic)
+
+
+def _let_rest(queue: WatchedQueue) -> None:
+    """Do nothing: stands for the reader of queues that nothing reads yet."""
 
 
 def count_lost(metrics: GatewayMetrics, queue_name: str, begin: int, end: int) -> None:

@@ -11,6 +11,10 @@ from motelog.core.clock import SystemClock
 from motelog.core.message import encode_properties, tags_code
 from motelog.gateway.deliver.catch_up import Quota
 from motelog.gateway.deliver.delivery import Delivery
+from motelog.gateway.deliver.marking import Marking
+from motelog.gateway.deliver.offers import Offers
+from motelog.gateway.deliver.sender import Sender
+from motelog.gateway.deliver.watched import WatchedQueues
 from motelog.gateway.mapping.message_properties import publish_properties, publisher_properties
 from motelog.gateway.mapping.topic_mapping import TopicMapping
 from motelog.gateway.metrics import GatewayMetrics
@@ -51,17 +55,26 @@ class Stage:
         self.log.create_topic("MQTT_DEFAULT", 1)
         self.log.create_topic("t", 2)
         self.turn = Turn(self.connections, wake=self._wake)
+        mapping = TopicMapping((), default_topic="MQTT_DEFAULT")
+        queues = WatchedQueues(self.log, mapping)
+        marking = Marking(
+            self.turn,
+            queues,
+            self.journal,
+            self.metrics,
+            output_bytes_high=262_144,
+            random_skip=lambda: 0,
+        )
+        sender = Sender(self.tree, marking, self.metrics)
         self.delivery = Delivery(
             self.turn,
             self.log,
-            TopicMapping((), default_topic="MQTT_DEFAULT"),
+            queues,
+            Offers(self.tree, mapping, sender, self.metrics),
             self.tree,
             self.journal,
             RetainedStore(self.log, view, SystemClock()),
-            self.metrics,
             quota=Quota(0, 0),
-            output_bytes_high=262_144,
-            random_skip=lambda: 0,
         )
 
     def _wake(self) -> None:

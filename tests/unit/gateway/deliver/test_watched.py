@@ -19,7 +19,7 @@ def make(queue_count: int = 8) -> tuple[FakeLog, WatchedQueues]:
     log = FakeLog()
     log.create_topic(DEFAULT, queue_count)
     mapping = TopicMapping((), default_topic=DEFAULT)
-    return log, WatchedQueues(log, mapping, may_go_on=lambda queue: None)
+    return log, WatchedQueues(log, mapping)
 
 
 def watched(queues: WatchedQueues) -> set[tuple[str, int]]:
@@ -120,9 +120,7 @@ def test_after_unsubscribing_what_is_left_is_read_and_no_more(
             kept.append(topic_filter)
         else:
             queues.unsubscribe(topic_filter)
-    fresh = WatchedQueues(
-        log, TopicMapping((), default_topic=DEFAULT), may_go_on=lambda queue: None
-    )
+    fresh = WatchedQueues(log, TopicMapping((), default_topic=DEFAULT))
     for topic_filter in kept:
         fresh.subscribe(topic_filter)
     assert watched(queues) == watched(fresh)
