@@ -1,11 +1,10 @@
 """Reads of a remote log: one held pull for each queue that is followed, and pulls of older records.
 
-Owns: Reads: the chunks in memory and their limit, followers, Fetch. Must not touch: appends,
-routes.
-Invariants: memory is bounded: a follower stops while ``unread_bytes_max`` of its queue are unread,
-and all chunks together take ``kept_bytes_max`` (the least recently used one is dropped first). A
-reader that has waited for a fetch gets its records even if they have been dropped meanwhile.
-While a broker is away its slave is read, which moves no reader: it can only give records (links).
+Owns: Reads: followers, Fetch, pulls. Must not touch: appends, routes, which records stay in memory
+(``kept``).
+Invariants: a follower stops while UNREAD_BYTES_MAX of its queue are unread. A reader that has
+waited for a fetch gets its records even if they have been dropped from memory meanwhile. While a
+broker is away its slave is read, which moves no reader: it can only give records (links).
 Spec: RocketMQ PullMessageRequestHeader.
 
     tail(queue)      -> follow from there -> held pull -> chunk -> growth is noted -> read
@@ -39,6 +38,7 @@ from motelog.core.remoting.frames import RemotingCommand, RequestCode
 from motelog.core.topic_names import GATEWAY_TOPICS, MQTT_SESSION_TOPIC
 from motelog.gateway.log.growth import NotedGrowth
 from motelog.gateway.log.log_port import LogRead
+from motelog.gateway.log.remote.kept import KeptRecords
 from motelog.gateway.log.remote.links import BrokerLinks
 from motelog.gateway.log.remote.queues import Chunk, RemoteQueue
 
@@ -88,10 +88,7 @@ class Reads:
         self._links = links
         self._group = group
         self._hold_s = hold_s
-        self._kept_bytes_max = kept_bytes_max
-        #: In the order of use, the least recently used one first.
-        self._kept: dict[Chunk, None] = {}
-        self._kept_bytes = 0
+        self._kept = KeptRecords(kept_bytes_max)
         self._fetches: dict[tuple[RemoteQueue, int], Fetch] = {}
         self._fetching = trio.Semaphore(FETCHES_AT_ONCE)
         #: Number of tails that were requested from brokers and have not been returned yet.
@@ -113,10 +110,10 @@ class Reads:
     ) -> LogRead | Fetch:
         """Return records in memory, or the Fetch that brings them."""
         if queue.name.topic in READ_ONCE:
-            self._drop_before(queue, queue_offset)
+            self._kept.drop_before(queue, queue_offset)
         found = fetch.found if fetch is not None else None
         if queue.chunk_at(queue_offset) is not None:
-            records, next_offset = self._read_kept(queue, queue_offset, count_max, bytes_max)
+            records, next_offset = self._kept.read(queue, queue_offset, count_max, bytes_max)
         elif isinstance(found, LogRead):
             return found
         elif found is not None:
@@ -131,50 +128,9 @@ class Reads:
         end_offset = queue.end_offset if queue.follower is None else queue.pull_offset
         return LogRead(records, queue_offset, next_offset, next_offset < end_offset)
 
-    def _read_kept(
-        self, queue: RemoteQueue, queue_offset: int, count_max: int, bytes_max: int
-    ) -> tuple[bytes, int]:
-        """Return records of consecutive chunks in memory, and the offset after them."""
-        found: list[bytes] = []
-        end = queue_offset + count_max
-        while queue_offset < end and (chunk := queue.chunk_at(queue_offset)) is not None:
-            self._use(chunk)
-            if found and (bytes_max <= 0 or len(chunk.records) > bytes_max):
-                break
-            records, queue_offset = chunk.read(queue_offset, end - queue_offset, bytes_max)
-            found.append(records)
-            bytes_max -= len(records)
-            if queue_offset < chunk.next_offset:
-                break
-        return found[0] if len(found) == 1 else b"".join(found), queue_offset
-
     def forget(self) -> None:
-        """Drop all chunks from memory."""
-        while self._kept:
-            self._drop_oldest()
-
-    def _keep(self, chunk: Chunk) -> None:
-        chunk.queue.keep(chunk)
-        self._kept[chunk] = None
-        self._kept_bytes += len(chunk.records)
-        while self._kept_bytes > self._kept_bytes_max and len(self._kept) > 1:
-            self._drop_oldest()
-
-    def _use(self, chunk: Chunk) -> None:
-        del self._kept[chunk]
-        self._kept[chunk] = None
-
-    def _drop_oldest(self) -> None:
-        self._drop(next(iter(self._kept)))
-
-    def _drop_before(self, queue: RemoteQueue, queue_offset: int) -> None:
-        while queue.chunks and queue.chunks[0].next_offset <= queue_offset:
-            self._drop(queue.chunks[0])
-
-    def _drop(self, chunk: Chunk) -> None:
-        del self._kept[chunk]
-        self._kept_bytes -= len(chunk.records)
-        chunk.queue.drop(chunk)
+        """Drop all records from memory."""
+        self._kept.clear()
 
     # --- older records -------------------------------------------------------------------
 
@@ -197,7 +153,7 @@ class Reads:
         next_offset = result.next_offset
         if result.status is PullStatus.FOUND:
             fetch.found = Chunk(queue, queue_offset, next_offset, bytes(result.records))
-            self._keep(fetch.found)
+            self._kept.keep(fetch.found)
         else:
             # If it is later than the requested offset, retention has deleted the records before it.
             begin_offset = max(queue_offset, min(next_offset, result.min_offset))
@@ -307,7 +263,7 @@ class Reads:
 
     def _arrived(self, queue: RemoteQueue, result: PullResult) -> None:
         chunk = Chunk(queue, queue.pull_offset, result.next_offset, bytes(result.records))
-        self._keep(chunk)
+        self._kept.keep(chunk)
         queue.pull_offset = chunk.next_offset
         queue.unread.append((chunk.next_offset, len(chunk.records)))
         queue.unread_bytes += len(chunk.records)

@@ -420,7 +420,7 @@ async def test_records_at_hand_are_bounded_and_others_come_again() -> None:
         for number in range(10):
             broker.store("T", 0, b"%d" % number + bytes(1000))
             await eventually(lambda: queue.pull_offset == number + 1)  # type: ignore[attr-defined]  # noqa: B023
-            assert log._reads._kept_bytes <= 5000
+            assert log._reads._kept.bytes_now <= 5000
         assert len(queue.chunks) == 4  # type: ignore[attr-defined]  # it is this log's own
         found = await read(log, queue, 0, count_max=10)
         assert bodies(found)[0] == b"0" + bytes(1000)
@@ -442,7 +442,7 @@ async def test_what_the_one_reader_of_a_topic_is_past_is_not_kept(
         assert len(queue.chunks) == 1  # type: ignore[attr-defined]  # it is this log's own
         assert await read(log, queue, 10) == LogRead(b"", 10, 10, False)
         assert not queue.chunks  # type: ignore[attr-defined]
-        assert log._reads._kept_bytes == 0
+        assert log._reads._kept.bytes_now == 0
         assert bodies(await read(log, queue, 3))[0] == b"3" + bytes(1000)  # the log still has it
 
 
