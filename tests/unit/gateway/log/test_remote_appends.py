@@ -32,7 +32,7 @@ from motelog.core.remoting.frames import (
     dumps,
 )
 from motelog.gateway.log.log_port import OutcomeUnknownError, StoredUnsafelyError, Ticket
-from motelog.gateway.log.remote import appends as module
+from motelog.gateway.log.remote import appends, sends
 from motelog.gateway.log.remote.appends import Appends
 from motelog.gateway.log.remote.links import BrokerLinks
 from motelog.gateway.log.remote.queues import Place, RemoteQueue
@@ -566,7 +566,8 @@ async def test_memory_for_what_waits_is_bounded(autojump_clock: trio.testing.Moc
 async def test_an_append_larger_than_a_send_takes_several_in_order(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SEND_BYTES_MAX", 1000)
+    for module in (appends, sends):
+        monkeypatch.setattr(module, "SEND_BYTES_MAX", 1000)
     async with appending() as stage:
         bodies = [b"%d" % number + bytes(300) for number in range(10)] + [bytes(3000)]
         ticket = stage.append(*((0, body) for body in bodies))
