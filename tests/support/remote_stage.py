@@ -70,7 +70,7 @@ class RemoteStage:
     async def change_queues(self, topic: str, *, read: int, write: int) -> None:
         self.cluster.open_queues[topic] = read, write
         route = await self.log._client.route(topic, newer_than=trio.current_time())
-        self.log._topics._adopt(route, new_at=route.addresses)
+        self.log._topics.adopt(route, new_at=route.addresses)
 
     async def grown(self) -> None:
         await eventually(

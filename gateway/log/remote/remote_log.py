@@ -35,6 +35,7 @@ from motelog.gateway.log.reckoning import arrival_ms_max
 from motelog.gateway.log.remote.appends import Appends
 from motelog.gateway.log.remote.entries import Entries
 from motelog.gateway.log.remote.links import BrokerLinks
+from motelog.gateway.log.remote.listing import Listing
 from motelog.gateway.log.remote.parts import Part
 from motelog.gateway.log.remote.queues import DelayedPlace, Place, RemoteQueue
 from motelog.gateway.log.remote.reads import Fetch, Reads
@@ -68,13 +69,7 @@ class RemoteLog:
         kept_bytes_max: int = KEPT_BYTES_MAX,
         hold_s: float = HOLD_S,
     ) -> None:
-        self._client = Client(
-            namesrv=namesrv,
-            groups=lambda: _groups(group),
-            unregister={"consumerGroup": group, "producerGroup": group},
-            credentials=credentials,
-            tls=tls,
-        )
+        self._client = _client(namesrv, group, credentials, tls)
         self.append_ms_max = arrival_ms_max(wait_s)
         self._links = BrokerLinks(self._client)
         self._appends = Appends(
@@ -97,6 +92,7 @@ class RemoteLog:
             release=self._release,
             refuse=self._appends.refuse,
         )
+        self._listing = Listing(self._client, self._links, entries, self._topics, maker.home)
         self._reads = Reads(
             self._client, self._links, group=group, hold_s=hold_s, kept_bytes_max=kept_bytes_max
         )
@@ -239,7 +235,7 @@ class RemoteLog:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._keep_client, stopped)
             try:
-                await self._topics.run(task_status=task_status)
+                await self._listing.run(task_status=task_status)
             finally:
                 if not self._topics.is_running:
                     self._closed.set()  # it has not served, so ``close`` is not called
@@ -270,6 +266,16 @@ class RemoteLog:
         for place, part in held:
             assert place.queue is not None, "its topic is known"
             self._appends.queue_part(place.queue, part)
+
+
+def _client(namesrv: str, group: str, credentials: Credentials | None, tls: Tls | None) -> Client:
+    return Client(
+        namesrv=namesrv,
+        groups=lambda: _groups(group),
+        unregister={"consumerGroup": group, "producerGroup": group},
+        credentials=credentials,
+        tls=tls,
+    )
 
 
 def _groups(group: str) -> dict[str, list[dict[str, Any]]]:

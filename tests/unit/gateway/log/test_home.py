@@ -14,7 +14,7 @@ from motelog.bridge.errors import NoNameServerError
 from motelog.core.errors import RemotingConnectError
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode, dumps
 from motelog.core.topic_names import GATEWAY_TOPICS
-from motelog.gateway.log.remote import home, topic_maker, topics
+from motelog.gateway.log.remote import home, listing, topic_maker, topics
 from motelog.gateway.log.remote.entries import NAMESPACE, Entries
 from motelog.gateway.log.remote.home import KEY, Home
 from motelog.gateway.log.remote.remote_log import RemoteLog
@@ -150,7 +150,7 @@ async def test_a_gateway_sees_that_the_home_has_moved_and_restores_lost_entries(
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(home, "SETTLE_S", 0.05)
     monkeypatch.setattr(topics, "UNASKED_S", 0.05)
-    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
+    monkeypatch.setattr(listing, "LIST_INTERVAL_S", 0.05)
     monkeypatch.setattr(topic_maker, "ROUTE_WAIT_S", 0.1)
 
 

@@ -10,7 +10,7 @@ import trio
 
 from motelog.core.remoting.frames import RemotingCommand, RequestCode
 from motelog.gateway.log.log_port import Ticket
-from motelog.gateway.log.remote import orders, topics
+from motelog.gateway.log.remote import listing, orders, topics
 from motelog.gateway.log.remote.entries import NAMESPACE
 from motelog.gateway.log.remote.remote_log import RemoteLog
 from tests.support.broker_stack import eventually
@@ -25,9 +25,9 @@ DEVICES = [f"device{number}" for number in range(40)]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.02)
-    monkeypatch.setattr(topics, "ROUTES_INTERVAL_S", 0.05)
-    monkeypatch.setattr(topics, "LOOK_S", 0.02)
+    monkeypatch.setattr(listing, "LIST_INTERVAL_S", 0.02)
+    monkeypatch.setattr(listing, "ROUTES_INTERVAL_S", 0.05)
+    monkeypatch.setattr(listing, "LOOK_S", 0.02)
     monkeypatch.setattr(topics, "HOLD_S", HOLD_S)
     monkeypatch.setattr(orders, "HOLD_S", HOLD_S)
     monkeypatch.setattr(orders, "LEAD_S", LEAD_S)

@@ -17,7 +17,7 @@ from motelog.core.records.decode import decode_messages
 from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
 from motelog.core.topic_names import GATEWAY_TOPICS, MQTT_SESSION_TOPIC
 from motelog.gateway.log.log_port import LogRead, QueueHandle
-from motelog.gateway.log.remote import reads, topics
+from motelog.gateway.log.remote import listing, reads, topics
 from motelog.gateway.log.remote.queues import RemoteQueue
 from motelog.gateway.log.remote.remote_log import RemoteLog
 from tests.support.broker_stack import eventually
@@ -100,7 +100,7 @@ async def test_the_log_of_a_broker_that_is_slow_at_one_kind_of_request(code: Req
 
 async def test_what_lacks_memory_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lasting, "AGAIN_S", 0.01)
-    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.01)
+    monkeypatch.setattr(listing, "LIST_INTERVAL_S", 0.01)
     failed: list[str] = []
 
     def fail_at_first(owner: Any, name: str) -> None:
@@ -117,7 +117,7 @@ async def test_what_lacks_memory_is_done_again(monkeypatch: pytest.MonkeyPatch) 
     async with fake_cluster("a") as cluster:
         cluster.topics["T"] = 1
         async with remote_log(cluster) as log:
-            fail_at_first(log._topics, "_list")
+            fail_at_first(log._listing, "_list")
             fail_at_first(reads, "int_field")
             [queue] = log.queues("T")
             assert await tail_of(log, queue) == 0
@@ -183,7 +183,7 @@ async def test_a_topic_that_is_there_is_not_created_again() -> None:
 async def test_a_topic_that_others_create_is_read_from_its_first_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
+    monkeypatch.setattr(listing, "LIST_INTERVAL_S", 0.05)
     async with fake_cluster("a") as cluster, remote_log(cluster) as log:
         broker = cluster.brokers[0]
         broker.store("T", 0, b"old")
@@ -203,8 +203,8 @@ async def test_a_topic_that_others_create_is_read_from_its_first_message(
 async def test_queues_that_are_added_to_a_topic_are_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
-    monkeypatch.setattr(topics, "ROUTES_INTERVAL_S", 0.05)
+    monkeypatch.setattr(listing, "LIST_INTERVAL_S", 0.05)
+    monkeypatch.setattr(listing, "ROUTES_INTERVAL_S", 0.05)
     monkeypatch.setattr("motelog.bridge.route_cache.ROUTE_REFRESH_S", 0.05)
     async with fake_cluster("a") as cluster, remote_log(cluster) as log:
         told: list[str] = []
@@ -222,7 +222,7 @@ async def test_queues_that_are_added_to_a_topic_are_told_of(
 async def test_gateways_have_the_same_order_of_queues_whenever_they_have_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
+    monkeypatch.setattr(listing, "LIST_INTERVAL_S", 0.05)
     async with fake_cluster("b", "a") as cluster:
         late = cluster.brokers.pop()
         async with remote_log(cluster) as early:
@@ -295,7 +295,7 @@ async def test_own_topics_are_asked_for_until_a_broker_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topics, "UNASKED_S", 0.05)
-    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
+    monkeypatch.setattr(listing, "LIST_INTERVAL_S", 0.05)
     async with fake_cluster("a") as cluster:
         cluster.topics.clear()
         brokers, cluster.brokers = cluster.brokers, []
@@ -324,7 +324,7 @@ async def test_own_topics_are_asked_for_until_a_broker_is_there(
 async def test_what_a_broker_brings_along_that_comes_later_is_not_new(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topics, "LIST_INTERVAL_S", 0.05)
+    monkeypatch.setattr(listing, "LIST_INTERVAL_S", 0.05)
     async with fake_cluster("a", "b") as cluster:
         second = cluster.brokers.pop()
         for name in ("T", "OnlyThere"):
@@ -640,7 +640,7 @@ async def test_queues_of_a_broker_of_which_only_a_slave_is_known_keep_their_mess
             places = log.append_queues("T")
             cluster.has_masters = False
             route = await log._client.route("T", newer_than=trio.current_time())
-            log._topics._adopt(route, new_at=())
+            log._topics.adopt(route, new_at=())
             assert log.append_queues("T") == places
             assert log.has_topic("T")
 
