@@ -167,7 +167,7 @@ class Scenario:
             is_follower=self.is_follower,
             **self._config,
         )
-        store._log.queue._workers = _Inline()
+        store._log.queue._ahead._workers = _Inline()
         store.index._files._worker = _Inline()
         store.unit_flusher.sync_each_max = self._sync_each_max
         store.open()

@@ -33,7 +33,7 @@ import pytest
 
 from motelog.core.store.disk import _file_batch_py, files
 from motelog.core.store.index import index_files
-from motelog.core.store.log import mapped_file_queue
+from motelog.core.store.log import files_ahead
 from motelog.core.store.start import recovery
 from motelog.core.threads import ArgumentsT, ResultT, Workers
 
@@ -182,7 +182,7 @@ class FailingOs:
             patch.setattr(files, "mmap", _Mmap(self))
             patch.setattr(files, "fcntl", _Fcntl(self))
             patch.setattr(files, "open", self._open_file, raising=False)
-            for module in (index_files, mapped_file_queue):
+            for module in (index_files, files_ahead):
                 patch.setattr(module, "Workers", _WorkersInTurn)
             patch.setattr(recovery, "ThreadPoolExecutor", _InTurn)
             yield

@@ -1,7 +1,8 @@
 """The CommitLog's list of files, of equal size, each named by the offset of its first byte.
 
 Owns: MappedFile, MappedFileQueue: loading and checking the list, finding a file by offset, creating
-the next one in advance, which files are mapped and how. Must not touch: the meaning of the bytes.
+one, which files are mapped and how. Must not touch: when the next one is created (``files_ahead``),
+the meaning of the bytes.
 
     commitlog/00000000000000000000   [0, n)
     commitlog/00000000001073741824   [n, 2n)        n = 1 GiB unless configured otherwise
@@ -12,29 +13,19 @@ that is appended to, full ones not yet on disk and those created in advance are 
 (in write-buffer mode they have buffers instead, if available), and at most ``mapped_max`` others,
 the most recently used, read-only.
 
-If there is no next file, a caller that may wait creates it in its own thread. The event loop must
-not wait. It gets NextFileError until a worker has created the file, and queues the batch
-(core/broker/waiting/append_line.py). The worker starts when the previous file is half full, so with
-files of 1 GiB it has the time in which 512 MiB arrive.
-
-Concurrency: a worker thread creates files in advance; it returns finished ones through a future and
-touches nothing else. Another one prepares pages of the last file for appends. The flush thread
-commits, syncs and seals mapped files; buffers are returned in the reading thread. A released file
-stays mapped for holders of its region or a view of it.
+Concurrency: a worker prepares pages of the last file for appends. The flush thread commits, syncs
+and seals mapped files; buffers are returned in the reading thread. A released file stays mapped for
+holders of its region or a view of it.
 """
 
 from __future__ import annotations
 
-import logging
-from concurrent.futures import Future
 from itertools import pairwise
 
-from motelog.core.errors import NextFileError, StoreDamagedError
-from motelog.core.store.disk.files import NO_ROOM, TEMPORARY, Region, Storage
+from motelog.core.errors import StoreDamagedError
+from motelog.core.store.disk.files import TEMPORARY, Region, Storage
+from motelog.core.store.log.files_ahead import FilesAhead
 from motelog.core.store.log.write_buffer import BufferedFile, BufferPool
-from motelog.core.threads import Workers
-
-logger = logging.getLogger(__name__)
 
 NAME_DIGITS = 20
 
@@ -189,11 +180,8 @@ class MappedFileQueue:
         self._buffered: list[MappedFile] = []
         self._touch_bytes = touch_bytes
         self.files: list[MappedFile] = []
-        # Created but not yet used; never in `files`, so that nothing looks for records there.
-        self._ahead: list[MappedFile] = []
-        self._workers: Workers | None = None
-        self._making: Future[list[MappedFile]] | None = None
-        self._is_late = False
+        # Never in `files`, so that nothing looks for records there.
+        self._ahead: FilesAhead[MappedFile] = FilesAhead(self._make)
 
     def load(self) -> None:
         """Load the existing files; StoreDamagedError names a file that is wrong."""
@@ -283,7 +271,7 @@ class MappedFileQueue:
 
         Start the threads that appends need.
         """
-        self._started_workers()
+        self._ahead.started_workers()
         if self.files[-1] not in self._buffered:
             self._open(self.files[-1], filled)
 
@@ -302,11 +290,14 @@ class MappedFileQueue:
 
         ``count`` files will then be available in advance.
         """
-        missing = count - len(self._ahead)
-        if self._making is None and missing > 0:
-            self._making = self._started_workers().submit(
-                self._make_all, self._next_begin(), missing
-            )
+        self._ahead.begin(self._end, count)
+
+    def ensure_ahead(self, count: int, *, may_wait: bool = True) -> None:
+        """Ensure that ``count`` files are ready for use; OSError if they cannot be created.
+
+        Without ``may_wait``, the worker creates missing files, and NextFileError is raised.
+        """
+        self._ahead.ensure(self._end, count, may_wait=may_wait)
 
     def touch_ahead(self, offset: int, touched: int) -> int:
         """Let a worker touch the last file's pages after ``offset``; return up to where.
@@ -318,64 +309,19 @@ class MappedFileQueue:
         end = min(offset + self._touch_bytes, file.end)
         if end > touched and not file.is_buffered:
             begin = max(offset, touched) - file.begin
-            self._started_workers().submit(file.writable().prepare, begin, end - file.begin)
+            self._ahead.started_workers().submit(file.writable().prepare, begin, end - file.begin)
         return end
-
-    def _started_workers(self) -> Workers:
-        if self._workers is None:
-            # Two: pages are needed before the next file is created.
-            self._workers = Workers(2, "commitlog-file")
-        return self._workers
-
-    def ensure_ahead(self, count: int, *, may_wait: bool = True) -> None:
-        """Ensure that ``count`` files are ready for use; OSError if they cannot be created.
-
-        Without ``may_wait``, the worker creates missing files, and NextFileError is raised.
-        """
-        if self._making is not None and (may_wait or self._making.done()):
-            self._take_made(count, may_wait=may_wait)
-        if len(self._ahead) < count and not may_wait:
-            self.make_ahead(count)
-            if not self._is_late:
-                self._is_late = True
-                logger.warning(
-                    "the next CommitLog file is not ready yet: appends wait, and are refused if it"
-                    " takes too long; if this happens often, the disk is too slow offset=%d",
-                    self._next_begin(),
-                )
-            raise NextFileError("the next CommitLog file is not ready yet")
-        while len(self._ahead) < count:
-            self._ahead.append(self._make(self._next_begin()))
-
-    def _take_made(self, count: int, *, may_wait: bool) -> None:
-        """Take over the worker's files, or raise its error."""
-        assert self._making is not None
-        making, self._making = self._making, None
-        failure = making.exception()
-        if failure is None:
-            self._ahead += making.result()
-            if self._is_late:
-                self._is_late = False
-                logger.warning("the next CommitLog file is ready offset=%d", self._ahead[0].begin)
-        elif not isinstance(failure, OSError) or failure.errno not in NO_ROOM:
-            raise failure
-        elif not may_wait and self._is_late:
-            # A batch waited for this. It is refused; there may be room for the next one.
-            self.make_ahead(count)
-            raise failure
-        # Otherwise creation is tried again: the error may be from long ago.
 
     def add(self) -> MappedFile:
         """Move the next ready file into the list and return it."""
         self.ensure_ahead(1)
-        self.files.append(self._ahead.pop(0))
+        self.files.append(self._ahead.ready.pop(0))
         return self.files[-1]
 
     def begin_at(self, offset: int) -> None:
         """Let the only file, which holds nothing, begin at ``offset``; OSError unchanged."""
         (file,) = self.files
-        assert not self._ahead
-        assert self._making is None
+        assert self._ahead.is_empty
         path = f"{self._directory}/{file_name(offset)}"
         self._storage.rename(file.path, path)
         file.path, file.begin, file.end = path, offset, offset + file.size
@@ -384,7 +330,7 @@ class MappedFileQueue:
     def take_back(self, end: int) -> None:
         """Undo ``add`` of the files that begin after ``end``: they are ready to be used again."""
         while self.files[-1].begin > end:
-            self._ahead.insert(0, self.files[-1])
+            self._ahead.ready.insert(0, self.files[-1])
             self.files.pop()
 
     def drop_from(self, index: int) -> list[MappedFile]:
@@ -411,37 +357,21 @@ class MappedFileQueue:
 
     def stop_making(self) -> None:
         """Stop the workers and return when they have finished; blocks."""
-        if self._workers is not None:
-            self._workers.shut_down()
+        self._ahead.stop()
 
     def close(self) -> None:
         """Unmap all files; remove unused files that were created in advance."""
-        self.stop_making()
-        if self._making is not None and self._making.exception() is None:
-            self._ahead += self._making.result()
-        self._making = None
+        unused = self._ahead.close()
         for file in self.files:
             file.close()
         # The last one first: a crash between two must not leave a gap.
-        for file in reversed(self._ahead):
+        for file in reversed(unused):
             file.close()
             self._storage.remove_file(file.path)
-        self._ahead.clear()
 
-    def _next_begin(self) -> int:
-        last = self._ahead or self.files
-        return last[-1].end if last else 0
-
-    def _make_all(self, begin: int, count: int) -> list[MappedFile]:
-        """Create consecutive files; fewer than ``count`` if a later one cannot be created."""
-        made: list[MappedFile] = []
-        try:
-            for number in range(count):
-                made.append(self._make(begin + number * self.file_bytes))  # noqa: PERF401  # may end early
-        except OSError as exc:
-            if not made or exc.errno not in NO_ROOM:
-                raise
-        return made
+    @property
+    def _end(self) -> int:
+        return self.files[-1].end if self.files else 0
 
     def _make(self, begin: int) -> MappedFile:
         path = f"{self._directory}/{file_name(begin)}"
@@ -460,11 +390,7 @@ class MappedFileQueue:
 
     def _made(self) -> list[MappedFile]:
         """Return the files of the list and those created in advance."""
-        made = [*self.files, *self._ahead]
-        making = self._making
-        if making is not None and making.done() and making.exception() is None:
-            made += making.result()
-        return made
+        return [*self.files, *self._ahead.made()]
 
     def _check(self) -> None:
         """Assert the invariants; not while a file is being created."""

@@ -360,8 +360,8 @@ def test_workers_are_not_needed_for_a_copy(tmp_path: Path) -> None:
 
     store = make_follower(tmp_path / "follower")
     store.open()
-    store._log.queue._workers.shut_down()  # type: ignore[union-attr]  # it is open
-    store._log.queue._workers = NoWorkers()
+    store._log.queue._ahead._workers.shut_down()  # type: ignore[union-attr]  # it is open
+    store._log.queue._ahead._workers = NoWorkers()
     feed(store, begin, data)
     store.close()
     assert log_files(tmp_path / "follower") == log_files(tmp_path / "leader")

@@ -151,8 +151,9 @@ def test_a_file_written_by_an_earlier_start_is_synced_by_name(tmp_path: Path) ->
 
 def made(files: MappedFileQueue) -> None:
     """Return when the worker has done what it was asked for."""
-    assert files._making is not None
-    files._making.exception(timeout=10)
+    making = files._ahead._making
+    assert making is not None
+    making.exception(timeout=10)
 
 
 def test_who_may_not_wait_is_refused_until_a_worker_has_made_the_file(tmp_path: Path) -> None:
