@@ -32,10 +32,11 @@ from motelog.gateway.deliver.live import Live
 from motelog.gateway.deliver.moves import Moves
 from motelog.gateway.deliver.offers import Offers
 from motelog.gateway.deliver.outgoing import native_topic_name
+from motelog.gateway.deliver.part_states import Flights
 from motelog.gateway.deliver.plans import Plans
 from motelog.gateway.deliver.replay import QUEUE_NAME as RETAINED_QUEUE
 from motelog.gateway.deliver.replay import Replays
-from motelog.gateway.deliver.shares import Flights, Shares
+from motelog.gateway.deliver.shares import Shares
 from motelog.gateway.deliver.sys_topics import SysTopics
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead
@@ -492,8 +493,8 @@ class Delivery:
             if isinstance(receiver, Part):
                 of_group = flights.get(receiver.group)
                 if of_group is None:
-                    of_group = flights[receiver.group] = self.shares.flights(receiver.group)
-                now = self.shares.progress(receiver, of_group)
+                    of_group = flights[receiver.group] = self.shares.states.flights(receiver.group)
+                now = self.shares.states.progress(receiver, of_group)
             else:
                 now = self.progress_of(receiver)
             if now.cursors or now.inflight or now.replays:

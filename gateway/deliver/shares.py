@@ -1,7 +1,7 @@
 """Shared subscriptions: how far a group has got, and which messages its members gave back.
 
-Owns: the cursors of groups, the order in which they are served, the stored state of their parts.
-Must not touch: who is a member (``sharing``), which member gets a message (``handing``).
+Owns: the cursors of groups, the order in which they are served. Must not touch: who is a member
+(``sharing``), which member gets a message (``handing``), what is stored (``part_states``).
 Invariants: while no member has room the group lags, so that each member receives in the queue's
 order. Messages that a member gives back are sent before any others. A message whose delivery began
 at QoS 2 is never sent to another member. [MQTT-4.8.2-4] [MQTT-4.8.2-5]
@@ -11,26 +11,25 @@ Spec: MQTT 5.0 section 4.8.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
-from heapq import heapify
-from itertools import chain
-from typing import Final, TypeAlias
+from typing import Final
 
 from motelog.core.records.decode import decode_brief
 from motelog.gateway.deliver.handing import Handing, Matched
 from motelog.gateway.deliver.outgoing import native_topic_name
+from motelog.gateway.deliver.part_states import PartStates
 from motelog.gateway.deliver.watched import WatchedQueue, WatchedQueues, count_lost
 from motelog.gateway.log.log_port import LogPort, LogRead, QueueHandle
 from motelog.gateway.log.reads import Reads
 from motelog.gateway.mapping.message_properties import TOPIC_PROPERTY
 from motelog.gateway.mqtt.errors import MalformedPacketError, TopicNameError
 from motelog.gateway.mqtt.topics import check_topic_name, matches
-from motelog.gateway.sessions.groups import PARTS, Group, Part, part_number
+from motelog.gateway.sessions.groups import Group, Part
 from motelog.gateway.sessions.inflight import flight_of, group_of, read_flight
 from motelog.gateway.sessions.session import Session
 from motelog.gateway.sessions.subscriptions import QOS_MASK
-from motelog.gateway.state.stored import EXPIRY_NEVER, Progress, StoredFlight, StoredSession
+from motelog.gateway.state.stored import StoredSession
 
 #: Records that a lagging group is served before it is the others' turn, if there is room.
 SERVE_COUNT_MAX: Final = 1024
@@ -40,9 +39,6 @@ FRONT_SPAN: Final = 128
 
 #: Sessions for which the messages given back are remembered.
 HAD_MAX: Final = 10_000
-
-#: For one group: the messages in flight that are stored with each part.
-Flights: TypeAlias = dict[Part, list[int]]
 
 
 class Shares:
@@ -65,6 +61,7 @@ class Shares:
         self._clock = handing.journal.clock
         self._has_grown = has_grown
         self._wake = wake
+        self.states = PartStates(queues)
         self._by_number: dict[int, Group] = {}
         #: Queue -> groups that are at its live position and begin after it.
         self.early: dict[WatchedQueue, dict[Group, None]] = {}
@@ -94,7 +91,7 @@ class Shares:
     def resume(self, part: Part, stored: StoredSession) -> None:
         """Let a part stand by at its stored offsets, until ``hold``."""
         group = part.group
-        by_name = {queue.name: queue for queue in self._queues_of(part, stored.cursors)}
+        by_name = {queue.name: queue for queue in self.states.queues_of(part, stored.cursors)}
         strange = stored.cursors.keys() - by_name.keys()
         if strange:
             self._queues.count_gone(self._metrics, part.client_id, strange)
@@ -117,7 +114,7 @@ class Shares:
         """Hand out a part from now on, from where it stands by, or from the live position."""
         group = part.group
         part.is_held = True
-        for queue in self._queues_of(part):
+        for queue in self.states.queues_of(part):
             cursor = group.standing.pop(queue, None)
             if cursor is None or (cursor == queue.next_offset and queue.is_known):
                 continue
@@ -135,8 +132,10 @@ class Shares:
         """
         group = part.group
         part.is_held = False
-        stored = self._stored(part, self._clock.now_ms(), self._take_front_of(part))
-        for queue in self._queues_of(part):
+        stored = self.states.stored_with(
+            part, self._clock.now_ms(), self.states.take_front_of(part)
+        )
+        for queue in self.states.queues_of(part):
             if group.lagging is not None and queue in group.lagging:
                 group.standing[queue] = max(group.lagging[queue], group.since.get(queue, 0))
                 self._reached(group, queue)
@@ -152,23 +151,6 @@ class Shares:
         for part in group.parts:
             if part.is_stored:
                 self._sender.note_change(part)
-
-    def _take_front_of(self, part: Part) -> list[int]:
-        """Take from the front the messages of a part's queues."""
-        group, parts = part.group, self._queues.parts
-        by_part: dict[bool, list[int]] = {True: [], False: []}
-        for flight in group.front:
-            by_part[parts[read_flight(flight).queue_number] == part.number].append(flight)
-        group.front = by_part[False]
-        heapify(group.front)
-        return by_part[True]
-
-    def _queues_of(self, part: Part, known: Iterable[str] = ()) -> Iterator[WatchedQueue]:
-        """Yield the queues of a part; ``known`` are the names of further queues to consider."""
-        own = [name for name in known if part_number(name) == part.number]
-        for queue in self._queues.find((part.group.topic_filter,), own).values():
-            if self._queues.parts[queue.number] == part.number:
-                yield queue
 
     def unsubscribe(self, group: Group) -> None:
         """Stop delivery to a group that has no members."""
@@ -234,95 +216,6 @@ class Shares:
     def begun(self, client_id: str) -> None:
         """Note that a session is new: no message is a repetition for its client."""
         self._had.pop(client_id, None)
-
-    # --- stored state --------------------------------------------------------------------
-
-    def stored(self, part: Part, *, left_ms: int | None) -> StoredSession:
-        """Return the state of a part as the log keeps it, in the form of a session's."""
-        return self._stored(part, left_ms, self.flights(part.group).get(part, ()))
-
-    def _stored(self, part: Part, left_ms: int | None, flights: Iterable[int]) -> StoredSession:
-        parts = self._queues.parts
-        delivered = [
-            (queue.name, at)
-            for queue, at in part.group.delivered
-            if parts[queue.number] == part.number
-        ]
-        return StoredSession(
-            part.client_id,
-            EXPIRY_NEVER,
-            left_ms,
-            cursors=self.cursors(part),
-            inflight=self._stored_flights(flights),
-            delivered=tuple(delivered),
-        )
-
-    def cursors(self, part: Part) -> dict[str, int]:
-        """Return the offset at which a part continues in each queue, as far as it is known."""
-        group = part.group
-        cursors = {}
-        for queue in self._queues_of(part):
-            places = group.lagging if group.lags_in(queue) else group.standing
-            at = (places or {}).get(queue)
-            if at is None and queue.is_known:
-                at = queue.next_offset
-            if at is not None:
-                cursors[queue.name] = max(at, group.since.get(queue, 0))
-        return cursors
-
-    def begin(self, part: Part) -> dict[str, int]:
-        """Return where a part that was never held begins; empty until all offsets are known."""
-        cursors = self.cursors(part)
-        return cursors if all(q.name in cursors for q in self._queues_of(part)) else {}
-
-    def lagging(self, part: Part) -> list[str]:
-        """Return the names of the queues in which a part is not at the live position."""
-        group = part.group
-        return [queue.name for queue in self._queues_of(part) if group.lags_in(queue)]
-
-    def progress(self, part: Part, flights: Flights) -> Progress:
-        """Return what a tick stores about a part; ``flights`` are its group's."""
-        parts = self._queues.parts
-        lagging = part.group.lagging or {}
-        cursors = {q.name: at for q, at in lagging.items() if parts[q.number] == part.number}
-        return Progress(part.client_id, cursors, self._stored_flights(flights.get(part, ())))
-
-    def flights(self, group: Group) -> Flights:
-        """Return the messages that are unacknowledged or were given back, except at QoS 2.
-
-        This includes the unacknowledged messages of members that have left: a crash would lose
-        them otherwise.
-        """
-        for session in [one for one in group.parted if not self.unacknowledged(group, one)]:
-            del group.parted[session]
-        found: Flights = {}
-        recorders = [group.recorded_by(number) for number in range(PARTS)]
-        parts = self._queues.parts
-        receivers = chain(group.sessions(), group.parted)
-        for flight in chain(group.front, *(self.unacknowledged(group, one) for one in receivers)):
-            recorder = recorders[parts[read_flight(flight).queue_number]]
-            if recorder is not None:
-                found.setdefault(recorder, []).append(flight)
-        return found
-
-    def _stored_flights(self, flights: Iterable[int]) -> tuple[StoredFlight, ...]:
-        places = self._queues.places
-        stored = []
-        for count, flight in enumerate(sorted(flights), 1):
-            place = read_flight(flight)
-            name = places[place.queue_number][1]
-            stored.append(StoredFlight(count, name, place.queue_offset, 1))
-        return tuple(stored)
-
-    def unacknowledged(self, group: Group, session: Session) -> list[int]:
-        """Return the group's QoS 1 messages in flight to one client."""
-        if not session.has_inflight:
-            return []
-        return [
-            flight
-            for _, flight in session.inflight
-            if flight > 0 and flight & QOS_MASK == 1 and group_of(flight) == group.number
-        ]
 
     def keeps(self, flight: int) -> bool:
         """Whether a group stores this message in flight, rather than the receiving session."""

@@ -134,7 +134,7 @@ class Receivers:
     def _place_in_part(self, part: Part, queue: str, queue_offset: int) -> Place:
         if not part.is_held:
             return "elsewhere"
-        stored = self._delivery.shares.stored(part, left_ms=None)
+        stored = self._delivery.shares.states.stored(part, left_ms=None)
         place = place_in(stored, queue, queue_offset)
         # A message in flight to the group but to no member was given back. It is handed out again.
         return "waits" if place == "in flight" else place

@@ -71,7 +71,7 @@ class Dividing:
             part.is_held |= part.is_taking
         stored = [part for part in group.parts if part.is_stored]
         if stored:
-            self._leave([self._shares.stored(part, left_ms=left_ms) for part in stored])
+            self._leave([self._shares.states.stored(part, left_ms=left_ms) for part in stored])
         self._unclaimed.pop(group, None)
         self._undivided.pop(group, None)
         for part in group.parts:
@@ -98,7 +98,7 @@ class Dividing:
             self._shares.held_changed(group)
 
     def _as_held(self, part: Part) -> tuple[StoredSession, list[str]]:
-        return self._shares.stored(part, left_ms=None), self._shares.lagging(part)
+        return self._shares.states.stored(part, left_ms=None), self._shares.states.lagging(part)
 
     def _store_alone(self) -> list[tuple[StoredSession, list[str]]]:
         """Return the parts not stored yet: until now no other gateway could serve their groups."""
@@ -161,7 +161,7 @@ class Dividing:
                     lost=partial(self._not_taken, part),
                 )
         is_last = not any(part.is_held and part not in surplus for part in group.parts)
-        if surplus and is_last and self._shares.flights(group):
+        if surplus and is_last and self._shares.states.flights(group):
             surplus.pop()
             self._undivided[group] = None
         if surplus:
@@ -179,7 +179,7 @@ class Dividing:
             self._claims.settle(name, claim)
             self._not_taken(part)
             return
-        own = self._shares.begin(part)
+        own = self._shares.states.begin(part)
         begins = [begin for begin in (of_part(part, one) for one in begins) if begin]
         if begins and own:
             # Other members got their SUBACK earlier, and no gateway has served them. A queue that a
@@ -207,7 +207,7 @@ class Dividing:
                 self._shares.stand_by(part)
                 self._not_taken(part)
 
-        cursors = self._shares.cursors(part)
+        cursors = self._shares.states.cursors(part)
         taken = StoredSession(name, EXPIRY_NEVER, cursors=cursors)
         if stored is not None:
             taken = msgspec.structs.replace(stored, left_ms=None, cursors=cursors)

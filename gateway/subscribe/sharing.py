@@ -114,7 +114,7 @@ class SharedSubscriptions:
         """End a membership; messages already sent to the client stay with it."""
         group = session.particulars.shares.pop(name)
         self._metrics.subscriptions_now -= 1
-        unacknowledged = self._shares.unacknowledged(group, session)
+        unacknowledged = self._shares.states.unacknowledged(group, session)
         group.leave(session)
         if not len(group):
             # If the client does not acknowledge them, the group is no longer here to take them.
@@ -151,7 +151,7 @@ class SharedSubscriptions:
             # Until a part is stored, its members' filters say where it begins.
             since: dict[str, int] = {}
             for part in group.parts:
-                since |= {} if part.is_held else self._shares.begin(part)
+                since |= {} if part.is_held else self._shares.states.begin(part)
             found.append(StoredFilter(name, member.options, member.identifier, since))
         return tuple(found)
 
