@@ -402,7 +402,7 @@ class Delivery:
     def acknowledged(self, session: Session) -> None:
         """Note that ``session`` has room in its window or socket again."""
         self._catch_up.acknowledged(session)
-        self.shares.has_room(session)
+        self.shares.lagging.has_room(session)
 
     def forget(self, session: Session) -> None:
         """Drop the cursors of a session that has lost its connection; call ``unwatch`` next."""
@@ -543,14 +543,14 @@ class Delivery:
             for queue in grown:
                 if self._deliver_queue(queue, now_ms):
                     self._grown[queue] = None
-        catch_up, shares, sender = self._catch_up, self.shares, self._sender
+        catch_up, groups, sender = self._catch_up, self.shares.lagging, self._sender
         if (catch_up.returning or catch_up.elevators) and catch_up.has_more:
             catch_up.serve(now_ms)
-        if shares.returning or shares.roomy:
-            shares.serve(now_ms)
+        if groups.returning or groups.roomy:
+            groups.serve(now_ms)
         if sender.marking.waiting:
             sender.marking.send()
-        is_more = bool(self._grown or shares.returning or catch_up.returning) or (
+        is_more = bool(self._grown or groups.returning or catch_up.returning) or (
             bool(catch_up.elevators) and catch_up.has_more
         )
         if is_more:
@@ -605,8 +605,8 @@ class Delivery:
         queue.next_offset = read.next_offset
         if queue.lagging:
             self._catch_up.live_moved(queue)
-        if self.shares.early:
-            self.shares.live_moved(queue)
+        if self.shares.lagging.early:
+            self.shares.lagging.live_moved(queue)
         if self._moves.resting:
             self._grown.update(dict.fromkeys(self._moves.after(queue)))
         return read.is_more

@@ -590,9 +590,9 @@ class Game:
             "plans": {k: v for k, v in stage.delivery._plans.by_name.items() if v is not None},
             "answers": stage.answers._waiting,
             "groups": stage.delivery.shares._by_number,
-            "groups returning": stage.delivery.shares.returning,
-            "sessions with room": stage.delivery.shares.roomy,
-            "groups' reads": stage.delivery.shares._reads._attempts,
+            "groups returning": stage.delivery.shares.lagging.returning,
+            "sessions with room": stage.delivery.shares.lagging.roomy,
+            "groups' reads": stage.delivery.shares.lagging._reads._attempts,
         }
         for name, what in kept.items():
             if what:

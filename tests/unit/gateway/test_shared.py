@@ -222,7 +222,7 @@ def test_group_that_ends_before_it_reads_again_leaves_nothing() -> None:
     stage.log.paged_in()
     lose(stage, 2)
     settle(stage)
-    assert not stage.delivery.shares._reads._attempts
+    assert not stage.delivery.shares.lagging._reads._attempts
 
 
 def test_what_was_given_back_goes_before_what_is_published_in_the_same_turn() -> None:
