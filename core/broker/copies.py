@@ -144,6 +144,7 @@ def _make_slave(
         shared.tables,
         delay_files(shared.config),
         Peers(access.credentials, access.tls),
+        levels_file=LEVELS_FILE,
         save=saved.save_settings,
         use=lambda: None if acl is None else acl.put_users(users.principals()),
         end_offset=lambda: shared.store.end_offset,

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import msgspec
 
-from motelog.core.broker.delay.schedule import LEVELS_FILE
 from motelog.core.broker.replication.namesakes import FILE_BYTES, TERM, TERM_BEGIN
 from motelog.core.broker.replication.peers import TIMEOUT_S, Peers, ask, number_of, settings_of
 from motelog.core.broker.tables.tables import Tables
@@ -70,6 +69,7 @@ class MasterLink:
         delay_files: Mapping[str, StateFile],
         peers: Peers,
         *,
+        levels_file: str,
         save: Callable[[], Awaitable[str | None]],
         use: Callable[[], None],
         end_offset: Callable[[], int],
@@ -81,6 +81,8 @@ class MasterLink:
             RequestCode.GET_ALL_CONSUMER_OFFSET: tables.offsets,
         }
         self._delay_files = delay_files
+        # The one of them whose content an Apache master tells.
+        self._levels_file = levels_file
         self._peers = peers
         # Writes the settings to the disk; returns why that failed, or None.
         self._save = save
@@ -190,7 +192,7 @@ class MasterLink:
         levels = await ask(client, RequestCode.GET_ALL_DELAY_OFFSET)
         end_offset = (await _log_of(client)).end_offset
         if levels != self._taken.get(RequestCode.GET_ALL_DELAY_OFFSET) and (
-            await self._take_delays(end_offset, {LEVELS_FILE: loads(levels)})
+            await self._take_delays(end_offset, {self._levels_file: loads(levels)})
         ):
             self._taken[RequestCode.GET_ALL_DELAY_OFFSET] = levels
         await self._save_delays()
