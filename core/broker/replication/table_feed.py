@@ -67,12 +67,15 @@ class TableFeed:
         self._slaves_min = slaves_min
         self._epoch = secrets.token_hex(8)
         self._tables: dict[str, Versioned] = {}
+        # Whether settings may have changed since they were encoded.
+        self._is_stale = True
         self._followers: dict[Connection, _Follower] = {}
         self._changed = Flag()
         self._asked = Flag()
 
     def note_change(self) -> None:
         """Let slaves know that settings may have changed."""
+        self._is_stale = True
         self._changed.set()
 
     def connection_closed(self, connection: Connection) -> None:
@@ -87,8 +90,10 @@ class TableFeed:
         """
         if not self._waits_for_slaves:
             return None
-        self._refresh(self._settings)
-        wanted = {name: self._tables[name].version for name in self._settings}
+        wanted: dict[str, int] = {}
+        if self._is_followed():
+            self._refresh_settings()
+            wanted = {name: self._tables[name].version for name in self._settings}
         with trio.move_on_at(deadline) as waiting:
             while self._is_followed() and not self._is_copied(wanted):
                 await self._asked.wait()
@@ -129,37 +134,40 @@ class TableFeed:
         """Answer held requests when there is something new, until cancelled."""
         while True:
             await self._changed.take(self._pause_s())
-            held = {peer: one for peer, one in self._followers.items() if one.held is not None}
-            if held:
-                self._refresh(self._settings)
-            for connection, follower in held.items():
-                answer = self._answer(follower)
-                if answer is not None:
-                    connection.reply(answer)
+            for connection, follower in list(self._followers.items()):
+                request = follower.held
+                if request is not None and (newer := self._newer(follower)) is not None:
+                    follower.held = None
+                    connection.reply(request.answer(body=encode(newer)))
             server.flush()
 
     def _pause_s(self) -> float | None:
         due = [one.progress_at + HOLD_S for one in self._followers.values() if one.held is not None]
         return max(min(due) - trio.current_time(), 0) if due else None
 
-    def _answer(self, follower: _Follower) -> RemotingCommand | None:
-        """Return the answer to what is held, None if there is nothing new yet."""
-        request, names = follower.held, list(self._settings)
-        now = trio.current_time()
+    def _newer(self, follower: _Follower) -> Newer | None:
+        """Return what a follower lacks, None if there is nothing new and nothing due yet."""
+        names, now = list(self._settings), trio.current_time()
         is_due = now >= follower.progress_at + HOLD_S
         if is_due:
             follower.progress_at = now
+            self._is_stale = True  # whoever changes settings may not have said so
             self._refresh(self._progress)
             names += self._progress
-        newer = {
+        self._refresh_settings()
+        tables = {
             name: table
             for name in names
             if (table := self._tables[name]).version != follower.versions.get(name)
         }
-        if request is None or not (newer or is_due):
+        if not (tables or is_due):
             return None
-        follower.held = None
-        return request.answer(body=encode(Newer(self._epoch, self._end_offset(), newer)))
+        return Newer(self._epoch, self._end_offset(), tables)
+
+    def _refresh_settings(self) -> None:
+        if self._is_stale:
+            self._refresh(self._settings)
+            self._is_stale = False
 
     def _refresh(self, snapshots: Mapping[str, Snapshot]) -> None:
         """Give a new version to each table that has changed."""
