@@ -20,7 +20,7 @@ messages that wait.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -110,15 +110,11 @@ class ScheduleService:
 
     def level_offsets(self) -> dict[int, int]:
         """Return the next queue offset to deliver of each level, as delayOffset.json has them."""
-        return {queue_id + 1: offset for queue_id, offset in self._levels.items()}
+        return _by_level(self._levels)
 
     def progress(self) -> dict[str, Any]:
         """Return the content of both files as it is now: the log has what was delivered."""
-        mark = self._timer.mark
-        return {
-            LEVELS_FILE: {"offsetTable": self.level_offsets()},
-            TIMER_FILE: _TimerProgress(due_ms=mark[0], queue_offset=mark[1]),
-        }
+        return _contents(self._levels, self._timer.mark)
 
     def load(self) -> None:
         """Read the progress of delivery; blocks.
@@ -365,11 +361,11 @@ class ScheduleService:
         self._saved = progress
 
     def _write(self, levels: dict[int, int], mark: tuple[int, int]) -> None:
+        contents = _contents(levels, mark)
         if levels != self._saved[0]:
-            table = {queue_id + 1: offset for queue_id, offset in levels.items()}
-            self._levels_file.save({"offsetTable": table})
+            self._levels_file.save(contents[LEVELS_FILE])
         if mark != self._saved[1]:
-            self._timer_file.save(_TimerProgress(due_ms=mark[0], queue_offset=mark[1]))
+            self._timer_file.save(contents[TIMER_FILE])
 
 
 class _TimerProgress(msgspec.Struct, frozen=True, rename="camel"):
@@ -377,6 +373,19 @@ class _TimerProgress(msgspec.Struct, frozen=True, rename="camel"):
 
     due_ms: Int64
     queue_offset: Int64
+
+
+def _by_level(levels: Mapping[int, int]) -> dict[int, int]:
+    """Return queue offsets by level from those by queue id."""
+    return {queue_id + 1: offset for queue_id, offset in levels.items()}
+
+
+def _contents(levels: Mapping[int, int], mark: tuple[int, int]) -> dict[str, Any]:
+    """Return the content of delayOffset.json and of timerOffset.json."""
+    return {
+        LEVELS_FILE: {"offsetTable": _by_level(levels)},
+        TIMER_FILE: _TimerProgress(due_ms=mark[0], queue_offset=mark[1]),
+    }
 
 
 def _levels(content: dict[str, Any]) -> dict[int, int]:
