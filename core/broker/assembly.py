@@ -324,7 +324,6 @@ class BrokerParts:
     server: RemotingServer
     #: What feeds slaves, and what copies the log of a master; a broker has one of them or none.
     master: Master | None
-    feed: TableFeed | None
     slave: Slave | None
     promotion: Promotion
 
@@ -440,7 +439,6 @@ def assemble(
         access.acl,
         _make_server(config, processors, guarded, access.acl, role),
         shared.master,
-        copies.feed,
         copies.slave,
         copies.promotion,
     )

@@ -285,8 +285,8 @@ class Broker:
             nursery.start_soon(run_again, parts.filter_gate.run, server)
             if parts.master is not None and self._ha is not None:
                 nursery.start_soon(run_again, parts.master.run, self._ha)
-            if parts.feed is not None:
-                nursery.start_soon(run_again, parts.feed.run, server)
+            if processors.feed is not None:
+                nursery.start_soon(run_again, processors.feed.run, server)
             if parts.acl is not None:
                 nursery.start_soon(run_again, parts.acl.run, server)
             nursery.start_soon(run_again, parts.queues.run, server.send_queued)
