@@ -15,7 +15,7 @@ from motelog.core.broker.shown.metrics import BROKER_METRICS
 from motelog.core.message import Message
 from motelog.core.metrics import Registry
 from tests.integration.test_console import asking
-from tests.support.broker_pair import Member, started_group, until
+from tests.support.broker_pair import Member, is_copying, started_group, until
 
 
 def shown(broker: Broker) -> dict[str, float]:
@@ -24,12 +24,6 @@ def shown(broker: Broker) -> dict[str, float]:
     registry.add("b", BROKER_METRICS, broker.sample, broker.histograms)
     found = re.findall(r"^b_(\S+) (\S+)$", registry.exposition().decode(), re.MULTILINE)
     return {name: float(value) for name, value in found if re.search("slave|cop(y|ie)", name)}
-
-
-def is_copying(member: Member) -> bool:
-    slave = member.broker.parts.slave
-    assert slave is not None
-    return slave.is_copying
 
 
 async def send(namesrv: str) -> SendStatus:

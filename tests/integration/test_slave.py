@@ -20,10 +20,18 @@ from motelog.bridge.pull_request import PullStatus
 from motelog.bridge.push.consumer import PushConsumer
 from motelog.core.errors import MotelogError, RivalMasterError
 from motelog.core.message import Message
-from motelog.core.remoting.frames import RemotingCommand, RequestCode, ResponseCode
+from motelog.core.remoting.frames import RequestCode, ResponseCode
 from motelog.core.store import message_store
 from motelog.core.store.tools import backup
-from tests.support.broker_pair import WITHIN_S, Member, log_bytes, started_group, until
+from tests.support.broker_pair import (
+    WITHIN_S,
+    Member,
+    is_copying,
+    log_bytes,
+    promote,
+    started_group,
+    until,
+)
 from tests.support.broker_stack import connected
 from tests.support.cut_line import CutLine
 from tests.support.java import VERSION_4, VERSION_5, JavaDriver
@@ -46,11 +54,6 @@ def is_copy(slave: Member, master: Member) -> bool:
 
 def is_slave(member: Member) -> bool:
     return member.broker.parts.slave is not None
-
-
-def is_copying(member: Member) -> bool:
-    slave = member.broker.parts.slave
-    return slave is not None and slave.is_copying
 
 
 def assert_same(slave: Member, master: Member) -> None:
@@ -265,11 +268,6 @@ async def test_a_slave_refuses_messages_and_answers_readers(tmp_path: Path) -> N
             got = 0
             while got < 8:
                 got += len(await consumer.poll())
-
-
-async def promote(member: Member, *, is_forced: bool = False) -> RemotingCommand:
-    async with connected(member.address) as peer:
-        return await peer.ask(RequestCode.PROMOTE_BROKER, {"force": str(is_forced).lower()})
 
 
 async def test_a_promoted_slave_takes_messages_in_the_same_process(tmp_path: Path) -> None:

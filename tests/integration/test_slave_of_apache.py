@@ -24,7 +24,7 @@ from motelog.core.records.dispatch import MULTI_DISPATCH
 from motelog.core.remoting.codes import RequestCode, ResponseCode
 from motelog.core.remoting.frames import loads
 from motelog.core.topic_names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
-from tests.support.broker_pair import Group, Member, log_bytes, until
+from tests.support.broker_pair import Group, Member, is_copying, log_bytes, until
 from tests.support.broker_stack import Peer, connected, pull_ext
 from tests.support.java import COMMITLOG_FILE_BYTES, VERSION_4, VERSION_5, ApacheServer
 from tests.support.namesrv_process import NamesrvProcess
@@ -256,11 +256,6 @@ async def registered(namesrv: str) -> None:
                     if "0" in broker["brokerAddrs"]:
                         return
                 await trio.sleep(0.1)
-
-
-def is_copying(slave: Member) -> bool:
-    copying = slave.broker.parts.slave
-    return copying is not None and copying.is_copying
 
 
 def has_offsets(slave: Member) -> bool:

@@ -18,7 +18,7 @@ from motelog.core.errors import BrokerError
 from motelog.core.message import Message
 from motelog.core.remoting.frames import RequestCode, ResponseCode, loads
 from motelog.core.replication.table_versions import Have, decode_newer, encode
-from tests.support.broker_pair import Group, Member, started_group, until
+from tests.support.broker_pair import Group, Member, is_copying, promote, started_group, until
 from tests.support.broker_stack import connected
 from tests.support.ha_line import HaLine
 from tests.support.ports import free_port
@@ -53,18 +53,12 @@ async def started_pair(
             yield group, first, second, line
 
 
-def is_copying(member: Member) -> bool:
-    slave = member.broker.parts.slave
-    return slave is not None and slave.is_copying
-
-
 def saved(member: Member, name: str) -> Any:
     return loads((member.folder / "config" / name).read_bytes())
 
 
-async def promote(member: Member) -> None:
-    async with connected(member.address) as peer:
-        answer = await peer.ask(RequestCode.PROMOTE_BROKER, {"force": "true"})
+async def take_over(member: Member) -> None:
+    answer = await promote(member, is_forced=True)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     await until(lambda: member.broker.parts.slave is None and member.broker.is_registered)
 
@@ -143,7 +137,7 @@ async def test_what_was_delivered_is_not_delivered_again_by_a_promoted_slave(
         await until(lambda: all(saved(slave, name) == saved(master, name) for name in names))
         await until(lambda: slave.store.end_offset == master.store.end_offset)
         await master.stop()
-        await promote(slave)
+        await take_over(slave)
         await trio.sleep(1)
         assert slave.broker.parts.schedule.delivered_count == 0
 
@@ -162,7 +156,7 @@ async def test_what_the_slave_lacks_is_delivered_again(
         await trio.sleep(1)
         assert slave.store.end_offset < master.store.end_offset
         await master.stop()
-        await promote(slave)
+        await take_over(slave)
         await until(lambda: slave.broker.parts.schedule.delivered_count == 1)
 
 

@@ -16,8 +16,9 @@ from motelog.core.broker.config import BrokerConfig
 from motelog.core.broker.server import Broker
 from motelog.core.namesrv.config import NamesrvConfig
 from motelog.core.namesrv.server import NameServer
+from motelog.core.remoting.frames import RemotingCommand, RequestCode
 from motelog.core.store.message_store import MessageStore
-from tests.support.broker_stack import joined, store_config
+from tests.support.broker_stack import connected, joined, store_config
 from tests.support.ports import free_port
 
 WITHIN_S = 30
@@ -100,6 +101,17 @@ async def started_group(folder: Path) -> AsyncIterator[Group]:
         await nursery.start(namesrv.run)
         yield Group(nursery, folder, joined(namesrv.address))
         nursery.cancel_scope.cancel()
+
+
+def is_copying(member: Member) -> bool:
+    slave = member.broker.parts.slave
+    return slave is not None and slave.is_copying
+
+
+async def promote(member: Member, *, is_forced: bool = False) -> RemotingCommand:
+    """Ask a slave to become the master; return its answer."""
+    async with connected(member.address) as peer:
+        return await peer.ask(RequestCode.PROMOTE_BROKER, {"force": str(is_forced).lower()})
 
 
 def log_bytes(folder: Path, begin: int, end: int) -> bytes:
