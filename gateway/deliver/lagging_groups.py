@@ -255,7 +255,7 @@ def _wants(group: Group, name: bytes) -> bool:
 
 
 def _take_run(group: Group) -> list[int]:
-    """Take the first message given back, and those that follow closely in its queue."""
+    """Take the first message given back, with the ones close behind it in its queue."""
     first = read_flight(group.front[0])
     taken = []
     while group.front:

@@ -82,7 +82,7 @@ class WatchedQueue:
 
 
 class WatchedQueues:
-    """The queues that one gateway reads; ``by_handle`` finds those that have grown."""
+    """The queues that one gateway reads; ``by_handle`` finds one that has grown."""
 
     def __init__(self, log: LogPort, mapping: TopicMapping) -> None:
         self._log_port = log

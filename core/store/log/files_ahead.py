@@ -90,7 +90,7 @@ class FilesAhead(Generic[File]):
         return not self.ready and self._making is None
 
     def made(self) -> list[File]:
-        """Return the files that have been created, also those that nothing has asked for yet."""
+        """Return the created files, including those not yet taken over from the worker."""
         making = self._making
         if making is not None and making.done() and making.exception() is None:
             return self.ready + making.result()

@@ -52,7 +52,7 @@ class Listing:
         self._outages = LimitedLog(logger, lines_max=1, period_s=10)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Learn of topics until cancelled; started when those that exist are known."""
+        """Learn of topics until cancelled; started when the existing ones are known."""
         while not (await self._read_entries() and await self._list(is_first=True)):  # noqa: ASYNC110  # a name server has no event
             await trio.sleep(LIST_INTERVAL_S)
         self._topics.begin()
@@ -90,7 +90,7 @@ class Listing:
             self._listed, self._topics.brokers = listed, brokers
         except _OUTAGES as exc:
             self._outages.warning(
-                "no name server lists the topics; those that are known stay in use error=%s", exc
+                "no name server lists the topics; the known ones stay in use error=%s", exc
             )
             return False
         return True

@@ -121,7 +121,7 @@ class Sends:
             del self._wanting[queue]
 
     async def _send_all(self, queue: RemoteQueue) -> None:
-        """Send the parts that wait for ``queue`` until there are none."""
+        """Send the parts waiting for ``queue`` until none is left."""
         link = self._links.of(queue.name.broker_name)
         while queue.parts:
             if link.away_since is not None and not self.gives_up(link, queue.name.topic):
@@ -197,7 +197,7 @@ class Sends:
         *,
         is_passing: bool,
     ) -> None:
-        """End the parts of a send, and queue again those that are to be sent again."""
+        """End the parts of a send, or queue them again if they are to be sent once more."""
         again: list[Part] = []
         if is_passing or isinstance(error, RemotingConnectError):
             # Nothing was stored, and the broker may take it a little later.

@@ -97,7 +97,7 @@ class Topics:
         return self._topics.get(name)
 
     def known(self) -> Iterator[Topic]:
-        """Return the known topics, those of gateways among them, and those that become known."""
+        """Return the known topics, including the gateways' own and any that become known."""
         return (topic for topic in list(self._topics.values()) if topic.is_known)
 
     def is_users(self, name: str) -> bool:
