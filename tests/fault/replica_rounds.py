@@ -55,12 +55,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from motelog.core.message import MQTT_TOPIC
-from tests.fault.session_kills import Publisher, SessionKills, Subscriber
-from tests.support.delivery_audit import Audit, AuditError
+from tests.support.delivery_audit import AuditError
 from tests.support.durable_client import BadAnswerError
 from tests.support.java import JavaDriver
 from tests.support.native_load import NativeLoad
+from tests.support.replica_devices import Devices, TimedAudit
+from tests.support.replica_logs import ReplicaLogs
 from tests.support.replica_pair import FILE_BYTES, ReplicaPair
 from tests.support.rounds import Report
 from tests.support.wire_ledger import LedgerError
@@ -79,104 +79,6 @@ LOOK_S: Final = 0.2
 #: Acknowledged of each kind of clients until a round is over.
 ACKNOWLEDGED_MIN: Final = 5
 FLIPPED_BYTES: Final = 16
-
-
-class TimedAudit(Audit):
-    """An Audit that has the time of each acknowledgement, and may forgive."""
-
-    def __init__(self, *, forgives: bool) -> None:
-        super().__init__()
-        self._forgives = forgives
-        self.acked: dict[str, float] = {}
-
-    def done(self, topic: str, payload: bytes) -> None:
-        super().done(topic, payload)
-        self.acked.setdefault(f"{topic} {payload.decode()}", time.monotonic())
-
-    def fail(self, what: str) -> None:
-        if not self._forgives:
-            super().fail(what)
-
-
-class Careful(Publisher):
-    """A publisher of MQTT 5 with one message under way, which it sends again if it is refused."""
-
-    _refusals = 0
-
-    def publish(self, chance: random.Random, generation: int) -> None:
-        session = self.client.session
-        if session.refusals != self._refusals:
-            self._refusals = session.refusals
-            self.client.break_off()
-        elif not session.sending:
-            super().publish(chance, generation)
-
-
-class Devices(SessionKills):
-    """MQTT clients at one gateway, which stays."""
-
-    def __init__(self, port: int, seed: int, audit: TimedAudit) -> None:
-        super().__init__(Path(), seed, audit=audit)
-        self._port = port
-        # A gateway refuses clients while its broker is away.
-        self._is_paused = True
-        self._publishers = [Publisher(0, 4, audit), Publisher(1, 4, audit), Careful(2, 5, audit)]
-        for publisher in self._publishers:
-            publisher.client.session.refusal_is_fault = False
-
-    def first(self) -> None:
-        for one in (
-            Subscriber("all-2", 4, self._audit, "+/+/+", 2, None),
-            Subscriber("all-1", 5, self._audit, "+/+/+", 1, None),
-            Subscriber("narrow", 5, self._audit, "+/+/2", 2, 5),
-        ):
-            self._join(one)
-        for publisher in self._publishers:
-            self._connect(publisher.client)
-
-    def close(self) -> None:
-        for client in self._clients():
-            client.break_off()
-
-    def next_round(self) -> None:
-        self._number += 1
-
-    def play(self, seconds: float) -> None:
-        self._play(seconds, is_coming_back=True)
-
-    @property
-    def got(self) -> Counter[str]:
-        return Counter(
-            {one.received.name: sum(one.received.next.values()) for one in self._subscribers}
-        )
-
-    def drain(self) -> None:
-        """Have all delivered that was published."""
-        deadline, before = time.monotonic() + SETTLED_WITHIN_S, list[str]()
-        while missing := self._missing():
-            if missing != before:
-                before, deadline = missing, time.monotonic() + SETTLED_WITHIN_S
-            elif time.monotonic() > deadline:
-                raise AuditError("lost: " + "; ".join(missing))
-            for one in self._clients():
-                if one.is_away:
-                    self._connect(one)
-                one.session.holds_back = False
-                one.session.acknowledge()
-                one.flush()
-            self._wait(0.05)
-            self._audit.check()
-
-    def _missing(self) -> list[str]:
-        waiting = [
-            f"{one.client.session.client_id} waits for {len(one.client.session.sending)}"
-            for one in self._publishers
-            if one.client.session.sending
-        ]
-        return waiting + [line for one in self._subscribers for line in one.received.missing()]
-
-    def _paho_come_back(self) -> None:
-        """There is no paho here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +105,9 @@ class ReplicaRounds:
         self._seed = seed
         self._java = java
         self._workers = ThreadPoolExecutor(1)
-        # What the master's log is known to have, and where it was looked at last.
-        self._stored: dict[str, int] = {}
-        self._looked_to = 0
+        self._logs = ReplicaLogs(self._pair)
         self._lost: set[str] = set()
         self._fault_at = 0.0
-        # Where the slave's log ended when it was last compared.
-        self._copied = 0
 
     def __enter__(self) -> ReplicaRounds:
         with ExitStack() as opened:
@@ -228,7 +126,7 @@ class ReplicaRounds:
             opened.callback(self._devices.close)
             self._devices.first()
             self._wait_for(self._is_copying)
-            self._compare("the start")
+            self._logs.compare("the start")
             self._opened = opened.pop_all()
         return self
 
@@ -281,7 +179,7 @@ class ReplicaRounds:
         line.heal()
         self._play(self._chance.uniform(0, AWAY_S_MAX))
         begin = self._do(lambda: pair.promote(is_forced=kind == "hang"))
-        self._forget_from(begin)
+        self._logs.forget_from(begin)
         self._play(LONG_S if kind == "hang" and self._is_long else self._chance.uniform(0, 2))
         if kind == "hang":
             pair.resume(old)
@@ -315,7 +213,7 @@ class ReplicaRounds:
         if kind == "slave-empty":
             pair.empty(slave)
         elif kind == "slave-short":
-            places = [m.physical_offset for m in pair.messages(slave, 0, self._copied)]
+            places = [m.physical_offset for m in pair.messages(slave, 0, self._logs.copied)]
             self._do(pair.cut, slave, self._chance.choice(places[len(places) // 2 :]))
         elif kind in ("slave-end", "slave-middle"):
             self._flip(slave, is_last=kind == "slave-end")
@@ -327,7 +225,7 @@ class ReplicaRounds:
 
     def _flip(self, number: int, *, is_last: bool) -> None:
         """Flip the head of a record of its log: no checksum covers more than head and body."""
-        end = self._copied
+        end = self._logs.copied
         begins = [int(file.name) for file in self._pair.log_files(number)]
         begins = [begin for begin in begins if begin < end]
         begin = begins[-1] if is_last or len(begins) == 1 else self._chance.choice(begins[:-1])
@@ -376,13 +274,13 @@ class ReplicaRounds:
                 f" {len(self._audit.acked) - mqtt} MQTT messages were acknowledged; readers that"
                 f" get nothing: {silent}"
             )
-        lost = self._find_lost()
+        lost = self._logs.lacking(self._acked().keys() - self._lost)
         if lost and self._is_sync:
             some = sorted(lost)[:5]
             raise AuditError(f"{kind} has lost {len(lost)} acknowledged messages: {some}")
         self._lost |= lost
         self._native.lost |= lost
-        self._compare(kind)
+        self._logs.compare(kind)
         return lost
 
     def _got(self) -> Counter[str]:
@@ -390,33 +288,6 @@ class ReplicaRounds:
 
     def _acked(self) -> dict[str, float]:
         return self._native.acked | self._audit.acked
-
-    def _forget_from(self, offset: int) -> None:
-        """Look again at the log from where another one goes on."""
-        self._looked_to = min(self._looked_to, offset)
-        self._stored = {body: at for body, at in self._stored.items() if at < offset}
-
-    def _find_lost(self) -> set[str]:
-        """Return what was acknowledged and is not in the master's log."""
-        acked = self._acked().keys() - self._lost
-        state = self._pair.state(self._pair.master)
-        assert state is not None
-        for message in self._pair.messages(self._pair.master, self._looked_to, state.end_offset):
-            topic = message.value_of(MQTT_TOPIC)
-            body = message.body.decode(errors="replace")
-            self._stored.setdefault(
-                body if topic is None else f"{topic} {body}", message.physical_offset
-            )
-        self._looked_to = state.end_offset
-        return set(acked - self._stored.keys())
-
-    def _compare(self, kind: str) -> None:
-        state = self._pair.state(self._pair.slave)
-        assert state is not None
-        self._copied = state.end_offset
-        at = self._pair.difference(state.end_offset)
-        if at is not None:
-            raise AuditError(f"after {kind} the logs differ at {at}, below {state.end_offset}")
 
     # --- waiting -------------------------------------------------------------------------
 
