@@ -216,6 +216,7 @@ class CheckBack:
             timeout_ms=rules.timeout_ms,
             check_max=rules.check_max,
             age_ms_max=rules.age_ms_max,
+            begin_offset=self._reader.min_offset(HALF_TOPIC, HALF_QUEUE),
         )
         tail = self._store.queue_tail(HALF_TOPIC, HALF_QUEUE)
         try:

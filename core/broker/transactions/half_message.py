@@ -99,6 +99,12 @@ class HalfMessage:
         """Whether it was appended by the broker, and not by a send."""
         return TRANSACTION_CHECK_TIMES in self.pairs or TRAN_PREPARED_QUEUE_OFFSET in self.pairs
 
+    @property
+    def first_offset(self) -> int:
+        """The queue offset of its original."""
+        first = number(self.pairs.get(TRAN_PREPARED_QUEUE_OFFSET, ""))
+        return self.queue_offset if first is None else first
+
     def is_same(self, other: HalfMessage) -> bool:
         """Whether both are copies of one half message, or one is a copy of the other."""
         return self.unique_key == other.unique_key and self.born_ms == other.born_ms
@@ -185,15 +191,24 @@ def is_too_late(half: HalfMessage, now_ms: int, timeout_ms: int) -> bool:
 
 
 def judge(
-    half: HalfMessage, now_ms: int, *, timeout_ms: int, check_max: int, age_ms_max: int
+    half: HalfMessage,
+    now_ms: int,
+    *,
+    timeout_ms: int,
+    check_max: int,
+    age_ms_max: int,
+    begin_offset: int,
 ) -> Verdict:
     """Return the next step of an open half message at ``now_ms``.
 
     The age of a message that a producer sent is counted from its store time, because the sender's
-    clock may be ahead. A copy's age is counted from its born time.
+    clock may be ahead. A copy's age is counted from its born time, and the broker's clock may be
+    days ahead of that: a message is old only if its original has left the log as well, whose queue
+    begins at ``begin_offset``.
     """
     age_ms = now_ms - (half.born_ms if half.is_copy else half.store_ms)
-    if half.check_times >= check_max or now_ms - half.born_ms > age_ms_max:
+    is_old = now_ms - half.born_ms > age_ms_max and half.first_offset < begin_offset
+    if half.check_times >= check_max or is_old:
         return Verdict.GIVE_UP
     if 0 <= age_ms < immunity_ms(half, timeout_ms):
         # A message that waits for long must not hold up those after it.

@@ -26,8 +26,11 @@ HALF = HalfMessage(0, 0, 0, 0, 1_000, b"", 1_000, b"", 0, b"", b"", {})
 
 
 def judged(now_ms: int, *, born_ms: int = 1_000, **pairs: str) -> Verdict:
-    half = replace(HALF, born_ms=born_ms, pairs=pairs)
-    return judge(half, now_ms, timeout_ms=6_000, check_max=15, age_ms_max=72 * HOUR_MS)
+    """Judge the half message at queue offset 5, where its queue begins."""
+    half = replace(HALF, queue_offset=5, born_ms=born_ms, pairs=pairs)
+    return judge(
+        half, now_ms, timeout_ms=6_000, check_max=15, age_ms_max=72 * HOUR_MS, begin_offset=5
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,11 @@ def judged(now_ms: int, *, born_ms: int = 1_000, **pairs: str) -> Verdict:
         (judged(7_000, TRANSACTION_CHECK_TIMES="14"), Verdict.ASK),
         (judged(7_000, TRANSACTION_CHECK_TIMES="15"), Verdict.GIVE_UP),
         (judged(7_000, TRANSACTION_CHECK_TIMES="many"), Verdict.ASK),
-        (judged(73 * HOUR_MS), Verdict.GIVE_UP),
+        # A clock that is days ahead makes no message old which the log still has.
+        (judged(73 * HOUR_MS), Verdict.ASK),
+        (judged(73 * HOUR_MS, TRAN_PREPARED_QUEUE_OFFSET="5"), Verdict.ASK),
+        (judged(73 * HOUR_MS, TRAN_PREPARED_QUEUE_OFFSET="4"), Verdict.GIVE_UP),
+        (judged(71 * HOUR_MS, TRAN_PREPARED_QUEUE_OFFSET="4"), Verdict.ASK),
         (judged(7_000, CHECK_IMMUNITY_TIME_IN_SECONDS="60"), Verdict.KEEP),
         (judged(60_999, CHECK_IMMUNITY_TIME_IN_SECONDS="60"), Verdict.KEEP),
         (judged(61_000, CHECK_IMMUNITY_TIME_IN_SECONDS="60"), Verdict.ASK),
