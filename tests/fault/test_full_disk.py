@@ -6,8 +6,6 @@ space the store goes on by itself. Skipped where mounting is not permitted.
 
 from __future__ import annotations
 
-import errno
-import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +20,7 @@ from motelog.core.store.disk.files import OsStorage
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.state.checkpoint import StateFiles
 from tests.support.ledger import Ledger
-from tests.support.loop_disk import NotPermittedError, loop_disk, small_tmpfs
+from tests.support.loop_disk import NotPermittedError, fill_disk, loop_disk, small_tmpfs
 from tests.support.stores import make_store
 
 DISK_BYTES = 64 << 20
@@ -42,26 +40,6 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
                 yield mounted.root
     except NotPermittedError as exc:
         pytest.skip(f"no small {request.param} here: {exc}")
-
-
-def fill(root: Path, leave_bytes: int = 0) -> Path:
-    """Take all space but this much; return the file that has it."""
-    path = root / "filler"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    stat = os.statvfs(root)
-    left = stat.f_bavail * stat.f_frsize - leave_bytes
-    chunk = 1 << 20
-    try:
-        while chunk >= 512 and left > 0:
-            try:
-                left -= os.write(descriptor, bytes(min(chunk, left) if leave_bytes else chunk))
-            except OSError as exc:
-                assert exc.errno == errno.ENOSPC  # noqa: PT017  # anything else is no full disk
-                chunk //= 2
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return path
 
 
 def free(filler: Path) -> None:
@@ -110,7 +88,7 @@ async def test_before_the_disk_is_full_appends_are_refused_until_there_is_space(
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         ledger.append(store, 50)
-        filler = fill(disk, leave_bytes=DISK_BYTES // 20)
+        filler = fill_disk(disk, leave_bytes=DISK_BYTES // 20)
         await until(lambda: store.full_reason is not None)
         with pytest.raises(StoreFullError, match=r"disk 9\d\.\d % full, limit 90 %; "):
             ledger.append(store, 1)
@@ -131,7 +109,7 @@ async def test_a_log_file_that_does_not_fit_refuses_what_would_need_it(disk: Pat
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         ledger.append(store, 50)
-        filler = fill(disk)
+        filler = fill_disk(disk)
         refused = None
         while refused is None and store.end_offset < 4 * FILE_BYTES:
             try:
@@ -176,7 +154,7 @@ async def test_units_that_do_not_fit_wait_in_memory_until_that_is_full(
         await nursery.start(store.run)
         ledger.append(store, 50)
         await store.checkpoint()
-        filler = fill(disk)
+        filler = fill_disk(disk)
         # Far more units than the queues' files have room for, and far less than the log's.
         refused = 0
         for number in range(60):
@@ -197,7 +175,7 @@ async def test_an_index_file_that_does_not_fit_is_made_up_for(disk: Path) -> Non
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         ledger.append(store, 50)
-        filler = fill(disk)
+        filler = fill_disk(disk)
         for _ in range(40):
             accepts(store, ledger)
             await trio.lowlevel.checkpoint()
@@ -218,7 +196,7 @@ async def test_a_state_file_that_does_not_fit_is_written_later(disk: Path) -> No
         ledger.append(store, 50)
         await store.checkpoint()
         # The first one that is not replaced but new, and with it its directory.
-        filler = fill(disk)
+        filler = fill_disk(disk)
         state_file = StateFile(str(disk / "store" / "config" / "new.json"), holds="nothing")
         with pytest.raises(OSError, match="No space left"):
             state_file.save({"value": 1})
@@ -252,7 +230,7 @@ def test_a_start_on_a_full_disk_says_so_and_changes_nothing(disk: Path, was_clea
     store.close()
     if not was_clean:
         (disk / "store" / "abort").touch()
-    filler = fill(disk)
+    filler = fill_disk(disk)
     for _ in range(2):
         with pytest.raises(StoreFullError, match="no room to open"):
             small_store(disk).open()
@@ -262,7 +240,7 @@ def test_a_start_on_a_full_disk_says_so_and_changes_nothing(disk: Path, was_clea
 
 @on_ext4
 def test_a_new_store_on_a_full_disk_is_refused(disk: Path) -> None:
-    filler = fill(disk)
+    filler = fill_disk(disk)
     with pytest.raises(StoreFullError, match="no room to open"):
         small_store(disk).open()
     filler.unlink()

@@ -1,11 +1,13 @@
 """A small file system of its own: ext4 in an image that is loop-mounted, or tmpfs.
 
-Owns: LoopDisk (make, mount, cut the power, unmount), small_tmpfs, and the reason when a machine
-cannot have them. Must not touch: what is put on them. Both need root and mount; they leave nothing.
+Owns: LoopDisk (make, mount, cut the power, unmount), small_tmpfs, fill_disk, and the reason when
+a machine cannot have them. Must not touch: what is put on them. Both need root and mount; they
+leave nothing.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -79,6 +81,27 @@ def small_tmpfs(folder: Path, size_bytes: int) -> Iterator[Path]:
         yield root
     finally:
         _unmount_anyhow(root)
+
+
+def fill_disk(root: Path, leave_bytes: int = 0) -> Path:
+    """Take all space but this much; return the file that has it."""
+    path = root / "filler"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    stat = os.statvfs(root)
+    left = stat.f_bavail * stat.f_frsize - leave_bytes
+    chunk = 1 << 20
+    try:
+        while chunk >= 512 and left > 0:
+            try:
+                left -= os.write(descriptor, bytes(min(chunk, left) if leave_bytes else chunk))
+            except OSError as exc:
+                if exc.errno != errno.ENOSPC:
+                    raise
+                chunk //= 2
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return path
 
 
 def _unmount_anyhow(root: Path) -> None:
