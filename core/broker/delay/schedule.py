@@ -99,6 +99,8 @@ class ScheduleService:
         self._lock = trio.Lock()
         self._faults = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
         self._unsaved = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
+        # A full disk refuses every try, for as long as it is full.
+        self._late = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
         self.delivered_count = 0
         #: Messages that were due but are not delivered, because their producers recalled them.
         self.recalled_count = 0
@@ -173,7 +175,7 @@ class ScheduleService:
                 # The store has logged the reason; only a restart helps.
                 return
             except StoreError as exc:
-                logger.warning(
+                self._late.warning(
                     "the store takes no messages: delayed ones are late, but none is lost"
                     " reason=%s",
                     exc,

@@ -85,6 +85,8 @@ class PopService:
         self._state = state
         self._wanted = Flag()
         self._faults = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
+        # A full disk refuses every try of every checkpoint, for as long as it is full.
+        self._late = LimitedLog(logger, lines_max=1, period_s=FAULT_PERIOD_S)
         self._retries = Retries(config, clock, store, tables)
         self.revived_count = 0
 
@@ -292,7 +294,7 @@ class PopService:
                         self.checkpoints.put_off(later, self._clock.now_ms() + RETRY_MS)
                     if isinstance(exc, StoreFencedError):
                         raise
-                    logger.warning(
+                    self._late.warning(
                         "unacknowledged messages are delivered again later than usual; none is"
                         " lost reason=%s",
                         exc,

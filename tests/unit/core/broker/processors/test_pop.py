@@ -79,6 +79,20 @@ def test_a_popped_message_is_invisible_until_its_time_is_over(stage: BrokerStage
     assert {message.properties["RETRY_TOPIC"] for message, _ in again} == {"T"}
 
 
+def test_on_a_full_disk_messages_wait_and_one_line_says_so(
+    stage: BrokerStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(stage, b"1")
+    assert bodies(pop(stage, invisibleTime=1000)) == [b"1"]
+    stage.store.disk_watch.full_reason = "the disk is full"
+    for _ in range(3):
+        pass_time(stage, 10_000)
+    assert caplog.text.count("are delivered again later than usual") == 1
+    stage.store.disk_watch.full_reason = None
+    pass_time(stage, 10_000)
+    assert bodies(pop(stage)) == [b"1"]
+
+
 def test_what_is_acknowledged_does_not_come_again(stage: BrokerStage) -> None:
     send(stage, b"1", b"2", b"3")
     one, two, _ = pop(stage, invisibleTime=1000)
