@@ -68,7 +68,7 @@ from motelog.bridge.pull import PullConsumer
 from motelog.bridge.push.consumer import PushConsumer
 from motelog.bridge.simple import PoppedMessage, SimpleConsumer
 from motelog.bridge.transactions import TransactionProducer, TransactionState
-from motelog.core.errors import BrokerError, RemotingError
+from motelog.core.errors import BrokerError, MotelogError, RemotingError
 from motelog.core.message import Message, MessageQueue
 from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.codes import RequestCode, ResponseCode
@@ -240,6 +240,7 @@ class BrokerKills:
         java: JavaDriver | None = None,
         version: str = VERSION_5,
         programs: Sequence[Program] = (),
+        ledger: Ledger | None = None,
     ) -> None:
         self._chance = random.Random(seed)
         self._java = java
@@ -262,7 +263,7 @@ class BrokerKills:
         # How often each was started; None while it is away.
         self._runs: list[int | None] = [None for _ in self._indexes]
         self._starts = 0
-        self._ledger = Ledger()
+        self._ledger = ledger or Ledger()
         self._by_broker: Counter[str] = Counter()
         self._begun = time.monotonic()
         self._happened: list[str] = []
@@ -522,11 +523,15 @@ class BrokerKills:
                 self._active += 1
                 try:
                     await send()
-                except PASSING:
+                except PASSING as exc:
+                    self._failed(exc)
                     await trio.sleep(0.05)
                 finally:
                     self._active -= 1
             await trio.sleep(self._chance.uniform(0, PAUSE_S_MAX))
+
+    def _failed(self, error: MotelogError) -> None:
+        """Take note of a send that failed; nothing here is judged by it."""
 
     def _acknowledge(self, result: SendResult, *bodies: str) -> None:
         self._by_broker[result.queue.broker_name] += 1

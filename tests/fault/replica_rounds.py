@@ -23,12 +23,24 @@ The slave reaches its master's HA port over a line that has faults of its own.
     line-up       it swallows what goes to the master
     line-down     it swallows what goes to the slave
     line-slow     it holds each piece up
+    full-master   the master's disk is full to the last byte for a while; now and then the slave is
+                  promoted meanwhile
+    full-slave    the slave's disk is
+    clock-master  the master's wall clock is set forward or back by hours or days; at the end it is
+                  right again, or stays; now and then the slave is promoted meanwhile
+    clock-slave   the slave's is
 
 The old master and a slave come back by the documented commands alone (tests.support.replica_pair).
 After each round the slave has copied all, the logs are equal, and all clients get on. With
 ``--mode sync`` what was acknowledged (SEND_OK, PUBACK, PUBCOMP) is in the master's log; at the end
 each reader has it, MQTT's in order and at QoS 2 once. With ``async`` the loss of each promotion is
 counted, and how much older than the fault its oldest message was; what readers skip is not judged.
+A full master refuses publishes and says why, a full slave stops copying and goes on by itself. A
+clock that is set ends no connection and expires nothing; a delayed message comes early only if the
+clock was set forward while it waited.
+
+Disks of a limited size need the permission to mount (tests.support.loop_disk), clocks a C compiler
+(tests.support.stepped_clock); without them their kinds are left out.
 
 These faults were planted, and were found within the first rounds of ``fork``: acknowledgements that
 do not wait for the slave, a slave that does not compare, readers that see what no slave has.
@@ -48,28 +60,35 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from motelog.core.remoting.codes import ResponseCode
+from motelog.gateway.mqtt.packet_types import ReasonCode
 from tests.support.delivery_audit import AuditError
 from tests.support.durable_client import BadAnswerError
 from tests.support.java import JavaDriver
+from tests.support.loop_disk import NotPermittedError, fill_disk, small_tmpfs
 from tests.support.native_load import NativeLoad
 from tests.support.replica_devices import Devices, TimedAudit
 from tests.support.replica_logs import ReplicaLogs
 from tests.support.replica_pair import FILE_BYTES, ReplicaPair
 from tests.support.rounds import Report
+from tests.support.stepped_clock import NoCompilerError, SteppedClock, build_clock
 from tests.support.wire_ledger import LedgerError
 
 KINDS: Final = (
     "kill", "fork", "hang", "stop", "slave-kill", "slave-hang", "slave-empty", "slave-short",
     "slave-end", "slave-middle", "line-cut", "line-byte", "line-up", "line-down", "line-slow",
+    "full-master", "full-slave", "clock-master", "clock-slave",
 )  # fmt: skip
-WEIGHTS: Final = (6, 4, 4, 2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1)
+WEIGHTS: Final = (6, 4, 4, 2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 2, 1, 2, 1)
+#: How a full disk is told to RocketMQ's producers.
+FULL_CODES: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE})
 LOAD_S_MAX: Final = 1.5
 AWAY_S_MAX: Final = 1.5
 #: Longer than either side of the HA protocol waits in silence (SILENCE_S).
@@ -79,6 +98,8 @@ LOOK_S: Final = 0.2
 #: Acknowledged of each kind of clients until a round is over.
 ACKNOWLEDGED_MIN: Final = 5
 FLIPPED_BYTES: Final = 16
+#: Up to longer than messages are kept.
+STEP_S: Final = (3600, 5 * 86_400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +112,47 @@ class Round:
     lost_ms: int = 0
 
 
+class FullRefusals:
+    """How publishes are refused from now on, by a master whose disk is full."""
+
+    def __init__(self, native: NativeLoad, devices: Devices) -> None:
+        self._native = native
+        self._devices = devices
+        self._before = native.refusals.copy(), devices.refusals, devices.endings
+
+    def are_told(self) -> bool:
+        """Return whether clients of both kinds have been refused; AuditError if wrongly."""
+        codes = self._native.refusals - self._before[0]
+        mqtt = self._devices.refusals - self._before[1]
+        if codes.keys() - FULL_CODES or mqtt.keys() - {ReasonCode.QUOTA_EXCEEDED}:
+            raise AuditError(f"a full master refuses with {codes}, and MQTT's with {mqtt}")
+        # What may be in the log, as it was sent before, is not refused: the connection ends.
+        ended = self._devices.endings - self._before[2]
+        return bool(codes) and ReasonCode.QUOTA_EXCEEDED in mqtt | ended
+
+
 class ReplicaRounds:
     """Rounds over one folder, which must be empty at the start."""
 
     def __init__(
-        self, folder: Path, seed: int, mode: str, *, is_long: bool, java: JavaDriver | None = None
+        self,
+        folder: Path,
+        seed: int,
+        mode: str,
+        kinds: Collection[str] = KINDS,
+        *,
+        is_long: bool,
+        java: JavaDriver | None = None,
     ) -> None:
         self._chance = random.Random(seed)
         self._is_sync = mode == "sync"
         self._is_long = is_long
-        self._pair = ReplicaPair(folder, mode)
+        self._pair = ReplicaPair(
+            folder,
+            mode,
+            has_disks=any(kind.startswith("full-") for kind in kinds),
+            has_clocks=any(kind.startswith("clock-") for kind in kinds),
+        )
         self._audit = TimedAudit(forgives=not self._is_sync)
         self._seed = seed
         self._java = java
@@ -143,6 +195,10 @@ class ReplicaRounds:
             self._line(kind)
         elif kind.startswith("slave-"):
             self._slave(kind)
+        elif kind.startswith("full-"):
+            self._full(kind)
+        elif kind.startswith("clock-"):
+            self._clock(kind)
         else:
             self._change_master(kind)
         lost = self._settle(kind)
@@ -163,7 +219,8 @@ class ReplicaRounds:
 
     # --- faults --------------------------------------------------------------------------
 
-    def _change_master(self, kind: str) -> None:
+    def _change_master(self, kind: str, repair: Callable[[], None] = lambda: None) -> None:
+        """Promote the slave; ``repair`` is called before the old master starts again."""
         pair, old = self._pair, self._pair.master
         line = pair.lines[old]
         if kind == "fork":  # a slave that only stands still would find it in its socket
@@ -178,6 +235,8 @@ class ReplicaRounds:
             pair.kill(old)
         line.heal()
         self._play(self._chance.uniform(0, AWAY_S_MAX))
+        if pair.clocks and pair.clocks[pair.slave].ahead_s > pair.clocks[old].ahead_s:
+            self._native.punctual.leaps.append(time.monotonic())
         begin = self._do(lambda: pair.promote(is_forced=kind == "hang"))
         self._logs.forget_from(begin)
         self._play(LONG_S if kind == "hang" and self._is_long else self._chance.uniform(0, 2))
@@ -185,6 +244,7 @@ class ReplicaRounds:
             pair.resume(old)
             self._play(self._chance.uniform(0.5, 3))
             self._do(pair.stop, old)
+        repair()
         self._come_back_as_slave(old, begin)
 
     def _come_back_as_slave(self, number: int, begin: int) -> None:
@@ -251,6 +311,44 @@ class ReplicaRounds:
             line.muted.add("up" if kind == "line-up" else "down")
         self._play(away_s)
         line.heal()
+
+    def _full(self, kind: str) -> None:
+        pair = self._pair
+        number = pair.master if kind == "full-master" else pair.slave
+        refusals = FullRefusals(self._native, self._devices)
+        self._fault_at = time.monotonic()
+        ballast = self._do(fill_disk, pair.disks[number])
+
+        def is_told() -> bool:
+            return "disk" in self._fault() if kind == "full-slave" else refusals.are_told()
+
+        if not self._wait_for(is_told):
+            raise AuditError(f"{kind} is not told: {self._fault() or 'it copies'}")
+        self._play(LONG_S if self._is_long else self._chance.uniform(0.2, 4))
+        is_told()
+        if kind == "full-master" and self._chance.random() < 0.5:
+            self._change_master("kill", repair=ballast.unlink)
+        else:
+            ballast.unlink()
+
+    def _clock(self, kind: str) -> None:
+        pair = self._pair
+        clock = pair.clocks[pair.master if kind == "clock-master" else pair.slave]
+        was_ahead_s, before = clock.ahead_s, pair.connections()
+        self._fault_at = time.monotonic()
+        self._set(clock, self._chance.choice((-1, 1)) * self._chance.randint(*STEP_S))
+        self._play(LONG_S if self._is_long else self._chance.uniform(0.5, 4))
+        if gone := before - pair.connections():
+            raise AuditError(f"{kind} has ended connections: {gone}")
+        if self._chance.random() < 0.3:
+            self._change_master("kill")
+        if self._chance.random() < 0.5:
+            self._set(clock, was_ahead_s)
+
+    def _set(self, clock: SteppedClock, ahead_s: int) -> None:
+        if ahead_s > clock.ahead_s:
+            self._native.punctual.leaps.append(time.monotonic())
+        self._do(clock.set, ahead_s)
 
     # --- judging -------------------------------------------------------------------------
 
@@ -347,17 +445,34 @@ def rounds(
     java: JavaDriver | None = None,
 ) -> Generator[Round, None, None]:
     """Do rounds of these kinds; ``note`` is told the last word."""
-    with ReplicaRounds(folder, seed, mode, is_long=is_long, java=java) as going:
+    with ReplicaRounds(folder, seed, mode, kinds, is_long=is_long, java=java) as going:
         for kind in kinds:
             yield going.run(kind)
         note(going.end())
 
 
-def kinds_of(seed: int, count: int) -> list[str]:
+def kinds_of(seed: int, count: int, without: Collection[str] = ()) -> list[str]:
     """Return kinds of rounds by chance, every kind among the first ones."""
     chance = random.Random(seed)
     first = chance.sample(KINDS, len(KINDS))
-    return [*first, *chance.choices(KINDS, WEIGHTS, k=max(count - len(first), 0))][:count]
+    more = chance.choices(KINDS, WEIGHTS, k=(count + len(first)) * (len(without) + 1))
+    return [kind for kind in (*first, *more) if kind not in without][:count]
+
+
+def not_possible() -> dict[str, str]:
+    """Return the kinds that cannot be had on this machine, and why."""
+    found: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with small_tmpfs(Path(folder), 1 << 20):
+                pass
+        except NotPermittedError as exc:
+            found |= dict.fromkeys(("full-master", "full-slave"), str(exc))
+        try:
+            build_clock(Path(folder))
+        except NoCompilerError as exc:
+            found |= dict.fromkeys(("clock-master", "clock-slave"), str(exc))
+    return found
 
 
 def main() -> int:
@@ -378,10 +493,13 @@ def main() -> int:
     if args.folder is not None:
         args.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp("", "motelog-replica-rounds.", args.folder))
-    kinds = kinds_of(report.seed, args.rounds)
+    left_out = not_possible()
+    for kind, reason in left_out.items():
+        sys.stderr.write(f"there are no rounds of {kind} here: {reason}\n")
+    kinds = kinds_of(report.seed, args.rounds, left_out)
     if args.kinds:
-        some = args.kinds.split(",")
-        kinds = [some[number % len(some)] for number in range(args.rounds)]
+        some = [kind for kind in args.kinds.split(",") if kind not in left_out]
+        kinds = [some[number % len(some)] for number in range(args.rounds if some else 0)]
     java = JavaDriver(errors=subprocess.DEVNULL) if args.java else None
     done: list[Round] = []
     said: list[str] = []

@@ -16,6 +16,7 @@ from __future__ import annotations
 import selectors
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -101,10 +102,12 @@ class ClientSession:
         #: Whether the server has said that it ends the connection, and why.
         self.is_ended = False
         self.end_code = 0
+        #: How often it has ended one, by reason code.
+        self.endings = Counter[int]()
         #: Whether a message of ours that is refused is a fault; else it is owed as before.
         self.refusal_is_fault = True
-        #: How many were refused where that is none.
-        self.refusals = 0
+        #: How many were refused where that is none, by reason code.
+        self.refusals = Counter[int]()
         #: While set, acknowledgements wait.
         self.holds_back = False
         self._owed: list[bytes] = []
@@ -222,6 +225,7 @@ class ClientSession:
         elif first_byte == 0xE0:
             self.is_ended = True
             self.end_code = body[0] if body else 0
+            self.endings[self.end_code] += 1
         elif first_byte not in (0xB0, 0xD0):
             raise BadAnswerError(f"{self.client_id} is sent {first_byte:#x} {body.hex()}")
 
@@ -269,7 +273,7 @@ class ClientSession:
     def _is_refused(self, packet_id: int, body: bytes) -> bool:
         if len(body) < 3 or body[2] < 0x80:
             return False
-        self.refusals += 1
+        self.refusals[body[2]] += 1
         if self._on_refused is not None:
             owed = self.sending.pop(packet_id)
             self._on_refused(owed.topic, owed.payload)

@@ -17,14 +17,18 @@ from functools import partial
 
 import trio
 
+from motelog.bridge.errors import SendFailedError
 from motelog.bridge.producer import Producer, SendResult, SendStatus
+from motelog.core.errors import BrokerError, MotelogError
 from motelog.core.message import Message
 from tests.fault.broker_kills import PLAIN, BrokerKills, RefusedError
 from tests.support.java import VERSION_5, JavaDriver
-from tests.support.wire_ledger import LedgerError, Reader
+from tests.support.wire_ledger import Ledger, LedgerError, Reader
 
 _LATE_S = 1
 _LATE_PAUSE_S = 0.2
+#: A broker may have begun its turn before the message was sent.
+_SLACK_S = 0.1
 
 
 class _Servers:
@@ -38,6 +42,24 @@ class _Servers:
         self.addresses = [master]
 
 
+class PunctualLedger(Ledger):
+    """A Ledger that knows when delayed messages are due, and when the brokers' time leapt ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due: dict[str, float] = {}
+        self.leaps: list[float] = []
+
+    def got(self, body: str) -> None:
+        super().got(body)
+        due, now = self.due.pop(body, 0.0), time.monotonic()
+        early_s = due - now
+        # A leap explains it if the message was waiting then.
+        is_explained = any(due - _LATE_S - _SLACK_S < at < now for at in self.leaps)
+        if early_s > _SLACK_S and not is_explained:
+            raise LedgerError(f"{body} comes {early_s:.3f} s before its time", body)
+
+
 class NativeLoad(BrokerKills):
     """Producers and consumers; ``acked`` has each acknowledged body and when that was."""
 
@@ -46,7 +68,9 @@ class NativeLoad(BrokerKills):
     ) -> None:
         # Where messages are lost, who has read them goes on behind others that have their places.
         self._drains = in_order
-        super().__init__(_Servers(namesrv, master), seed, java, VERSION_5)  # type: ignore[arg-type]  # stand-in
+        self.punctual = PunctualLedger()
+        servers = _Servers(namesrv, master)
+        super().__init__(servers, seed, java, VERSION_5, ledger=self.punctual)  # type: ignore[arg-type]  # stand-in
         if not in_order:  # what is lost leaves gaps
             for name in ("orderly", "java-orderly"):
                 if name in self._readers:
@@ -55,6 +79,8 @@ class NativeLoad(BrokerKills):
         self.acked: dict[str, float] = {}
         #: Bodies whose loss is counted and forgiven.
         self.lost: set[str] = set()
+        #: How often sends were refused, by response code.
+        self.refusals = Counter[int]()
         #: Messages that were stored and not copied in time.
         self.uncopied = 0
         self.failure: BaseException | None = None
@@ -104,20 +130,30 @@ class NativeLoad(BrokerKills):
 
     async def _run_until_over(self) -> None:
         await self._create_topics()
-        async with trio.open_nursery() as nursery, self._clients(nursery):
-            async with Producer(namesrv=self._address, group="late") as producer:
-                nursery.start_soon(self._load, partial(self._send_late, producer))
-                self._ready.set()
-                await self._over.wait()
-                if self._drains:
-                    await self._drain()
-                    await self._check_log()
+        async with (
+            trio.open_nursery() as nursery,
+            self._clients(nursery),
+            Producer(namesrv=self._address, group="late") as producer,
+        ):
+            nursery.start_soon(self._load, partial(self._send_late, producer))
+            self._ready.set()
+            await self._over.wait()
+            if self._drains:
+                await self._drain()
+                await self._check_log()
+            # Before the producer is closed, which may be sending.
             nursery.cancel_scope.cancel()
 
     async def _send_late(self, producer: Producer) -> None:
         body = self._ledger.next(PLAIN, "late")
+        self.punctual.due[body] = time.monotonic() + _LATE_S
         self._acknowledge(await producer.send(Message(PLAIN, body.encode()), delay=_LATE_S), body)
         await trio.sleep(_LATE_PAUSE_S)
+
+    def _failed(self, error: MotelogError) -> None:
+        cause = error.__cause__ if isinstance(error, SendFailedError) else error
+        if isinstance(cause, BrokerError):
+            self.refusals[cause.code] += 1
 
     def _acknowledge(self, result: SendResult, *bodies: str) -> None:
         if result.status is not SendStatus.OK:

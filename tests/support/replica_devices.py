@@ -42,8 +42,8 @@ class Careful(Publisher):
 
     def publish(self, chance: random.Random, generation: int) -> None:
         session = self.client.session
-        if session.refusals != self._refusals:
-            self._refusals = session.refusals
+        if session.refusals.total() != self._refusals:
+            self._refusals = session.refusals.total()
             self.client.break_off()
         elif not session.sending:
             super().publish(chance, generation)
@@ -86,6 +86,16 @@ class Devices(SessionKills):
         return Counter(
             {one.received.name: sum(one.received.next.values()) for one in self._subscribers}
         )
+
+    @property
+    def refusals(self) -> Counter[int]:
+        """Return how often publishes were refused, by reason code."""
+        return sum((one.client.session.refusals for one in self._publishers), Counter[int]())
+
+    @property
+    def endings(self) -> Counter[int]:
+        """Return how often publishers were disconnected, by reason code."""
+        return sum((one.client.session.endings for one in self._publishers), Counter[int]())
 
     def drain(self) -> None:
         """Have all delivered that was published."""

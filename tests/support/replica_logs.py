@@ -43,10 +43,14 @@ class ReplicaLogs:
         return set(bodies - self._stored.keys())
 
     def compare(self, kind: str) -> None:
-        """Raise AuditError if the logs differ."""
+        """Raise AuditError if the logs differ, or one has lost its beginning."""
         state = self._pair.state(self._pair.slave)
         assert state is not None
         self.copied = state.end_offset
         at = self._pair.difference(state.end_offset)
+        if removed := [n for n in (0, 1) if int(self._pair.log_files(n)[0].name)]:
+            raise AuditError(
+                f"after {kind} files of the logs {removed} are removed before their time"
+            )
         if at is not None:
             raise AuditError(f"after {kind} the logs differ at {at}, below {state.end_offset}")

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+import psutil
 import trio
 
 from motelog.bridge.admin import Admin
@@ -26,11 +27,14 @@ from motelog.core.records.layout import MAGIC_BLANK
 from tests.support.cli import motelog
 from tests.support.gateway_process import GatewayProcess
 from tests.support.ha_line import HaLine
+from tests.support.loop_disk import small_tmpfs
 from tests.support.ports import free_ports
 from tests.support.role_process import RoleProcess
+from tests.support.stepped_clock import SteppedClock, build_clock
 
 NAME: Final = "broker-a"
 FILE_BYTES: Final = 1 << 21
+DISK_BYTES: Final = 1 << 29
 #: Longer than a promotion takes on a busy machine. If the records of sessions are refused because
 #: their broker is away for longer, what was in flight to clients that leave meanwhile is lost.
 _APPEND_WAIT_S: Final = 20
@@ -41,7 +45,10 @@ _HEAD: Final = struct.Struct(">II")  # size, magic
 class ReplicaPair:
     """Two brokers of one name, 0 and 1 whatever their roles; 0 is the first master."""
 
-    def __init__(self, folder: Path, replicate: str) -> None:
+    def __init__(
+        self, folder: Path, replicate: str, *, has_disks: bool = False, has_clocks: bool = False
+    ) -> None:
+        """Each has a small disk of its own with ``has_disks``, a clock with ``has_clocks``."""
         namesrv, *ports = free_ports(3)
         self._folder = folder
         self._replicate = replicate
@@ -58,6 +65,15 @@ class ReplicaPair:
         self._namesrv = RoleProcess(folder, "namesrv", f'[namesrv]\nlisten = "{self.namesrv}"')
         self._brokers: dict[int, RoleProcess] = {}
         self.stores = [folder / "store-0", folder / "store-1"]
+        #: Empty if both write to the folder's disk, and have the machine's clock.
+        self.disks: list[Path] = []
+        self.clocks: list[SteppedClock] = []
+        if has_disks:
+            self.disks = [self._mount(store) for store in self.stores]
+            self.stores = [disk / "store" for disk in self.disks]
+        if has_clocks:
+            library = build_clock(folder)
+            self.clocks = [SteppedClock(library, folder / f"clock-{n}") for n in (0, 1)]
         self.gateway = GatewayProcess(
             folder, namesrv=self.namesrv, settings=f"append_wait_s = {_APPEND_WAIT_S}"
         )
@@ -77,6 +93,13 @@ class ReplicaPair:
 
     def close(self) -> None:
         self._started.close()
+
+    def _mount(self, store: Path) -> Path:
+        """Return a small disk in this folder, which has what was on the disk when it is gone."""
+        store.mkdir()
+        disk = self._started.enter_context(small_tmpfs(store, DISK_BYTES))
+        self._started.callback(shutil.copytree, disk, store, dirs_exist_ok=True)
+        return disk
 
     # --- processes -----------------------------------------------------------------------
 
@@ -99,9 +122,12 @@ class ReplicaPair:
             "transaction_timeout_s = 1\ntransaction_check_interval_s = 0.5\n"
             "transaction_check_max = 10000\n"
             f'[broker.store]\ndirectory = "{self.stores[number]}"\n'
-            f"commitlog_file_bytes = {FILE_BYTES}\ndisk_free_bytes_min = 8388608\n"
-            "disk_used_percent_max = 99\ncleanup_oldest_percent = 99\n"
+            f"commitlog_file_bytes = {FILE_BYTES}\n"
+            # Files are removed by age alone, and at once: none is old, whatever the clock shows.
+            "disk_free_bytes_min = 0\ndisk_used_percent_max = 99\ncleanup_oldest_percent = 100\n"
+            f"cleanup_hours = {list(range(24))}\ncleanup_interval_ms = 500\n"
             "index_slots = 1000\nindex_entries = 100000",
+            self.clocks[number].environment if self.clocks else None,
         )
         self._started.callback(self._brokers[number].kill)
         self._brokers[number].start()
@@ -118,6 +144,18 @@ class ReplicaPair:
 
     def resume(self, number: int) -> None:
         os.kill(self._brokers[number].pid, signal.SIGCONT)
+
+    def connections(self) -> set[tuple[int, int]]:
+        """Return the ports of the connections that gateway and slave have to brokers."""
+        ours = (self.gateway.pid, self._brokers[self.slave].pid)
+        brokers = {int(address.rpartition(":")[2]) for address in self.addresses}
+        brokers |= {line.port for line in self.lines}
+        return {
+            (one.laddr.port, one.raddr.port)
+            for pid in ours
+            for one in psutil.Process(pid).net_connections("tcp")
+            if one.raddr and one.raddr.port in brokers
+        }
 
     def errors(self, number: int) -> str:
         """Return what its process has logged since it started."""

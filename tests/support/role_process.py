@@ -6,6 +6,7 @@ Owns: its configuration file and log. Must not touch: what the role does.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.server_process import ServerProcess
@@ -14,8 +15,14 @@ from tests.support.server_process import ServerProcess
 class RoleProcess(ServerProcess):
     """``motelog up`` with one role; ``ready`` is its line. Ends with the ``with`` block."""
 
-    def __init__(self, folder: Path, role: str, sections: str) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        folder: Path,
+        role: str,
+        sections: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(environment)
         self.ready: dict[str, str] = {}
         self._config = folder / f"{role}.toml"
         self._config.write_text(f'roles = ["{role}"]\n{sections}')

@@ -5,9 +5,11 @@ Owns: ServerProcess: the process, its first line, its end. Must not touch: other
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -17,8 +19,10 @@ STOPPED_WITHIN_S: Final = 30.0
 class ServerProcess:
     """A Python module run as a program; ``start`` and the ``with`` block's end are its life."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """``environment`` is what it has beside ours."""
         self._process: subprocess.Popen[str] | None = None
+        self._environment = environment or {}
 
     def start(self) -> None:
         """Start it and return when it serves."""
@@ -33,6 +37,7 @@ class ServerProcess:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
+            env={**os.environ, **self._environment},
         )
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
