@@ -8,7 +8,7 @@ direction; intervals and deadlines use the monotonic half.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 # A smaller step is the usual correction of a clock, not a clock that was set.
@@ -66,12 +66,14 @@ class Jump:
     """The time that a SteadyClock showed, and how far it then jumped ahead of the passed time.
 
     With ``is_stop`` it was stopped meanwhile: how much time really passed is unknown, and it may
-    continue at an earlier time than it had shown.
+    continue at an earlier time than it had shown. With ``is_copy`` another clock showed ``at_ms``,
+    ``size_ms`` before this one, in which whatever was noted earlier is contained.
     """
 
     at_ms: int
     size_ms: int
     is_stop: bool = False
+    is_copy: bool = False
 
 
 class SteadyClock:
@@ -119,24 +121,33 @@ class SteadyClock:
 
         It is too little if the clock ran at half speed, and stops in between do not count.
         """
-        return self.now_ms() - date_ms - self._jumped_ms(date_ms, with_stops=True)
+        now_ms, jumped_ms = self.now_ms(), 0
+        for jump in self._jumps:
+            if jump.at_ms >= date_ms:
+                jumped_ms = jump.size_ms + (0 if jump.is_copy else jumped_ms)
+        return now_ms - date_ms - jumped_ms
 
     def jumped_ms(self, date_ms: int) -> int:
         """Return how far the clock was set forward since ``date_ms`` was shown, stops aside."""
         self.now_ms()
-        return self._jumped_ms(date_ms, with_stops=False)
-
-    def _jumped_ms(self, date_ms: int, *, with_stops: bool) -> int:
-        return sum(
-            jump.size_ms
-            for jump in self._jumps
-            if jump.at_ms >= date_ms and (with_stops or not jump.is_stop)
-        )
+        jumps = (jump for jump in self._jumps if not jump.is_stop and not jump.is_copy)
+        return sum(jump.size_ms for jump in jumps if jump.at_ms >= date_ms)
 
     @property
     def jumps(self) -> list[Jump]:
         """The jumps that count, oldest first."""
         return list(self._jumps)
+
+    def dated_elsewhere(self, date_ms: int) -> None:
+        """Note that the newest date, shown by another clock, arrives now.
+
+        Either clock may be wrong, and nothing tells how long ago that was: it has no age yet.
+        """
+        ahead_ms = self.now_ms() - date_ms
+        if any(jump.is_copy for jump in self._jumps):
+            self._jumps = [jump for jump in self._jumps if not jump.is_copy]
+        if ahead_ms >= JUMP_MS:
+            self._note(Jump(date_ms, ahead_ms, is_copy=True))
 
     def go_on_from(self, noted_ms: int, jumps: list[Jump], *, dated_ms: int) -> None:
         """Take over from a clock that showed ``noted_ms`` when its jumps were noted.
@@ -144,7 +155,7 @@ class SteadyClock:
         That clock may have been set, unnoticed, between then and its last date, ``dated_ms``. Or it
         was ahead without dating anything; then this one begins below it.
         """
-        self._jumps = [Jump(min(j.at_ms, dated_ms), j.size_ms, j.is_stop) for j in jumps]
+        self._jumps = [replace(jump, at_ms=min(jump.at_ms, dated_ms)) for jump in jumps]
         self._note(Jump(dated_ms, self.now_ms() - noted_ms, is_stop=True))
 
     def forget_before(self, date_ms: int) -> None:

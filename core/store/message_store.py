@@ -441,7 +441,10 @@ class MessageStore:
         full_reason = self.disk_watch.full_reason
         if self._fence_reason is not None or full_reason is not None or not self._is_open:
             raise self._refusal(0, full_reason)
-        return self._raw.append(offset, data, may_wait=may_wait)
+        try:
+            return self._raw.append(offset, data, may_wait=may_wait)
+        finally:
+            self._clock.dated_elsewhere(self._log.last_store_timestamp_ms)
 
     @property
     def received_offset(self) -> int:

@@ -15,6 +15,7 @@ import trio
 
 from motelog.core.clock import ManualClock
 from motelog.core.store.message_store import MessageStore
+from tests.support.followers import feed, log_bytes
 from tests.support.ledger import QUEUES, Ledger
 from tests.support.stores import abandon, make_store
 
@@ -196,3 +197,38 @@ def test_a_folder_without_a_note_of_its_age_is_as_old_as_its_messages(tmp_path: 
     clock.advance(KEPT_MS + 1)
     assert trio.run(store.cleaner.clean) > 0
     store.close()
+
+
+def test_a_copy_is_as_old_as_what_it_copies_whatever_its_clock_shows(tmp_path: Path) -> None:
+    """A slave whose clock is far ahead keeps what it copies for as long as its master does."""
+    clocks = ManualClock(), ManualClock()
+    clocks[1].step_wall(5 * DAY_MS)
+    leader = make_store(tmp_path / "leader", clock=clocks[0], **CONFIG)
+    follower = make_store(tmp_path / "copy", clock=clocks[1], is_follower=True, **CONFIG)
+    leader.open()
+    follower.open()
+
+    def go_on(ms: int) -> tuple[int, int]:
+        for clock in clocks:
+            clock.advance(ms)
+        ledger.append(leader, 20)
+        feed(follower, *log_bytes(leader, follower.received_offset), 1_000)
+        for store in (leader, follower):
+            trio.run(store.checkpoint)
+        return trio.run(leader.cleaner.clean), trio.run(follower.cleaner.clean)
+
+    ledger = Ledger(random.Random(1))
+    assert [go_on(HOUR_MS) for _ in range(40)] == [(0, 0)] * 40
+    # Set once more while it copies, and across a crash.
+    clocks[1].step_wall(4 * DAY_MS)
+    assert [go_on(HOUR_MS) for _ in range(20)] == [(0, 0)] * 20
+    abandon(follower)
+    follower = make_store(tmp_path / "copy", clock=clocks[1], is_follower=True, **CONFIG)
+    follower.open()
+    assert trio.run(follower.cleaner.clean) == 0
+    assert [go_on(HOUR_MS) for _ in range(10)] == [(0, 0)] * 10
+    for _ in range(40):
+        assert len(set(go_on(HOUR_MS))) == 1
+    assert follower.begin_offset == leader.begin_offset > 0
+    leader.close()
+    follower.close()

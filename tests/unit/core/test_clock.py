@@ -104,6 +104,27 @@ def test_what_is_dated_after_a_step_ages_as_it_should() -> None:
     assert (steady.age_ms(before_ms), steady.age_ms(after_ms)) == (3_660_000, 3_600_000)
 
 
+def test_what_another_clock_dates_has_no_age_when_it_arrives() -> None:
+    theirs = ManualClock(1_000_000)
+    manual = ManualClock(500_000_000)
+    steady = SteadyClock(manual)
+    for step_ms in (0, 3_600_000, 0):
+        manual.step_wall(step_ms)
+        for _ in range(3):
+            steady.dated_elsewhere(theirs.now_ms())
+            assert steady.age_ms(1_000_000) == theirs.now_ms() - 1_000_000
+            for clock in (theirs, manual):
+                clock.advance(10_000)
+    assert len(steady.jumps) == 2
+    assert steady.jumped_ms(1_000_000) == 3_600_000
+    # Its own dates come later, and another clock that is right takes back what was noted.
+    date_ms = steady.now_ms()
+    manual.advance(5_000)
+    assert steady.age_ms(date_ms) == 5_000
+    steady.dated_elsewhere(steady.now_ms())
+    assert not any(jump.is_copy for jump in steady.jumps)
+
+
 def test_steps_forward_are_told_from_time_that_passes() -> None:
     manual = ManualClock(1_000_000)
     steady = SteadyClock(manual)
