@@ -232,6 +232,12 @@ class LocalLog:
         self._awaited.add((topic.encode(), queue_id))
         return self._api.max_offset(topic, queue_id)
 
+    def least_tail(self, queue: QueueHandle) -> int:
+        return self._api.max_offset(*_place(queue))
+
+    def newest_tail(self, queue: QueueHandle, then: Callable[[int], None]) -> None:
+        then(self._api.max_offset(*_place(queue)))
+
     def offset_at(
         self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
     ) -> int | None:

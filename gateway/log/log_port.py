@@ -325,6 +325,20 @@ class LogPort(Protocol):
         """
         ...
 
+    def least_tail(self, queue: QueueHandle) -> int:
+        """Return what ``tail`` of a handle for appends was at some time before, 0 if unknown.
+
+        It may be beyond the tail only if the log has lost records since.
+        """
+        ...
+
+    def newest_tail(self, queue: QueueHandle, then: Callable[[int], None]) -> None:
+        """Call ``then``, perhaps at once, with the tail of a queue behind all that was appended.
+
+        Reads may still end below it, where they are served from a copy or records are on their way.
+        """
+        ...
+
     def offset_at(
         self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
     ) -> int | None:

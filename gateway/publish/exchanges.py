@@ -119,7 +119,7 @@ class Exchanges:
             received[packet_id] = None
             return b""
         name = self._log_port.describe(queue)
-        tail = self._log_port.tail(queue) or 0
+        tail = self._log_port.least_tail(queue)
         now_ms = self._clock.now_ms()
         received[packet_id] = taken = Received(packet_id, name, tail, now_ms)
         self._turn.taken.append((session, taken))

@@ -1,8 +1,9 @@
 """Looks for the message of a mark: does the log have what an earlier process may have appended?
 
 Owns: LookUp. Must not touch: sessions, connections.
-It reads the log from the time at which the message was taken, and continues as records come into
-memory.
+It reads the log from the place that the mark names, and continues as records come into memory. With
+a remote log that place may be an old one, or one that the log has lost, and it reads from the time
+at which the message was taken first. Neither is enough: a broker's clock may have been set.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from motelog.gateway.state.stored import Received
 
 #: Records that are searched: more than one append holds, and more than come in CLOCKS_MS_MAX.
 COUNT_MAX: Final = 1_048_576
+#: Records that are searched from an old place: more than come while a gateway stores nothing in
+#: their queue, unless others do; then the time is nearly always right.
+OLD_COUNT_MAX: Final = 65_536
 _READ_COUNT: Final = 2048
 _READ_BYTES: Final = 1_048_576
 
@@ -40,20 +44,29 @@ class LookUp:
         self._queue = queue
         self._client_id = client_id
         self._exchange = exchange_name(mark.packet_id, mark.taken_ms)
-        self._at = mark.queue_offset
-        self._end = 0
+        self._at = self._end = mark.queue_offset
+        #: Where else to read, if there is no such message behind ``_at``; 0 is nowhere.
+        self._old_at = 0
         self._waited: Waiting | None = None
-        if mark.queue_offset:
+        #: The end of what must be read before it is known that there is no such message.
+        self._tail = 0
+        if mark.queue_offset and log.knows_tails:
             self._begin(mark.queue_offset)
             return
-        # A gateway with a remote log does not ask for the queue's end at each message.
-        at = log.offset_at(queue, max(0, mark.taken_ms - CLOCKS_MS_MAX), self._begin)
+        self._from_ms = max(0, mark.taken_ms - CLOCKS_MS_MAX)
+        log.newest_tail(queue, self._tail_known)
+
+    def _tail_known(self, tail: int) -> None:
+        self._tail = tail
+        at = self._log.offset_at(self._queue, self._from_ms, self._begin)
         if at is not None:
             self._begin(at)
 
     def _begin(self, queue_offset: int) -> None:
-        self._at = queue_offset
+        old_at, self._at = self._at, queue_offset
         self._end = queue_offset + COUNT_MAX
+        if not self._at <= old_at < self._end:
+            self._old_at = old_at
         self._go_on()
 
     def _go_on(self) -> None:
@@ -63,7 +76,7 @@ class LookUp:
             self.is_over = True  # the client sends the message again, which starts a new search
 
     def _read(self) -> None:
-        while self._at < self._end:
+        while True:
             read = self._log.read(
                 self._queue,
                 self._at,
@@ -79,10 +92,15 @@ class LookUp:
             if self._has_it(read.records):
                 self.is_stored = self.is_over = True
                 return
-            if not read.is_more:
-                break
             self._at = read.next_offset
-        self.is_stored, self.is_over = False, True
+            if self._at < self._end and read.is_more:
+                continue
+            old_at, self._old_at = self._old_at, 0
+            if not old_at or (old_at >= self._at and not read.is_more):
+                self.is_over = True
+                self.is_stored = None if self._at < min(self._tail, self._end) else False
+                return
+            self._at, self._end = old_at, old_at + OLD_COUNT_MAX
 
     def _has_it(self, records: bytes) -> bool:
         for record in decode_brief(records, TOPIC_PROPERTY):

@@ -86,6 +86,8 @@ class FakeLog:
         self.refused_topics: dict[str, BrokerError] = {}
         self.knows_tails = True
         self.append_ms_max = 0
+        #: What ``least_tail`` returns, without ``knows_tails``.
+        self.least_tails = 0
         self.now_ms = 1_000_000
         self.withdrawn: list[bytes] = []
         self.end_offset = 0
@@ -330,6 +332,15 @@ class FakeLog:
         if then is not None:
             self._asked_tails.append((queue, then))
         return None
+
+    def least_tail(self, queue: QueueHandle) -> int:
+        return len(self.records[_key(queue)]) if self.knows_tails else self.least_tails
+
+    def newest_tail(self, queue: QueueHandle, then: Callable[[int], None]) -> None:
+        if self.knows_tails:
+            then(len(self.records[_key(queue)]))
+        else:
+            self._asked_tails.append((queue, then))
 
     @property
     def is_asked(self) -> bool:

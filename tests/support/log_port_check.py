@@ -244,6 +244,17 @@ async def _tail(stage: LogStage, queue: QueueHandle) -> int:
     return tail
 
 
+async def _newest_tail(stage: LogStage, queue: QueueHandle) -> int:
+    told: list[int] = []
+    stage.log.newest_tail(queue, told.append)
+    with trio.fail_after(WITHIN_S):
+        while not told:
+            await stage.tell_tails()
+            await trio.sleep(0.01)
+    [tail] = told
+    return tail
+
+
 async def _offset_at(stage: LogStage, queue: QueueHandle, time_ms: int) -> int:
     """Search by time, as long as it takes until the log has told."""
     told: list[int] = []
@@ -370,8 +381,11 @@ async def _check_reads(stage: LogStage) -> None:
 
 async def _check_tails(stage: LogStage) -> None:
     assert await _tail(stage, _only(stage.log, "one")) == 8
+    assert await _newest_tail(stage, _only(stage.log, "one")) == 8
+    assert 0 < stage.log.least_tail(stage.log.queue_of("one", "d")) <= 8
     assert await _offset_at(stage, _only(stage.log, "one"), LATE_MS) == 8
     stage.hide_tails()
+    assert await _newest_tail(stage, _only(stage.log, "one")) == 8
     assert await _tail(stage, _only(stage.log, "one")) == 8
     assert await _offset_at(stage, _only(stage.log, "one"), 0) == 0
     assert await _offset_at(stage, _only(stage.log, "one"), 1) == 0

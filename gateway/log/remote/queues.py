@@ -75,6 +75,7 @@ class RemoteQueue:
         "end_offset",
         "follower",
         "is_sending",
+        "least_tail",
         "lost_from",
         "name",
         "parts",
@@ -89,6 +90,8 @@ class RemoteQueue:
         #: Parts that wait to be sent, oldest first, and whether a task sends them.
         self.parts: deque[Part] = deque()
         self.is_sending = False
+        #: Where the messages of the last send are that its broker has stored.
+        self.least_tail = 0
         #: Records in memory, by their first offsets.
         self.chunks: list[Chunk] = []
         #: The queue's end when records were last fetched.

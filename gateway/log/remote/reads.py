@@ -209,6 +209,14 @@ class Reads:
         ext, code = {"timestamp": str(time_ms)}, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         then(await self._offset_at_last(queue, code, ext, may_ask_slave=True))
 
+    def ask_newest(self, queue: RemoteQueue, then: Callable[[int], None]) -> None:
+        """Ask the master, once it is there, for the tail of ``queue``; nothing is followed."""
+        self._client.start_soon(self._ask_newest, queue, then)
+
+    async def _ask_newest(self, queue: RemoteQueue, then: Callable[[int], None]) -> None:
+        code = RequestCode.GET_MAX_OFFSET
+        then(await self._offset_at_last(queue, code, {}, may_ask_slave=False))
+
     async def _offset_at_last(
         self,
         queue: RemoteQueue,

@@ -192,6 +192,16 @@ class RemoteLog:
             self._reads.ask_tail(queue, then)
         return None
 
+    def least_tail(self, queue: QueueHandle) -> int:
+        if isinstance(queue, DelayedPlace):
+            return 0  # it is stored in another queue first
+        assert isinstance(queue, Place)
+        return 0 if queue.queue is None else queue.queue.least_tail
+
+    def newest_tail(self, queue: QueueHandle, then: Callable[[int], None]) -> None:
+        assert isinstance(queue, RemoteQueue)
+        self._reads.ask_newest(queue, then)
+
     def offset_at(
         self, queue: QueueHandle, time_ms: int, then: Callable[[int], None]
     ) -> int | None:

@@ -186,7 +186,11 @@ class Sends:
             return away_error(link)  # nothing was sent
         except RemotingError as exc:
             return OutcomeUnknownError(f"the broker has not said that it has the message: {exc}")
-        return _error_of(answer)
+        error = _error_of(answer)
+        if error is None:
+            place = answer.ext.get("queueOffset", "")
+            queue.least_tail = int(place) if place.isdecimal() else 0
+        return error
 
     def _sent(
         self,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from motelog.core.errors import NoSlaveError, StoreError
+from motelog.gateway.log.log_port import LogRead
 from motelog.gateway.mqtt.acks import encode_ack
 from motelog.gateway.mqtt.packet_types import PacketType, ReasonCode
 from tests.conformance.peers import Gateway, Peer, publish_packet
@@ -47,7 +50,9 @@ def answers(peer: Peer) -> list[tuple[PacketType, int]]:
     return [(p.type, int.from_bytes(p.body[:2], "big")) for p in peer.packets()]
 
 
-def published_before_a_failure(gateway: Gateway, version: int, *, is_stored: bool) -> None:
+def published_before_a_failure(
+    gateway: Gateway, version: int, *, is_stored: bool, before: Sequence[bytes] = ()
+) -> None:
     """Have a client's message refused by the log after its connection has ended."""
     log = gateway.stage.log
     client = gateway.connect_persistent(version, "client")
@@ -62,7 +67,7 @@ def published_before_a_failure(gateway: Gateway, version: int, *, is_stored: boo
     log.settle(error=NO_ANSWER if is_stored else None)
     log.settles_at_once = True
     log.settle()
-    assert payloads(gateway, "t") == [b"1"] * is_stored
+    assert payloads(gateway, "t") == [*before, b"1"][: len(before) + is_stored]
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -276,3 +281,46 @@ def test_what_was_in_flight_is_sent_again_when_the_log_keeps_what_it_says_of_it(
     else:
         message = client.message()
         assert (message.packet_id, message.dup) == (packet_id, True)
+
+
+@pytest.mark.parametrize("least_tail", [0, 1, 5])
+@pytest.mark.parametrize("clock_ms", [-600_000, 0, 600_000])
+def test_a_message_is_found_at_a_broker_whose_clock_was_set(clock_ms: int, least_tail: int) -> None:
+    """Without the place at which something was stored last, it can be too late for its time."""
+    gateway = Gateway()
+    log = gateway.stage.log
+    log.now_ms += clock_ms
+    gateway.connect(5).put("t", b"0", 1)
+    log.knows_tails = False
+    log.least_tails = least_tail  # 5: the log has lost its end since
+    published_before_a_failure(gateway, 4, is_stored=True, before=[b"0"])
+    client = gateway.connect_persistent(4, "client")
+    log.tell_tails()
+    log.tell_tails()
+    client.put("t", b"1", 2, packet_id=7, dup=True)
+    assert answers(client) == [(PUBREC, 7)]
+    is_doubled = clock_ms < 0 and least_tail != 1
+    assert payloads(gateway, "t") == [b"0", b"1", b"1"][: 3 if is_doubled else 2]
+
+
+def test_a_message_that_readers_do_not_see_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As long as a slave serves reads, or what its master has is still on its way."""
+    gateway = Gateway()
+    log = gateway.stage.log
+    log.knows_tails = False
+    published_before_a_failure(gateway, 4, is_stored=True)
+    read = log.read
+    monkeypatch.setattr(log, "read", lambda queue, at, **_: LogRead(b"", at, at, is_more=False))
+    for is_seen in (False, False, True):
+        if is_seen:
+            monkeypatch.setattr(log, "read", read)
+        client = gateway.connect_persistent(4, "client")
+        log.tell_tails()
+        log.tell_tails()
+        client.put("t", b"1", 2, packet_id=7, dup=True)
+        if not is_seen:
+            client.assert_ended(ReasonCode.SERVER_BUSY)
+    assert answers(client) == [(PUBREC, 7)]
+    assert payloads(gateway, "t") == [b"1"]
