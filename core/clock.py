@@ -144,10 +144,11 @@ class SteadyClock:
         Either clock may be wrong, and nothing tells how long ago that was: it has no age yet.
         """
         ahead_ms = self.now_ms() - date_ms
-        if any(jump.is_copy for jump in self._jumps):
-            self._jumps = [jump for jump in self._jumps if not jump.is_copy]
-        if ahead_ms >= JUMP_MS:
-            self._note(Jump(date_ms, ahead_ms, is_copy=True))
+        if ahead_ms < JUMP_MS:
+            return  # earlier dates keep what was noted: the other clock may have been set too
+        copies = [jump.size_ms for jump in self._jumps if jump.is_copy]
+        self._jumps = [jump for jump in self._jumps if not jump.is_copy]
+        self._note(Jump(date_ms, max(ahead_ms, *copies, 0), is_copy=True))
 
     def go_on_from(self, noted_ms: int, jumps: list[Jump], *, dated_ms: int) -> None:
         """Take over from a clock that showed ``noted_ms`` when its jumps were noted.
