@@ -67,7 +67,7 @@ class Jump:
 
     With ``is_stop`` it was stopped meanwhile: how much time really passed is unknown, and it may
     continue at an earlier time than it had shown. With ``is_copy`` another clock showed ``at_ms``,
-    ``size_ms`` before this one, in which whatever was noted earlier is contained.
+    and this one a time ``size_ms`` later; that includes the jumps noted before.
     """
 
     at_ms: int
@@ -124,7 +124,8 @@ class SteadyClock:
         now_ms, jumped_ms = self.now_ms(), 0
         for jump in self._jumps:
             if jump.at_ms >= date_ms:
-                jumped_ms = jump.size_ms + (0 if jump.is_copy else jumped_ms)
+                noted_ms = jumped_ms + jump.size_ms
+                jumped_ms = max(jumped_ms, jump.size_ms) if jump.is_copy else noted_ms
         return now_ms - date_ms - jumped_ms
 
     def jumped_ms(self, date_ms: int) -> int:
@@ -142,13 +143,17 @@ class SteadyClock:
         """Note that the newest date, shown by another clock, arrives now.
 
         Either clock may be wrong, and nothing tells how long ago that was: it has no age yet.
+        Earlier dates keep what was noted, since the other clock may have been set as well. Notes
+        are joined unless they differ by more than half, so that a long backlog makes few.
         """
         ahead_ms = self.now_ms() - date_ms
         if ahead_ms < JUMP_MS:
-            return  # earlier dates keep what was noted: the other clock may have been set too
-        copies = [jump.size_ms for jump in self._jumps if jump.is_copy]
-        self._jumps = [jump for jump in self._jumps if not jump.is_copy]
-        self._note(Jump(date_ms, max(ahead_ms, *copies, 0), is_copy=True))
+            return
+        joined = [jump for jump in self._jumps if jump.is_copy and jump.size_ms <= 2 * ahead_ms]
+        if joined:
+            self._jumps = [jump for jump in self._jumps if jump not in joined]
+        size_ms = max(ahead_ms, *(jump.size_ms for jump in joined), 0)
+        self._note(Jump(date_ms, size_ms, is_copy=True))
 
     def go_on_from(self, noted_ms: int, jumps: list[Jump], *, dated_ms: int) -> None:
         """Take over from a clock that showed ``noted_ms`` when its jumps were noted.

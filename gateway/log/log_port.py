@@ -267,7 +267,7 @@ class LogPort(Protocol):
         The delay is at most DELAY_MS_MAX. It is measured by the log's clock: the gateway's may
         differ. The caller must append the result before it waits for anything. The record is as
         safe as any other once its ticket has settled. Its handle is only for ``append``,
-        ``describe`` and ``tail``.
+        ``describe`` and ``least_tail``.
         """
         ...
 

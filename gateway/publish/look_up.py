@@ -48,7 +48,7 @@ class LookUp:
         #: Where else to read, if there is no such message behind ``_at``; 0 is nowhere.
         self._old_at = 0
         self._waited: Waiting | None = None
-        #: The end of what must be read before it is known that there is no such message.
+        #: The search has failed only once everything below this offset has been read.
         self._tail = 0
         if mark.queue_offset and log.knows_tails:
             self._begin(mark.queue_offset)

@@ -87,7 +87,7 @@ KINDS: Final = (
     "full-master", "full-slave", "clock-master", "clock-slave",
 )  # fmt: skip
 WEIGHTS: Final = (6, 4, 4, 2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 2, 1, 2, 1)
-#: How a full disk is told to RocketMQ's producers.
+#: What RocketMQ's producers are answered while the disk is full.
 FULL_CODES: Final = frozenset({ResponseCode.SERVICE_NOT_AVAILABLE})
 LOAD_S_MAX: Final = 1.5
 AWAY_S_MAX: Final = 1.5

@@ -415,14 +415,7 @@ class SessionKills:
                     raise AuditError("lost: " + "; ".join(missing))
                 # The gateway may end connections, to look up what is sent again.
                 self._paho_come_back()
-                for one in self._clients():
-                    if one.is_away:
-                        self._connect(one)
-                    one.session.holds_back = False
-                    one.session.acknowledge()
-                    one.flush()
-                self._wait(0.05)
-                self._audit.check()
+                self._bring_on()
             self._wait(0.5)
             self._audit.check()
             self._paho_reader.stop()
@@ -430,6 +423,17 @@ class SessionKills:
         self._all_away()
         repeated = sum(one.received.repeated for one in self._subscribers)
         return f"{repeated} repeated at QoS 1"
+
+    def _bring_on(self) -> None:
+        """Have all clients connected, and acknowledge what they owe."""
+        for one in self._clients():
+            if one.is_away:
+                self._connect(one)
+            one.session.holds_back = False
+            one.session.acknowledge()
+            one.flush()
+        self._wait(0.05)
+        self._audit.check()
 
     @property
     def _quiet_flush(self) -> str:

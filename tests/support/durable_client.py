@@ -106,7 +106,7 @@ class ClientSession:
         self.endings = Counter[int]()
         #: Whether a message of ours that is refused is a fault; else it is owed as before.
         self.refusal_is_fault = True
-        #: How many were refused where that is none, by reason code.
+        #: Messages refused while ``refusal_is_fault`` is false, counted by reason code.
         self.refusals = Counter[int]()
         #: While set, acknowledgements wait.
         self.holds_back = False

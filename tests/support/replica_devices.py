@@ -105,14 +105,7 @@ class Devices(SessionKills):
                 before, deadline = missing, time.monotonic() + DRAINED_WITHIN_S
             elif time.monotonic() > deadline:
                 raise AuditError("lost: " + "; ".join(missing))
-            for one in self._clients():
-                if one.is_away:
-                    self._connect(one)
-                one.session.holds_back = False
-                one.session.acknowledge()
-                one.flush()
-            self._wait(0.05)
-            self._audit.check()
+            self._bring_on()
 
     def _missing(self) -> list[str]:
         waiting = [

@@ -126,6 +126,26 @@ def test_what_another_clock_dates_has_no_age_when_it_arrives() -> None:
     assert steady.jumps == noted
 
 
+def test_a_backlog_that_is_copied_makes_few_notes_and_hardly_rejuvenates() -> None:
+    hour_ms = 3_600_000
+    manual = ManualClock(200 * hour_ms)
+    steady = SteadyClock(manual)
+    arrived = []
+    for date_ms in range(128 * hour_ms, 200 * hour_ms, 60_000):
+        steady.dated_elsewhere(date_ms)
+        manual.advance(1)
+        arrived.append((date_ms, steady.now_ms()))
+    assert len(steady.jumps) < 20
+    # Later the slave lags a little now and then.
+    for _ in range(100):
+        manual.advance(hour_ms)
+        steady.dated_elsewhere(steady.now_ms() - 5_000)
+    for date_ms, arrived_ms in arrived:
+        lag_ms = arrived_ms - date_ms
+        real_ms = steady.now_ms() - date_ms
+        assert real_ms - 2 * lag_ms - 10_000 <= steady.age_ms(date_ms) <= real_ms - lag_ms + 2
+
+
 def test_steps_forward_are_told_from_time_that_passes() -> None:
     manual = ManualClock(1_000_000)
     steady = SteadyClock(manual)
