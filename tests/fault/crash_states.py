@@ -26,8 +26,7 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +36,6 @@ from motelog.core.clock import ManualClock
 from motelog.core.message import tags_code
 from motelog.core.records.decode import decode
 from motelog.core.store.message_store import MessageStore
-from motelog.core.threads import ArgumentsT, ResultT, Workers
 from tests.support.followers import log_bytes
 from tests.support.simulated_disk import ROOT, CrashModel, Image, SimulatedDisk
 from tests.support.stores import BORN_HOST, make_store
@@ -82,26 +80,6 @@ class Promises:
         required = {number for at, number in kept if at <= events}
         possible = {number for at, number in self.begun if at < events}
         return self.opened_with | required, self.opened_with | possible
-
-
-class _Inline(Workers):
-    """Runs at once, so that the order of events depends on the seed alone."""
-
-    def __init__(self) -> None:
-        pass
-
-    def submit(
-        self, function: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT
-    ) -> Future[ResultT]:
-        future: Future[ResultT] = Future()
-        try:
-            future.set_result(function(*args))
-        except OSError as exc:
-            future.set_exception(exc)
-        return future
-
-    def shut_down(self) -> None:
-        pass
 
 
 class Scenario:
@@ -167,8 +145,6 @@ class Scenario:
             is_follower=self.is_follower,
             **self._config,
         )
-        store._log.queue._ahead._workers = _Inline()
-        store.index._files._worker = _Inline()
         store.unit_flusher.sync_each_max = self._sync_each_max
         store.open()
         disk.take_notes()

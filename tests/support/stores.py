@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import trio
@@ -33,11 +34,12 @@ from motelog.core.store.disk.files import (
 from motelog.core.store.message_store import MessageStore
 from motelog.core.store.quarantine import UnitsAsideError
 from motelog.core.store.store_reader import ReadStatus
+from motelog.core.threads import ArgumentsT, ResultT, Workers
+from tests.support.simulated_disk import SimulatedDisk
 
 BORN_HOST = encode_host("127.0.0.1", 1883)
 STORE_HOST = encode_host("127.0.0.1", 10911)
 REBUILDS_MAX = 8
-ResultT = TypeVar("ResultT")
 VECTOR_NAME = "rocketmq-4.9.8-store-unclean-stop.tar.gz"
 
 
@@ -75,7 +77,10 @@ def make_store(
     is_follower: bool = False,
     **config: Any,
 ) -> MessageStore:
-    """A store with small files on a disk that is never too full, not yet open."""
+    """A store with small files on a disk that is never too full, not yet open.
+
+    On a simulated disk it starts no threads, so that the order of events is always the same.
+    """
     settings: dict[str, Any] = {
         "commitlog_file_bytes": 16_384,
         "consume_queue_file_units": 16,
@@ -85,13 +90,37 @@ def make_store(
         "disk_free_bytes_min": 0,
     }
     settings.update(config)
-    return MessageStore(
+    store = MessageStore(
         StoreConfig(directory=str(directory), **settings),
         store_host=STORE_HOST,
         clock=clock or ManualClock(),
         storage=storage,
         is_follower=is_follower,
     )
+    if isinstance(storage, SimulatedDisk):
+        store._log.queue._ahead._workers = _Inline()
+        store.index._files._worker = _Inline()
+    return store
+
+
+class _Inline(Workers):
+    """Runs at once, so that the order of events depends on the seed alone."""
+
+    def __init__(self) -> None:
+        pass
+
+    def submit(
+        self, function: Callable[[*ArgumentsT], ResultT], *args: *ArgumentsT
+    ) -> Future[ResultT]:
+        future: Future[ResultT] = Future()
+        try:
+            future.set_result(function(*args))
+        except OSError as exc:
+            future.set_exception(exc)
+        return future
+
+    def shut_down(self) -> None:
+        pass
 
 
 @contextmanager
