@@ -7,12 +7,13 @@ processes that the command line starts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise, permutations
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -56,10 +57,31 @@ WANTED = {*ROLES} - {"clients"} | {"sent", "pushed", "pulled"}
 #: How long each may take when those that it waits for are there.
 READY_S = 60
 #: Steps of the clock, and how many a pause has, if that makes them longer; real time in which the
-#: sockets may answer at each.
+#: sockets may answer at each, once no thread is at work.
 STEP_S = 0.5
 STEPS = 30
 ANSWER_S = 0.005
+
+
+threads_at_work = 0
+
+
+@pytest.fixture(autouse=True)
+def _count_threads_at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """However slow a disk is, no moved time passes while a thread waits for it."""
+    run_sync = trio.to_thread.run_sync
+
+    async def run_and_count(*args: Any, **options: Any) -> Any:
+        global threads_at_work
+        threads_at_work += 1
+        try:
+            return await run_sync(*args, **options)
+        finally:
+            threads_at_work -= 1
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_and_count)
+    yield
+    assert threads_at_work == 0
 
 
 class Stage:
@@ -96,6 +118,8 @@ class Stage:
     async def _step(self, seconds: float) -> None:
         self._clock.jump(seconds)
         await wait_all_tasks_blocked(self._answer_s)
+        while threads_at_work:
+            await wait_all_tasks_blocked(self._answer_s)
 
     def start(self, role: str, *, number: str = "") -> None:
         """Start a role; gateways and clients with a number are further ones."""
