@@ -37,9 +37,11 @@ from motelog.core.remoting.credentials import Credentials
 from motelog.core.remoting.tls import Tls, read_tls
 from motelog.core.replication.role import Role
 from motelog.core.state_file import StateFile
+from motelog.core.store.message_store import MessageStore
 from motelog.core.threads import run_in_thread
 
 _DELAY_PROGRESS: Final = "progress of delivery: messages delivered since are delivered again"
+_LOG_POLL_S: Final = 0.1
 # How long a name server and another broker may take to answer.
 _NAMESAKES_S: Final = 2.0
 
@@ -146,8 +148,8 @@ def _make_slave(
         Peers(access.credentials, access.tls),
         levels_file=LEVELS_FILE,
         save=saved.save_settings,
-        use=lambda: None if acl is None else acl.put_users(users.principals()),
-        end_offset=lambda: shared.store.end_offset,
+        admit=lambda: None if acl is None else acl.put_users(users.principals()),
+        when_copied=partial(_when_copied, shared.store),
     )
     topics, queue_count = shared.tables.topics, shared.config.default_queue_count
     return Slave(
@@ -160,6 +162,13 @@ def _make_slave(
         clock=shared.clock,
         seed=shared.config.seed,
     )
+
+
+async def _when_copied(store: MessageStore, end_offset: int) -> None:
+    """Return when a slave's log is on the disk up to an offset; StoreFencedError if it fails."""
+    while store.end_offset < end_offset:  # noqa: ASYNC110  # a slave's log tells nobody
+        await trio.sleep(_LOG_POLL_S)
+    await store.wait_durable(end_offset)
 
 
 async def _fault_at(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,22 @@ import trio
 
 from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer
+from motelog.bridge.transactions import TransactionProducer, TransactionState
 from motelog.core.acl.users import UserInfo
 from motelog.core.broker.replication import table_feed
 from motelog.core.errors import BrokerError
 from motelog.core.message import Message
+from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.frames import RequestCode, ResponseCode, loads
 from motelog.core.replication.table_versions import Have, decode_newer, encode
-from tests.support.broker_pair import Group, Member, is_copying, promote, started_group, until
+from tests.support.broker_pair import (
+    Group,
+    Member,
+    is_copying,
+    promote,
+    started_group,
+    until,
+)
 from tests.support.broker_stack import connected
 from tests.support.ha_line import HaLine
 from tests.support.ports import free_port
@@ -28,9 +37,10 @@ TOPIC = "T"
 
 @asynccontextmanager
 async def started_pair(
-    folder: Path, **master: Any
+    folder: Path, *, both: Mapping[str, Any] | None = None, **master: Any
 ) -> AsyncIterator[tuple[Group, Member, Member, HaLine]]:
     """A master and its slave, which copies over a line that may be muted."""
+    both = both or {}
     port = free_port()
     async with started_group(folder) as group:
         with HaLine(("127.0.0.1", port)) as line:
@@ -38,10 +48,11 @@ async def started_pair(
                 0,
                 ha_listen=f"127.0.0.1:{port}",
                 ha_advertise=f"127.0.0.1:{line.port}",
+                **both,
                 **master,
             )
             # ``save_interval_s``: what the slave has when it is killed is on its disk by then.
-            second = group.member(1, replicate="async", save_interval_s=0.1)
+            second = group.member(1, replicate="async", save_interval_s=0.1, **both)
             await first.start()
             await second.start()
             feeding = first.broker.parts.master
@@ -158,6 +169,39 @@ async def test_what_the_slave_lacks_is_delivered_again(
         await master.stop()
         await take_over(slave)
         await until(lambda: slave.broker.parts.schedule.delivered_count == 1)
+
+
+async def test_a_transaction_is_asked_about_though_the_slave_lacks_the_last_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the master has asked about is open in a record behind the others, and not passed."""
+    monkeypatch.setattr(table_feed, "HOLD_S", 0.1)
+    state = TransactionState.UNKNOWN
+
+    async def check(message: StoredMessage) -> TransactionState:
+        return state
+
+    often = {
+        "transaction_timeout_s": 0.1,
+        "transaction_check_interval_s": 0.1,
+        "transaction_check_max": 10_000,
+    }
+    async with (
+        started_pair(tmp_path, both=often, replicate="async") as (group, master, slave, line),
+        TransactionProducer(check, namesrv=group.namesrv, group="G", topics=[TOPIC]) as producer,
+    ):
+        await producer.send_half(Message(TOPIC, b"bound"))
+        await until(lambda: slave.store.end_offset == master.store.end_offset)
+        line.muted.add("down")
+        asked = master.broker.parts.check_back.asked_count
+        await until(lambda: master.broker.parts.check_back.asked_count > asked + 2)
+        # Time for the tables to come, again and again.
+        await trio.sleep(1)
+        await master.stop()
+        state = TransactionState.COMMIT
+        await take_over(slave)
+        committed = slave.store.reader.max_offset
+        await until(lambda: sum(committed(TOPIC, queue) for queue in range(8)) == 2)
 
 
 async def test_offsets_follow_without_an_end(

@@ -5,9 +5,12 @@ table, when our masters answer (table_feed).
 Spec: RocketMQ SlaveSynchronize.
 
 Tables are replaced as a whole, each by its master's: our masters send all that have changed, at
-once; Apache's are asked for topics, groups, consume offsets and delay levels each 10 s. How far
-delayed messages are delivered is saved when the log has what was delivered, lest a promoted slave
-deliver too little. A master that does not answer changes nothing.
+once; Apache's are asked for topics, groups, consume offsets and delay levels each 10 s. A master
+that does not answer changes nothing.
+
+Progress is used when this log is on the disk up to where the master's ended. What it has passed may
+have been appended again: as a delivered message, a question about a transaction, the checkpoint of
+a pop. A promoted slave that has the progress and not the record would never deliver the message.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import msgspec
 from motelog.core.broker.replication.namesakes import FILE_BYTES, TERM, TERM_BEGIN
 from motelog.core.broker.replication.peers import TIMEOUT_S, Peers, ask, number_of, settings_of
 from motelog.core.broker.tables.tables import Tables
-from motelog.core.errors import RemotingDecodeError, RemotingError
+from motelog.core.errors import RemotingDecodeError, RemotingError, StoreError
 from motelog.core.flag import Flag
 from motelog.core.limited_log import LimitedLog
 from motelog.core.remoting.client import RemotingClient
@@ -71,14 +74,14 @@ class MasterLink:
         *,
         levels_file: str,
         save: Callable[[], Awaitable[str | None]],
-        use: Callable[[], None],
-        end_offset: Callable[[], int],
+        admit: Callable[[], None],
+        when_copied: Callable[[int], Awaitable[None]],
     ) -> None:
-        self._tables = tables.settings() | tables.progress()
+        self._settings = tables.settings()
+        self._progress = tables.progress()
         self._rounds: dict[RequestCode, Table] = {
             RequestCode.GET_ALL_TOPIC_CONFIG: tables.topics,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: tables.groups,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: tables.offsets,
         }
         self._delay_files = delay_files
         # The one of them whose content an Apache master tells.
@@ -87,11 +90,14 @@ class MasterLink:
         # Writes the settings to the disk; returns why that failed, or None.
         self._save = save
         # Lets new users in.
-        self._use = use
-        # Of this broker's log.
-        self._end_offset = end_offset
-        # The content of delay files, and where the log must end before they are saved.
-        self._delays: tuple[int, Mapping[str, Any]] | None = None
+        self._admit = admit
+        # Returns when this broker's log is on the disk up to an offset.
+        self._when_copied = when_copied
+        # Progress: where the log must end before it is used, the tables, and their versions.
+        self._waiting: tuple[int, Mapping[str, Any], Mapping[str, Any]] | None = None
+        self._has_waiting = Flag()
+        # The versions of the progress in use; of an Apache master, what it has answered.
+        self._used: dict[str, Any] = {}
         # What an Apache master has answered.
         self._taken: dict[RequestCode, bytes] = {}
         self._hurries = Flag()
@@ -114,6 +120,7 @@ class MasterLink:
         """
         async with self._peers.connected(address) as client:
             have = Have()
+            self._used.clear()
             while (newer := await self._newer(client, have)) is not None:
                 have = await self._take(newer, have)
                 taken(newer.end_offset)
@@ -142,43 +149,61 @@ class MasterLink:
             raise RemotingError(f"tables of {client.peer} cannot be read: {exc}") from exc
 
     async def _take(self, newer: Newer, have: Have) -> Have:
-        """Replace the tables that have come; return what is on the disk then."""
+        """Replace the settings that have come; return what is in use then."""
         versions = dict(have.versions) if have.epoch == newer.epoch else {}
+        progress: dict[str, Any] = {}
+        progress_versions: dict[str, int] = {}
         for name, versioned in newer.tables.items():
             content = msgspec.json.decode(versioned.content)
-            if name in self._tables:
-                _replace(self._tables[name], content)
-            elif name == DELAYS and not await self._take_delays(newer.end_offset, content):
-                continue  # it comes again
-            versions[name] = versioned.version
-        self._use()
-        await self._save_delays()
+            if name in self._settings:
+                _replace(self._settings[name], content)
+                versions[name] = versioned.version
+            else:
+                progress[name] = content
+                progress_versions[name] = versioned.version
+        self._take_progress(newer.end_offset, progress, progress_versions)
+        self._admit()
         fault = await self._save()
         if fault is not None:
             raise RemotingError(fault)
-        return Have(newer.epoch, versions)
+        return Have(newer.epoch, versions | self._used)
 
-    # --- how far delayed messages are delivered ------------------------------------------
+    # --- progress ------------------------------------------------------------------------
 
-    async def _take_delays(self, end_offset: int, content: Mapping[str, Any]) -> bool:
-        """Take it for when the log ends there; return False while older progress waits so."""
-        await self._save_delays()
-        if self._delays is not None:
-            return False
-        self._delays = (end_offset, content)
-        return True
+    def _take_progress(
+        self, end_offset: int, content: Mapping[str, Any], versions: Mapping[str, Any]
+    ) -> None:
+        """Take it for when this log ends there, unless older progress waits: it comes again."""
+        if self._waiting is None and content:
+            self._waiting = end_offset, content, versions
+            self._has_waiting.set()
 
-    async def _save_delays(self) -> None:
-        if self._delays is None or self._end_offset() < self._delays[0]:
-            return
-        try:
-            for name, content in self._delays[1].items():
-                if name in self._delay_files:
-                    await run_in_thread(self._delay_files[name].save, content)
-        except OSError as exc:
-            self._lines.warning("the progress of delayed messages is not saved error=%s", exc)
-        else:
-            self._delays = None
+    async def use_progress(self) -> None:
+        """Use what ``follow`` takes of one master, until cancelled."""
+        self._waiting = None  # another master's log may have something else there
+        while True:
+            await self._has_waiting.take()
+            if self._waiting is None:
+                continue
+            end_offset, content, versions = self._waiting
+            try:
+                await self._when_copied(end_offset)
+                await self._use(content)
+            except (OSError, StoreError, RemotingError) as exc:
+                self._lines.warning(
+                    "the master's progress is not taken; it comes again error=%s", exc
+                )
+            else:
+                self._used.update(versions)
+            self._waiting = None
+
+    async def _use(self, content: Mapping[str, Any]) -> None:
+        for name, table in content.items():
+            if name in self._progress:
+                _replace(self._progress[name], table)
+        for name, delays in content.get(DELAYS, {}).items():
+            if name in self._delay_files:
+                await run_in_thread(self._delay_files[name].save, delays)
 
     # --- Apache's masters ----------------------------------------------------------------
 
@@ -189,13 +214,13 @@ class MasterLink:
             if body != self._taken.get(code):
                 _replace(table, loads(body))
                 self._taken[code] = body
+        offsets = await ask(client, RequestCode.GET_ALL_CONSUMER_OFFSET)
         levels = await ask(client, RequestCode.GET_ALL_DELAY_OFFSET)
         end_offset = (await _log_of(client)).end_offset
-        if levels != self._taken.get(RequestCode.GET_ALL_DELAY_OFFSET) and (
-            await self._take_delays(end_offset, {self._levels_file: loads(levels)})
-        ):
-            self._taken[RequestCode.GET_ALL_DELAY_OFFSET] = levels
-        await self._save_delays()
+        answers = {"offsets": offsets, DELAYS: levels}
+        if answers != self._used:
+            progress = {"offsets": loads(offsets), DELAYS: {self._levels_file: loads(levels)}}
+            self._take_progress(end_offset, progress, answers)
         return end_offset
 
 

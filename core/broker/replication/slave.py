@@ -189,6 +189,7 @@ class Slave:
         async with trio.open_nursery() as nursery:
             follow = partial(self._follow_tables, taken)
             nursery.start_soon(self._forever, follow, RETRY_S)
+            nursery.start_soon(self._forever, self._link.use_progress, RETRY_S)
             await tables_taken.wait()
             await self._copy_from(master)
             nursery.cancel_scope.cancel()
