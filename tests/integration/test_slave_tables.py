@@ -12,15 +12,17 @@ import trio
 
 from motelog.bridge.admin import Admin
 from motelog.bridge.producer import Producer
+from motelog.bridge.simple import PoppedMessage, SimpleConsumer
 from motelog.bridge.transactions import TransactionProducer, TransactionState
 from motelog.core.acl.users import UserInfo
 from motelog.core.broker.replication import table_feed
-from motelog.core.errors import BrokerError
+from motelog.core.errors import BrokerError, MotelogError
 from motelog.core.message import Message
 from motelog.core.records.decode import StoredMessage
 from motelog.core.remoting.frames import RequestCode, ResponseCode, loads
 from motelog.core.replication.table_versions import Have, decode_newer, encode
 from tests.support.broker_pair import (
+    WITHIN_S,
     Group,
     Member,
     is_copying,
@@ -202,6 +204,40 @@ async def test_a_transaction_is_asked_about_though_the_slave_lacks_the_last_ques
         await take_over(slave)
         committed = slave.store.reader.max_offset
         await until(lambda: sum(committed(TOPIC, queue) for queue in range(8)) == 2)
+
+
+async def test_a_popped_message_comes_again_though_the_slave_lacks_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_feed, "HOLD_S", 0.1)
+
+    async def pop() -> PoppedMessage:
+        with trio.fail_after(WITHIN_S):
+            while True:
+                try:
+                    await consumer.subscribe(TOPIC)
+                    for message in await consumer.receive(1, invisible_s=10, wait_s=1):
+                        return message
+                except MotelogError:  # nobody serves the topic yet
+                    await trio.sleep(0.1)
+
+    async with (
+        started_pair(tmp_path, replicate="async") as (group, master, slave, line),
+        Producer(namesrv=group.namesrv) as producer,
+        SimpleConsumer(namesrv=group.namesrv, group="R") as consumer,
+    ):
+        await consumer.ack(await pop())
+        await producer.send(Message(TOPIC, b"popped"))
+        await until(lambda: slave.store.end_offset == master.store.end_offset)
+        line.muted.add("down")
+        assert (await pop()).body == b"popped"
+        offsets = master.broker.tables.offsets
+        await until(lambda: offsets.query("R", TOPIC, 0) == 2)
+        # Time for the tables to come, again and again.
+        await trio.sleep(1)
+        await master.stop()
+        await take_over(slave)
+        assert (await pop()).body == b"popped"
 
 
 async def test_offsets_follow_without_an_end(
